@@ -1,0 +1,37 @@
+# Targets set up their own virtual environment from pyproject.toml; each runs on a fresh clone.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: demo test check bench clean headers firmware
+
+demo: $(STAMP)
+	$(BIN)/python scripts/demo.py
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -q -m "not slow"
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	PYTHONPATH=include:driver:firmware:device:. $(BIN)/lint-imports
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/bench.py
+
+# After a change of a header, or of the firmware's sources.
+headers: $(STAMP)
+	$(BIN)/python -m npu_abi._generate
+firmware: $(STAMP)
+	$(BIN)/python -m npu_firmware.image
+
+$(STAMP): pyproject.toml scripts/prerequisites.sh
+	sh scripts/prerequisites.sh $(PYTHON)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[test,check]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) out build dist

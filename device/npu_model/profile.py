@@ -1,0 +1,146 @@
+"""Hardware profiles: everything that differs between devices, as validated data. Units are in the names.
+
+A profile is a JSON file in `profiles/` (or a path of the user's). Every number has an entry in `sources`: a document, or
+"chosen" and why. Pure data: no code path depends on a vendor's name.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+FOLDER = Path(__file__).parent / "profiles"
+
+
+class Dpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Matrix engine, one per tile."""
+
+    clock_hz: int
+    macs_per_cycle: dict[str, int]  # by weight dtype: "u8", "i8", "f16", "bf16", "f32"
+    startup_cycles: int  # per task (invariant)
+    workload_cycles: int  # per workload (variant)
+    ppe_elements_per_cycle: int
+    cmx_read_bytes_per_cycle: int
+    cmx_write_bytes_per_cycle: int
+    dw_macs_per_cycle: dict[str, int]  # depthwise and pooling, which cannot fill the MAC array
+    eltwise_elements_per_cycle: int
+
+
+class Shave(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Vector cores, several per tile."""
+
+    clock_hz: int
+    lanes: dict[str, int]  # elements per cycle by type: "f32", "f16", "i32"
+    special_cycles: int  # cycles per lane group of exp, log, tanh, erf, sin, cos, div, sqrt
+    load_bytes_per_cycle: int
+    store_bytes_per_cycle: int
+    strided_elements_per_cycle: int  # when the inner stride is not the element size
+    issue_cycles: int  # per vector instruction
+    scalar_cycles: int  # per scalar instruction
+    startup_cycles: int  # per invocation
+    max_cycles: int  # watchdog of one program
+
+
+class Dma(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Copy engine ports between DDR and CMX."""
+
+    clock_hz: int
+    bytes_per_cycle: int  # of one port
+    setup_cycles: int  # per descriptor
+    run_cycles: int  # per contiguous run beyond the first
+    min_run_bytes: int  # shorter runs cost as much as this many bytes
+
+
+class Core(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Management core: what its actions cost."""
+
+    clock_hz: int
+    fetch_cycles: int  # read one task descriptor
+    dispatch_cycles: int  # put it in an engine FIFO
+    barrier_cycles: int  # load one barrier
+    job_cycles: int  # parse a command buffer and a MappedInference
+    command_cycles: int  # one other command
+    message_cycles: int
+    fence_cycles: int
+    fifo_depth: int  # tasks an engine FIFO holds, the running one not counted
+
+
+class Ddr(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """External memory, shared by all DMA ports."""
+
+    capacity_bytes: int
+    bytes_per_second: int
+    latency_ns: float
+
+
+class Cmx(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """On-chip scratchpad of one tile."""
+
+    workspace_bytes: int
+    alignment_bytes: int
+    latency_cycles: int  # of the DMA clock
+
+
+class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What host-side steps cost on the virtual clock."""
+
+    api_call_ns: float
+    ioctl_ns: float
+    mmio_ns: float
+    interrupt_ns: float
+    copy_bytes_per_ns: float
+
+
+class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A device."""
+
+    name: str
+    description: str
+    aliases: list[str]
+    tiles: int
+    shaves_per_tile: int
+    dma_ports: int
+    barriers_per_tile: int
+    channel_alignment: int  # output channels of a DPU tile are multiples of this, except the last
+    dpu: Dpu
+    shave: Shave
+    dma: Dma
+    core: Core
+    ddr: Ddr
+    cmx: Cmx
+    host: Host
+    sources: dict[str, str]  # dotted field name or group -> where the value comes from
+
+
+class ProfileError(ValueError):
+    """A profile that does not exist or does not validate; the message names the field."""
+
+
+def names() -> list[str]:
+    """Return the names of the shipped profiles, sorted."""
+    return sorted(path.stem for path in FOLDER.glob("*.json"))
+
+
+@cache
+def load_profile(name_or_path: str) -> Profile:
+    """Return the shipped profile of that name or alias, or the one in the JSON file at that path."""
+    path = Path(name_or_path)
+    if path.suffix != ".json":
+        for candidate in sorted(FOLDER.glob("*.json")):
+            profile = _decode(candidate)
+            if name_or_path == profile.name or name_or_path in profile.aliases:
+                return profile
+        raise ProfileError(f"no hardware profile named {name_or_path!r}; there are {', '.join(names())}, or give a .json file")
+    if not path.exists():
+        raise ProfileError(f"no such profile file: {name_or_path}")
+    return _decode(path)
+
+
+@cache
+def _decode(path: Path) -> Profile:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Profile)
+    except msgspec.MsgspecError as error:
+        raise ProfileError(f"{path.name}: {error}") from None

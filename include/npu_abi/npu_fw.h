@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * npu_fw.h - what driver and firmware say to each other: image, boot, messages, job queues, command buffers.
+ *
+ * Little endian. Reserved fields must be zero and are checked. Addresses named *_va are device virtual
+ * addresses of SSID 0 (global) unless the comment says "job": then of the job's own SSID.
+ */
+#ifndef NPU_FW_H
+#define NPU_FW_H
+#include <stdint.h>
+
+/* MAJOR changes when an old firmware or driver would misread a structure, MINOR when fields were added
+ * in reserved places. The driver refuses an image with another MAJOR or a smaller MINOR than its own. */
+enum { NPU_FW_API_BOOT = 0, NPU_FW_API_JSM = 1, NPU_FW_API_COUNT = 2,
+       NPU_FW_BOOT_API_MAJOR = 1, NPU_FW_BOOT_API_MINOR = 0, NPU_FW_JSM_API_MAJOR = 1, NPU_FW_JSM_API_MINOR = 0 };
+
+/* ---- Image and boot ------------------------------------------------------------------------------- */
+#define NPU_FW_IMAGE_MAGIC  0x5746504e /* "NPFW" */
+#define NPU_BOOT_MAGIC      0x00010000
+struct npu_fw_header {
+    uint32_t magic;               /* NPU_FW_IMAGE_MAGIC */
+    uint32_t header_version;      /* 1 */
+    uint32_t image_size;          /* bytes of the whole file, header included */
+    uint32_t crc32;               /* of the file with this field zero */
+    uint16_t api_version[8][2];   /* {major, minor} by enum NPU_FW_API_*; unused entries zero */
+    uint32_t preemption_buffer_size; /* bytes that a job must bring to be preemptible; 0 = none */
+    uint32_t reserved0[3];
+    uint8_t  digest[32];          /* SHA-256 over the firmware's sources in file-name order */
+    char     entry[128];          /* entry point, NUL-terminated; resolved by the boot ROM */
+    char     version[128];        /* text for people */
+    uint8_t  reserved[4096 - 352];
+};
+_Static_assert(sizeof(struct npu_fw_header) == 4096, "npu_fw_header");
+
+struct npu_boot_params {
+    uint32_t magic;               /* NPU_BOOT_MAGIC */
+    uint32_t boot_type;           /* 0 cold, 1 warm */
+    uint32_t tile_config;         /* bit t set = tile t usable */
+    uint32_t scheduling_mode;     /* 0 one queue per doorbell, in doorbell order */
+    uint64_t ipc_tx_va;           /* driver to firmware: array of struct npu_ipc_slot */
+    uint64_t ipc_rx_va;           /* firmware to driver: array of struct npu_ipc_slot */
+    uint32_t ipc_tx_slots;
+    uint32_t ipc_rx_slots;
+    uint32_t frequency_hz;        /* engine clock */
+    uint32_t reserved0;
+    uint64_t system_time_ps;      /* host clock at boot */
+    uint8_t  reserved[4096 - 56];
+};
+_Static_assert(sizeof(struct npu_boot_params) == 4096, "npu_boot_params");
+
+/* ---- Messages ------------------------------------------------------------------------------------- */
+/* A message lives in a slot of the sender's area; the sender sets status ALLOCATED, fills it and posts its
+ * address in the FIFO register; the receiver sets status FREE when it has read it. */
+enum npu_ipc_status { NPU_IPC_FREE = 0, NPU_IPC_ALLOCATED = 1 };
+enum npu_ipc_channel { NPU_IPC_CHAN_BOOT = 1, NPU_IPC_CHAN_ASYNC_CMD = 0, NPU_IPC_CHAN_GEN_CMD = 10, NPU_IPC_CHAN_JOB_RET = 11 };
+struct npu_ipc_hdr {
+    uint32_t data_size;           /* bytes of payload that follow, at most 128 */
+    uint16_t channel;             /* enum npu_ipc_channel */
+    uint8_t  status;              /* enum npu_ipc_status */
+    uint8_t  reserved[57];
+};
+_Static_assert(sizeof(struct npu_ipc_hdr) == 64, "npu_ipc_hdr");
+
+enum npu_jsm_type {
+    NPU_JSM_ENGINE_RESET = 0x1100, NPU_JSM_REGISTER_DB = 0x1102, NPU_JSM_UNREGISTER_DB = 0x1103,
+    NPU_JSM_QUERY_ENGINE_HB = 0x1104, NPU_JSM_SSID_RELEASE = 0x110e, NPU_JSM_STATE_DUMP = 0x11ff,
+    NPU_JSM_JOB_DONE = 0x2100, NPU_JSM_BOOT_DONE = 0x2101,
+    NPU_JSM_ENGINE_RESET_DONE = 0x2200, NPU_JSM_REGISTER_DB_DONE = 0x2202, NPU_JSM_UNREGISTER_DB_DONE = 0x2203,
+    NPU_JSM_QUERY_ENGINE_HB_DONE = 0x2204, NPU_JSM_SSID_RELEASE_DONE = 0x220e, NPU_JSM_STATE_DUMP_DONE = 0x22ff
+};
+enum npu_jsm_result { NPU_JSM_OK = 0, NPU_JSM_INVALID = 1, NPU_JSM_UNKNOWN_TYPE = 2, NPU_JSM_NO_RESOURCES = 3 };
+struct npu_jsm_msg {
+    uint32_t type;                /* enum npu_jsm_type */
+    uint32_t request_id;          /* echoed in the reply */
+    uint32_t result;              /* enum npu_jsm_result, in replies */
+    uint32_t reserved0;
+    uint8_t  payload[112];        /* one of the structures below */
+};
+_Static_assert(sizeof(struct npu_jsm_msg) == 128, "npu_jsm_msg");
+struct npu_ipc_slot { struct npu_ipc_hdr hdr; struct npu_jsm_msg msg; };
+_Static_assert(sizeof(struct npu_ipc_slot) == 192, "npu_ipc_slot");
+
+struct npu_jsm_register_db { uint32_t db_idx; uint32_t host_ssid; uint64_t jobq_va; uint32_t jobq_size; uint32_t priority_band; };
+_Static_assert(sizeof(struct npu_jsm_register_db) == 24, "npu_jsm_register_db");
+struct npu_jsm_unregister_db { uint32_t db_idx; uint32_t reserved; };
+struct npu_jsm_job_done {
+    uint32_t db_idx; uint32_t job_id; uint32_t job_status; /* enum npu_job_status */
+    uint32_t host_ssid;
+    uint64_t error_detail;        /* by status: DEADLOCK, BARRIER_UNDERFLOW: barrier id; CTX_VIOLATION: address; PARSING_ERR: enum npu_parse_error */
+    uint64_t error_info;          /* by status: task index | list << 32, or 0 */
+    uint64_t start_ps; uint64_t end_ps; /* device time at which the job began and ended */
+};
+_Static_assert(sizeof(struct npu_jsm_job_done) == 48, "npu_jsm_job_done");
+struct npu_jsm_engine_reset { uint32_t engine_idx; uint32_t reserved; };
+struct npu_jsm_query_hb_done { uint32_t engine_idx; uint32_t reserved; uint64_t heartbeat; };
+struct npu_jsm_ssid_release { uint32_t host_ssid; uint32_t reserved; };
+
+enum npu_job_status {
+    NPU_JOB_SUCCESS = 0, NPU_JOB_PARSING_ERR = 1, NPU_JOB_PROCESSING_ERR = 2, NPU_JOB_PREEMPTED = 3, NPU_JOB_ABORTED = 4,
+    NPU_JOB_CTX_VIOLATION = 5,    /* an access left the job's mappings or tiles */
+    NPU_JOB_DEADLOCK = 0x10,      /* nothing left to run, tasks still waiting; detail = barrier id */
+    NPU_JOB_BARRIER_UNDERFLOW = 0x11, NPU_JOB_SHAVE_FAULT = 0x12 /* illegal instruction or limit; detail = pc */
+};
+/* Why a command buffer or a MappedInference was refused. */
+enum npu_parse_error {
+    NPU_PARSE_OK = 0, NPU_PARSE_BAD_COMMAND_BUFFER = 1, NPU_PARSE_BAD_COMMAND = 2, NPU_PARSE_BAD_ADDRESS = 3,
+    NPU_PARSE_BAD_MAPPED_INFERENCE = 4, NPU_PARSE_BAD_API_VERSION = 5, NPU_PARSE_BAD_COUNT = 6, NPU_PARSE_BAD_BARRIER = 7,
+    NPU_PARSE_BAD_DMA = 8, NPU_PARSE_BAD_DPU = 9, NPU_PARSE_BAD_SHAVE = 10, NPU_PARSE_BAD_RESOURCES = 11, NPU_PARSE_RESERVED_NOT_ZERO = 12
+};
+
+/* ---- Job queue (4 KiB in SSID 0): a header and 63 slots; empty: head == tail, full: (tail + 1) % 63 == head -- */
+enum { NPU_JOBQ_SIZE = 4096, NPU_JOBQ_SLOTS = 63 };
+struct npu_job_queue_header {
+    uint32_t head;                /* written by the firmware: next slot to read, < NPU_JOBQ_SLOTS */
+    uint32_t tail;                /* written by the driver: next free slot, < NPU_JOBQ_SLOTS */
+    uint32_t flags; uint32_t reserved[13];
+};
+_Static_assert(sizeof(struct npu_job_queue_header) == 64, "npu_job_queue_header");
+struct npu_job_queue_entry {
+    uint64_t batch_buf_va;        /* job: struct npu_cmd_buffer_header, 64-byte aligned */
+    uint32_t job_id;              /* host_ssid << 8 | sequence & 0xff */
+    uint32_t flags;               /* zero */
+    uint64_t doorbell_ps;         /* host clock */
+    uint64_t reserved[5];
+};
+_Static_assert(sizeof(struct npu_job_queue_entry) == 64, "npu_job_queue_entry");
+
+/* ---- Command buffer: header, then commands back to back, each a multiple of 8 bytes ------------------- */
+enum { NPU_CMD_API_VERSION = 0x00010000 };
+struct npu_cmd_buffer_header {
+    uint32_t cmd_buffer_size;     /* bytes, header included */
+    uint32_t cmd_offset;          /* of the first command, from the header */
+    uint32_t api_version;         /* NPU_CMD_API_VERSION */
+    uint32_t reserved0;
+    uint64_t descriptor_heap_va;  /* job: base of DMA descriptors of COPY; 0 = none */
+    uint64_t fence_heap_va;       /* job: base of fence values; 0 = none */
+    uint64_t reserved1[4];
+};
+_Static_assert(sizeof(struct npu_cmd_buffer_header) == 64, "npu_cmd_buffer_header");
+enum npu_cmd_type {
+    NPU_CMD_NOP = 1, NPU_CMD_TIMESTAMP = 0x100, NPU_CMD_FENCE_WAIT = 0x101, NPU_CMD_FENCE_SIGNAL = 0x102, NPU_CMD_BARRIER = 0x103,
+    NPU_CMD_MEMORY_FILL = 0x202, NPU_CMD_COPY = 0x302, NPU_CMD_INFERENCE_EXECUTE = 0x306
+};
+struct npu_cmd_header { uint16_t type; uint16_t size; /* bytes, this header included */ uint32_t reserved; };
+struct npu_cmd_fence { struct npu_cmd_header h; uint64_t offset; /* from fence_heap_va, 8-byte aligned */ uint64_t value; };
+_Static_assert(sizeof(struct npu_cmd_fence) == 24, "npu_cmd_fence");
+struct npu_cmd_timestamp { struct npu_cmd_header h; uint64_t va; /* job: receives device time in ps */ };
+struct npu_cmd_fill { struct npu_cmd_header h; uint64_t start_va; uint64_t size; /* bytes, multiple of 4 */ uint32_t pattern; uint32_t reserved; };
+struct npu_cmd_copy { struct npu_cmd_header h; uint64_t desc_offset; /* from descriptor_heap_va */ uint32_t desc_count; uint32_t reserved; };
+struct npu_cmd_inference { struct npu_cmd_header h; uint64_t inference_id; uint64_t mapped_inference_va; /* job: struct npu_mapped_inference */ };
+_Static_assert(sizeof(struct npu_cmd_inference) == 24, "npu_cmd_inference");
+#endif

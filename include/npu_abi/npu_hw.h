@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * npu_hw.h - the hardware as a driver and a firmware see it: register map, MMU tables, address map.
+ *
+ * Registers are 32 bits wide and accept only aligned 32-bit accesses; any other access reads all ones,
+ * drops the write and increments BAD_MMIO. Offsets are bytes from BAR0. RO: read only, RW: read and
+ * write, WO: write only (reads zero), W1C: write one to clear. Offsets below 0x01a00000 follow the
+ * public register files of a shipping device where it has such a register; the rest is this device's own.
+ */
+#ifndef NPU_HW_H
+#define NPU_HW_H
+#include <stdint.h>
+
+/* ---- Host side: identification, interrupts, boot -------------------------------------------------- */
+enum npu_hw_reg {
+    NPU_REG_HW_VERSION          = 0x00000108, /* RO  major 31:16, minor 15:0 */
+    NPU_REG_ICB_STATUS          = 0x00010210, /* RO  pending interrupt causes, enum npu_icb */
+    NPU_REG_ICB_CLEAR           = 0x00010220, /* W1C clears ICB_STATUS bits; level causes re-raise */
+    NPU_REG_ICB_ENABLE          = 0x00010240, /* RW  causes that drive the interrupt line; reset 0 */
+    NPU_REG_HOST_IPC_FIFO       = 0x000200f4, /* RO  pops one message address (32-bit VA in SSID 0); 0 = empty */
+    NPU_REG_HOST_IPC_FIFO_STAT  = 0x000200fc, /* RO  fill level 23:16 */
+    NPU_REG_BOOT_ENTRY_LO       = 0x00040040, /* RW  physical address of the image 31:1, bit 0 = DONE starts the core */
+    NPU_REG_BOOT_ENTRY_HI       = 0x00040044, /* RW  address 63:32; written before LO */
+    NPU_REG_BOOT_PARAMS_LO      = 0x00040048, /* RW  physical address of struct npu_boot_params 31:0 */
+    NPU_REG_BOOT_PARAMS_HI      = 0x0004004c, /* RW  address 63:32 */
+    NPU_REG_BOOT_STATUS         = 0x00040050, /* RO  enum npu_boot_status, set by the boot ROM */
+
+    /* MMU (per-context translation) */
+    NPU_REG_MMU_CR0             = 0x00200020, /* RW  bit 0 enables translation; disabled = every DRAM access faults */
+    NPU_REG_MMU_CDTAB_LO        = 0x00200080, /* RW  physical address of the context table 31:0, 4 KiB aligned */
+    NPU_REG_MMU_CDTAB_HI        = 0x00200084, /* RW  63:32 */
+    NPU_REG_MMU_TLBI_SSID       = 0x00200090, /* WO  drops cached translations of SSID 31:0 */
+    NPU_REG_MMU_TLBI_ALL        = 0x00200094, /* WO  drops every cached translation */
+    NPU_REG_MMU_EVT_COUNT       = 0x002000a0, /* RO  queued fault events, at most NPU_MMU_EVTQ_DEPTH */
+    NPU_REG_MMU_EVT_CODE        = 0x002000a4, /* RO  head event: enum npu_mmu_event */
+    NPU_REG_MMU_EVT_SSID        = 0x002000a8, /* RO  head event: context */
+    NPU_REG_MMU_EVT_ADDR_LO     = 0x002000ac, /* RO  head event: device virtual address 31:0 */
+    NPU_REG_MMU_EVT_ADDR_HI     = 0x002000b0, /* RO  63:32 */
+    NPU_REG_MMU_EVT_INFO        = 0x002000b4, /* RO  head event: bit 0 write, 15:8 engine (enum npu_engine) */
+    NPU_REG_MMU_EVT_POP         = 0x002000b8, /* WO  drops the head event */
+
+    NPU_REG_CPU_IPC_FIFO        = 0x010200f0, /* WO  posts a message address (32-bit VA in SSID 0) to the core */
+    NPU_REG_DOORBELL_BASE       = 0x01300000, /* WO  doorbell n at BASE + 0x1000 * n, n = 1..255; bit 0 = SET */
+
+    /* Buttress: power and platform */
+    NPU_REG_GLOBAL_INT_MASK     = 0x01800008, /* RW  bit 0 masks the interrupt line; reset 1 */
+    NPU_REG_PLL_FREQ_HZ         = 0x01800148, /* RO  engine clock in Hz */
+    NPU_REG_TILE_FUSE           = 0x01800150, /* RO  bit t set = tile t disabled */
+    NPU_REG_NPU_STATUS          = 0x01800154, /* RO  READY 0, IDLE 1 */
+    NPU_REG_IP_RESET            = 0x01800160, /* WO  bit 0 = TRIGGER: core stopped, engines and CMX cleared */
+
+    /* This device's own blocks */
+    NPU_REG_ID_MAGIC            = 0x01a00000, /* RO  NPU_HW_MAGIC */
+    NPU_REG_LIVENESS            = 0x01a00004, /* RW  reads the complement of what was written */
+    NPU_REG_BAD_MMIO            = 0x01a00008, /* RO  refused accesses since reset */
+    NPU_REG_PMU_CTRL            = 0x01a03000, /* RW  EN 0, FREEZE 1, CLR 2 (self-clearing); reset EN */
+    NPU_REG_PMU_COUNTER_BASE    = 0x01a03200, /* RO  counter n: LO at +8n (latches HI), HI at +8n+4; enum npu_pmu */
+    NPU_REG_DMA_STATUS_BASE     = 0x01a04000, /* RO  port p at + 0x100 * p: BUSY 0, ERR 1, fill 15:8; +4 tasks done */
+    NPU_REG_BARRIER_BASE        = 0x01a05000, /* RO  id i at + 8 * i: producers 15:0, consumers 31:16; +4 bit 0 VALID, bit 1 UNDERFLOW */
+    NPU_REG_TILE_BASE           = 0x01a06000  /* RO  tile t at + 8 * t: DPU busy 0, SHAVE busy 15:8; +4 tasks done */
+};
+enum { NPU_BAR0_SIZE = 0x02000000, NPU_DOORBELL_STRIDE = 0x1000, NPU_NUM_DOORBELLS = 256, NPU_DMA_STATUS_STRIDE = 0x100 };
+#define NPU_HW_MAGIC 0x4550554e /* "NUPE", little endian bytes 4e 55 50 45 */
+
+enum npu_icb { NPU_ICB_HOST_IPC_FIFO = 1 << 4, NPU_ICB_MMU_EVENT = 1 << 5, NPU_ICB_CORE_FAULT = 1 << 6 };
+enum npu_boot_status {
+    NPU_BOOT_OFF = 0, NPU_BOOT_RUNNING = 1,
+    NPU_BOOT_BAD_IMAGE = 2,   /* header magic, sizes or checksum */
+    NPU_BOOT_BAD_DIGEST = 3,  /* the image does not match the firmware it names */
+    NPU_BOOT_BAD_PARAMS = 4,
+    NPU_BOOT_CRASHED = 5
+};
+enum npu_engine { NPU_ENGINE_CORE = 0, NPU_ENGINE_DMA = 1, NPU_ENGINE_DPU = 2, NPU_ENGINE_SHAVE = 3 };
+
+/* PMU counters, 64 bits, in the order of their index. Cycles are engine-clock cycles. */
+enum npu_pmu {
+    NPU_PMU_CYCLES = 0,         /* cycles since reset or CLR */
+    NPU_PMU_DMA_BUSY = 1,       /* port-cycles with a transfer in progress, summed over ports */
+    NPU_PMU_DMA_DDR_READ = 2,   /* bytes */
+    NPU_PMU_DMA_DDR_WRITE = 3,  /* bytes */
+    NPU_PMU_DMA_CMX_READ = 4,   /* bytes */
+    NPU_PMU_DMA_CMX_WRITE = 5,  /* bytes */
+    NPU_PMU_DPU_BUSY = 6,       /* cycles with a task executing, summed over DPUs */
+    NPU_PMU_DPU_MACS = 7,       /* multiply-accumulates that the task needs */
+    NPU_PMU_SHAVE_BUSY = 8,     /* cycles with a task executing, summed over SHAVEs */
+    NPU_PMU_SHAVE_INSNS = 9,    /* instructions retired */
+    NPU_PMU_BARRIER_WAIT = 10,  /* cycles in which a FIFO head waited for a barrier, summed over engines */
+    NPU_PMU_CORE_BUSY = 11,     /* cycles in which the management core worked */
+    NPU_PMU_TASKS = 12,         /* tasks completed */
+    NPU_PMU_DOORBELLS = 13,
+    NPU_PMU_IRQS = 14,
+    NPU_PMU_TLB_MISS = 15,
+    NPU_PMU_SRAM_READ = 16,     /* bytes of operands that DPU and SHAVE read from CMX */
+    NPU_PMU_SRAM_WRITE = 17,    /* bytes that DPU and SHAVE wrote to CMX */
+    NPU_PMU_COUNT = 18
+};
+
+/* ---- MMU tables in DRAM --------------------------------------------------------------------------- */
+/* Context table: NPU_NUM_SSIDS entries of 8 bytes, the physical address of the root table, bit 0 VALID.
+ * Four levels of 512 entries of 8 bytes index bits 47:39, 38:30, 29:21 and 20:12 of a 48-bit address.
+ * A table entry is a physical address | TABLE | VALID; a leaf is a physical address | AF | VALID [| RO]. */
+enum {
+    NPU_PAGE_SHIFT = 12, NPU_PAGE_SIZE = 4096, NPU_VA_BITS = 48, NPU_NUM_SSIDS = 66,
+    NPU_SSID_GLOBAL = 0, NPU_SSID_FIRST_USER = 2,      /* 1 is reserved */
+    NPU_PTE_VALID = 1 << 0, NPU_PTE_TABLE = 1 << 1, NPU_PTE_COHERENT = 1 << 2, NPU_PTE_USER = 1 << 6,
+    NPU_PTE_RO = 1 << 7, NPU_PTE_AF = 1 << 10, NPU_MMU_EVTQ_DEPTH = 16
+};
+#define NPU_PTE_ADDR_MASK 0x0000fffffffff000
+enum npu_mmu_event {
+    NPU_MMU_EVT_BAD_SSID = 0x08, NPU_MMU_EVT_TRANSLATION = 0x10, NPU_MMU_EVT_ADDR_SIZE = 0x11,
+    NPU_MMU_EVT_PERMISSION = 0x13, NPU_MMU_EVT_CMX_RANGE = 0x40 /* outside the tiles of the job */
+};
+
+/* ---- Address map of a job ------------------------------------------------------------------------- */
+/* Engines address 48-bit device virtual addresses. The window below is CMX: tile t of the *job* starts at
+ * NPU_CMX_BASE + t * NPU_CMX_TILE_STRIDE and holds cmx_workspace_bytes (hardware profile); the job slot's
+ * window registers map job tiles to physical tiles. Every other address goes through the MMU. */
+#define NPU_CMX_BASE        0x2e000000
+#define NPU_CMX_TILE_STRIDE 0x00200000
+#define NPU_CMX_END         0x30000000
+/* Device virtual ranges that the driver hands out, by buffer-object flag. */
+#define NPU_VA_LOW_BASE     0x80000000 /* SHAVE text and arguments: below 4 GiB (32-bit relocations) */
+#define NPU_VA_LOW_END      0x100000000
+#define NPU_VA_USER_BASE    0x100000000
+#define NPU_VA_USER_END     0x4000000000
+#define NPU_VA_GLOBAL_BASE  0x80000000 /* SSID 0: firmware, messages, job queues */
+#define NPU_VA_GLOBAL_END   0xa0000000
+#endif

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * npu_uapi.h - what user mode may ask of the kernel-mode driver.
+ *
+ * Every call is one ioctl on a node's file descriptor (or open, close, mmap, poll). Structures are copied in
+ * once; reserved fields must be zero, else EINVAL. Pointers are addresses in the caller, 8 bytes. Failure: -errno, and
+ * nothing has changed. Times are virtual: picoseconds on the one clock of host and device, deadlines absolute.
+ */
+#ifndef NPU_UAPI_H
+#define NPU_UAPI_H
+#include <stdint.h>
+
+enum { NPU_UAPI_MAJOR = 1, NPU_UAPI_MINOR = 0 };
+enum npu_ioctl_nr {
+    NPU_IOCTL_GET_PARAM = 0x40, NPU_IOCTL_SET_PARAM = 0x41, NPU_IOCTL_BO_CREATE = 0x42, NPU_IOCTL_BO_INFO = 0x43, NPU_IOCTL_BO_SYNC = 0x44,
+    NPU_IOCTL_SUBMIT = 0x45, NPU_IOCTL_BO_WAIT = 0x46, NPU_IOCTL_CMDQ_CREATE = 0x4b, NPU_IOCTL_CMDQ_DESTROY = 0x4c, NPU_IOCTL_CMDQ_SUBMIT = 0x4d,
+    NPU_IOCTL_BO_CREATE_FROM_USERPTR = 0x4e, NPU_IOCTL_RECOVER = 0x4f, NPU_IOCTL_STATE_DUMP = 0x50, NPU_IOCTL_BO_FREE = 0x51,
+    /* Emulator range: not a real device's */
+    NPU_IOCTL_EMU_TRACE_READ = 0xe0, NPU_IOCTL_EMU_SET_SCHEDULE = 0xe1, NPU_IOCTL_EMU_COUNTERS = 0xe2, NPU_IOCTL_EMU_ADVANCE = 0xe3
+};
+/* The ioctl request word is the number in bits 7:0 and the size of its structure in bits 29:16. */
+
+enum npu_param {
+    NPU_PARAM_DEVICE_ID = 0, NPU_PARAM_DEVICE_REVISION = 1, NPU_PARAM_PLATFORM_TYPE = 2, /* 2 = simulated */
+    NPU_PARAM_CORE_CLOCK_RATE = 3, /* Hz */ NPU_PARAM_NUM_CONTEXTS = 4, NPU_PARAM_CONTEXT_BASE_ADDRESS = 5, NPU_PARAM_CONTEXT_ID = 7,
+    NPU_PARAM_FW_API_VERSION = 8,  /* index NPU_FW_API_*: major << 16 | minor */
+    NPU_PARAM_ENGINE_HEARTBEAT = 9, NPU_PARAM_UNIQUE_INFERENCE_ID = 10, /* increments at each read */
+    NPU_PARAM_TILE_CONFIG = 11, NPU_PARAM_SKU = 12, NPU_PARAM_CAPABILITIES = 13,
+    NPU_PARAM_PREEMPT_BUFFER_SIZE = 14, NPU_PARAM_CMX_BYTES = 15, /* per tile */ NPU_PARAM_BARRIER_COUNT = 16, NPU_PARAM_SHAVES_PER_TILE = 17, NPU_PARAM_DMA_PORTS = 18,
+    NPU_PARAM_DDR_BYTES = 19, NPU_PARAM_DDR_FREE_BYTES = 20, NPU_PARAM_MAX_JOBS = 21,
+    NPU_PARAM_PROFILE_NAME = 22    /* index 0..7: eight bytes of the profile's name, NUL padded */
+};
+struct npu_param_arg { uint32_t param; uint32_t index; /* [in] */ uint64_t value; /* [out] GET, [in] SET */ };
+_Static_assert(sizeof(struct npu_param_arg) == 16, "npu_param_arg");
+
+/* Buffer objects. SHAVE_MEM places below 4 GiB. One cache policy of CACHED (0), WC; UNCACHED needs the platform's leave. */
+enum npu_bo_flag { NPU_BO_SHAVE_MEM = 1, NPU_BO_MAPPABLE = 2, NPU_BO_DMA_MEM = 4, NPU_BO_READ_ONLY = 8, /* to the device */
+    NPU_BO_CACHED = 0, NPU_BO_UNCACHED = 0x10000, NPU_BO_WC = 0x20000, NPU_BO_CACHE_MASK = 0x30000, NPU_BO_NON_SNOOPED = 0x100000, NPU_BO_FLAGS_ALL = 0x13000f };
+struct npu_bo_create {
+    uint64_t size;                /* [in] bytes, > 0; [out] rounded up to pages */
+    uint32_t flags;               /* [in] enum npu_bo_flag */
+    uint32_t handle;              /* [out] >= 1 */
+    uint64_t npu_va;              /* [out] device virtual address, page aligned */
+};
+_Static_assert(sizeof(struct npu_bo_create) == 24, "npu_bo_create");
+struct npu_bo_info { uint32_t handle; /* [in] */ uint32_t flags; uint64_t npu_va; uint64_t mmap_offset; /* 0 when not mappable */ uint64_t size; };
+_Static_assert(sizeof(struct npu_bo_info) == 32, "npu_bo_info");
+struct npu_bo_free { uint32_t handle; uint32_t reserved; };
+enum npu_sync_dir { NPU_SYNC_TO_DEVICE = 0, NPU_SYNC_FROM_DEVICE = 1, NPU_SYNC_BIDIRECTIONAL = 2 };
+struct npu_bo_sync { uint32_t handle; uint32_t direction; /* enum npu_sync_dir */ uint64_t offset; uint64_t size; uint32_t flags; uint32_t reserved; };
+_Static_assert(sizeof(struct npu_bo_sync) == 32, "npu_bo_sync");
+struct npu_bo_wait {
+    uint32_t handle;              /* [in] command buffer of the job */
+    uint32_t flags;               /* [in] 0 */
+    int64_t  deadline_ps;         /* [in] absolute virtual time; <= now polls; INT64_MAX waits for ever. ETIMEDOUT when it passes */
+    uint32_t job_status;          /* [out] enum npu_job_status */
+    uint32_t job_id;              /* [out] */
+    uint64_t error_detail; uint64_t error_info; /* [out] as struct npu_jsm_job_done */
+    uint64_t start_ps; uint64_t end_ps;         /* [out] device time */
+};
+_Static_assert(sizeof(struct npu_bo_wait) == 56, "npu_bo_wait");
+enum npu_job_priority { NPU_JOB_PRIORITY_DEFAULT = 0, NPU_JOB_PRIORITY_IDLE = 1, NPU_JOB_PRIORITY_NORMAL = 2, NPU_JOB_PRIORITY_FOCUS = 3, NPU_JOB_PRIORITY_REALTIME = 4 };
+enum { NPU_MAX_SUBMIT_BUFFERS = 4096 };
+struct npu_submit {               /* queue 1, created on first use */
+    uint64_t buffers_ptr;         /* [in] u32 handles; entry 0 is the command buffer object */
+    uint32_t buffer_count;        /* [in] 1..NPU_MAX_SUBMIT_BUFFERS, no handle twice */
+    uint32_t engine;              /* [in] 0 */
+    uint32_t flags;               /* [in] 0 */
+    uint32_t commands_offset;     /* [in] of struct npu_cmd_buffer_header in entry 0, 64-byte aligned */
+    uint32_t priority;            /* [in] enum npu_job_priority */
+    uint32_t reserved;
+};
+_Static_assert(sizeof(struct npu_submit) == 32, "npu_submit");
+struct npu_cmdq_create { uint32_t cmdq_id; /* [out] 1..255 */ uint32_t priority; uint32_t flags; /* 0 */ uint32_t reserved; };
+_Static_assert(sizeof(struct npu_cmdq_create) == 16, "npu_cmdq_create");
+struct npu_cmdq_destroy { uint32_t cmdq_id; uint32_t reserved; };
+struct npu_cmdq_submit { uint64_t buffers_ptr; uint32_t buffer_count; uint32_t cmdq_id; uint32_t flags; uint32_t commands_offset; uint32_t preempt_buffer_index; uint32_t reserved; };
+_Static_assert(sizeof(struct npu_cmdq_submit) == 32, "npu_cmdq_submit");
+
+/* ---- Emulator range --------------------------------------------------------------------------------- */
+enum npu_schedule { NPU_SCHEDULE_TIMED = 0, NPU_SCHEDULE_SEED = 1 /* stretches task durations, PRNG seeded by `seed` */ };
+struct npu_emu_schedule { uint32_t kind; /* enum npu_schedule */ uint32_t reserved; uint64_t seed; };
+struct npu_emu_counters { uint64_t buffer_ptr; /* [in] receives u64[count], by enum npu_pmu */ uint32_t count; uint32_t reserved; };
+/* Copies trace records (struct npu_trace_record) out, oldest first, and drops them. size 0 asks for the size. */
+struct npu_emu_trace_read { uint64_t buffer_ptr; uint64_t buffer_bytes; /* [in] */ uint64_t used_bytes; /* [out] written, or pending when buffer_bytes is 0 */ };
+struct npu_emu_advance { uint64_t until_ps; }; /* moves the caller's clock: host work of that length */
+enum npu_trace_kind { NPU_TRACE_FETCH = 0, /* core read a descriptor */ NPU_TRACE_DISPATCH = 1, /* core put it in a FIFO */ NPU_TRACE_START = 2, NPU_TRACE_END = 3,
+    NPU_TRACE_BARRIER_LOAD = 4, NPU_TRACE_BARRIER_READY = 5, NPU_TRACE_BARRIER_RETIRE = 6, NPU_TRACE_DOORBELL = 7, NPU_TRACE_JOB_START = 8, NPU_TRACE_JOB_END = 9,
+    NPU_TRACE_FENCE_WRITE = 10, NPU_TRACE_IRQ = 11, NPU_TRACE_BOOT = 12 };
+struct npu_trace_record {
+    uint64_t time_ps; uint64_t cycle;   /* engine clock */
+    uint16_t kind;                /* enum npu_trace_kind */
+    uint8_t  engine;              /* enum npu_engine */
+    uint8_t  unit;                /* DMA port, tile for DPU, tile << 4 | shave for SHAVE (physical) */
+    uint32_t task_id;             /* as in the descriptor; barrier index for BARRIER_*, db for DOORBELL */
+    uint32_t job_id; uint32_t reserved;
+    uint64_t value;               /* START: bytes or MACs or 0; FENCE_WRITE: value; BARRIER_*: physical id; END: busy cycles */
+};
+_Static_assert(sizeof(struct npu_trace_record) == 40, "npu_trace_record");
+#endif

@@ -1,0 +1,74 @@
+"""A blob in memory: what the compiler fills in and the container stores. No ELF here (see `elf.py`), no loading (runtime).
+
+Task lists are NumPy record arrays of the header's structures (`npu_abi.dtype`). Fields that hold device virtual addresses of
+DDR stay zero and have a `Relocation`; CMX addresses are final.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+# Sections that hold task lists: name -> structure. Order is file order.
+TASK_SECTIONS = {
+    ".npu.tasks.dma0": "npu_dma_task",
+    ".npu.tasks.dma1": "npu_dma_task",
+    ".npu.tasks.dpu_invariant": "npu_dpu_invariant",
+    ".npu.tasks.dpu_variant": "npu_dpu_variant",
+    ".npu.tasks.shave_range": "npu_shave_range",
+    ".npu.tasks.shave_invocation": "npu_shave_invocation",
+    ".npu.barriers": "npu_barrier_config",
+}
+
+
+class BlobError(ValueError):
+    """A blob that cannot be trusted: names the section, the offset, what was found and what was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relocation:
+    """Patch `width` bytes at `offset` of `section` with the device address of `symbol` plus `addend`.
+
+    Symbols: a section's name, or "in:NAME" / "out:NAME" for a network input or output.
+    """
+
+    section: str
+    offset: int
+    symbol: str
+    addend: int
+    width: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class IoTensor:
+    """A network input or output as the caller sees it: dense, row-major, `dtype` an enum npu_dtype code."""
+
+    name: str
+    dtype: int
+    shape: tuple[int, ...]
+    size_bytes: int
+
+
+@dataclass(slots=True, eq=False)
+class BlobImage:
+    """A compiled model. `tasks` has one record array per entry of TASK_SECTIONS (absent = empty)."""
+
+    name: str
+    profile: str
+    tile_count: int
+    cmx_bytes: int
+    barrier_count: int
+    inputs: list[IoTensor]
+    outputs: list[IoTensor]
+    tasks: dict[str, NDArray[np.void]]
+    text: bytes = b""  # .text.shave
+    shave_args: bytes = b""  # .data.shave_args
+    weights: bytes = b""  # .data.weights
+    scratch_bytes: int = 0  # .bss.scratch
+    relocations: list[Relocation] = field(default_factory=list)
+    macs: int = 0
+    debug: dict[str, Any] = field(default_factory=dict)  # "tasks": [{"name", "op"}] by task_id; "stats"; free-form

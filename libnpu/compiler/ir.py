@@ -1,0 +1,83 @@
+"""Graph IR: what the front end hands to the back end. Values with static shapes, nodes in execution order.
+
+The front end (import, fold, simplify, fuse, precision) produces a graph that holds only the operators listed in `OPS`;
+the back end (lower, tile, schedule, barriers, emit) consumes it. Semantics are ONNX's in ONNX's axis order (NCHW); which
+order a tensor has in memory is the back end's business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+# Operators of the canonical graph -> attributes (name: meaning). All shapes are static, all values NumPy-typed.
+OPS: dict[str, dict[str, str]] = {
+    # Matrix engine. `act` is None | ("relu",) | ("clip", lo, hi) | ("leaky_relu", slope), applied last (PPE).
+    "Conv": {"strides": "[y, x]", "pads": "[top, left, bottom, right]", "dilations": "[y, x]", "group": "int", "act": "see above"},
+    # inputs x [N, C, H, W], w [O, C/group, kh, kw] (constant), bias [O] constant or None. 1-D is H = 1 after a Reshape.
+    "MatMul": {"act": "see above", "scale": "float, multiplies the product before bias"},
+    # inputs a [..., M, K], b [..., K, N] with NumPy broadcasting, bias [N] constant or None.
+    "MaxPool": {"kernel": "[y, x]", "strides": "[y, x]", "pads": "[t, l, b, r]", "dilations": "[y, x]"},
+    "AvgPool": {"kernel": "[y, x]", "strides": "[y, x]", "pads": "[t, l, b, r]", "count_include_pad": "bool"},
+    # Vector engine, element by element with NumPy broadcasting: one node may hold a whole fused expression.
+    "Elementwise": {"expr": "nested tuple, see `Expr`"},
+    "Reduce": {"kind": "sum|mean|max|min|prod", "axes": "sorted non-negative ints", "keepdims": "bool"},
+    "Softmax": {"axis": "non-negative int", "log": "bool"},
+    "Gather": {"axis": "int"},  # inputs data, indices (any integer tensor)
+    "ArgMax": {"axis": "int", "keepdims": "bool"},
+    # Data movement: a view or DMA.
+    "Reshape": {},  # one input; the output value's shape says the rest (also Squeeze, Unsqueeze, Flatten)
+    "Transpose": {"perm": "list of ints"},
+    "Slice": {"starts": "per axis", "stops": "per axis", "steps": "per axis, > 0"},
+    "Concat": {"axis": "non-negative int"},
+    "Expand": {},  # broadcast to the output value's shape
+    "Pad": {"pads": "[(before, after)] per axis", "value": "float"},
+}
+
+# Expr = ("in", i) | ("const", number) | (op, Expr, ...). Types: the node's inputs convert to the compute type
+# (float32 for float dtypes, int32 for integer and bool); `cast` changes it; the result converts to the output's dtype.
+EXPR_OPS = {
+    1: (
+        "neg abs sqrt rsqrt reciprocal exp log tanh erf sin cos floor ceil round sign not sigmoid relu is_nan "
+        "hard_swish cast_f32 cast_i32 cast_bool"
+    ).split(),
+    2: "add sub mul div max min pow mod eq ne lt le gt ge and or xor leaky_relu prelu".split(),
+    3: "where clip hard_sigmoid".split(),  # where(c, a, b); clip(x, lo, hi); hard_sigmoid(x, alpha, beta)
+}
+Expr = tuple[Any, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Value:
+    """A tensor: `shape` static, `dtype` a NumPy dtype; `const` holds its data when it is known at compile time."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    const: NDArray[Any] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One operator. `name` is unique; `layers` are the names of the source nodes that it stands for."""
+
+    op: str
+    name: str
+    inputs: list[Value | None]
+    outputs: list[Value]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    layers: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class Graph:
+    """A model: `nodes` in execution order; inputs and outputs keep the source's names, shapes and dtypes."""
+
+    name: str
+    inputs: list[Value]
+    outputs: list[Value]
+    nodes: list[Node]
