@@ -132,7 +132,9 @@ def load_profile(name_or_path: str) -> Profile:
             profile = _decode(candidate)
             if name_or_path == profile.name or name_or_path in profile.aliases:
                 return profile
-        raise ProfileError(f"no hardware profile named {name_or_path!r}; there are {', '.join(names())}, or give a .json file")
+        raise ProfileError(
+            f"no hardware profile named {name_or_path!r}; there are {', '.join(names())}, or give a .json file"
+        )
     if not path.exists():
         raise ProfileError(f"no such profile file: {name_or_path}")
     return _decode(path)

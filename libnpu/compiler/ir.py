@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 # Operators of the canonical graph -> attributes (name: meaning). All shapes are static, all values NumPy-typed.
 OPS: dict[str, dict[str, str]] = {
     # Matrix engine. `act` is None | ("relu",) | ("clip", lo, hi) | ("leaky_relu", slope), applied last (PPE).
-    "Conv": {"strides": "[y, x]", "pads": "[top, left, bottom, right]", "dilations": "[y, x]", "group": "int", "act": "see above"},
+    "Conv": {
+        "strides": "[y, x]",
+        "pads": "[top, left, bottom, right]",
+        "dilations": "[y, x]",
+        "group": "int",
+        "act": "see above",
+    },
     # inputs x [N, C, H, W], w [O, C/group, kh, kw] (constant), bias [O] constant or None. 1-D is H = 1 after a Reshape.
     "MatMul": {"act": "see above", "scale": "float, multiplies the product before bias"},
     # inputs a [..., M, K], b [..., K, N] with NumPy broadcasting, bias [N] constant or None.
