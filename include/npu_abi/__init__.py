@@ -39,7 +39,8 @@ def enum(name: str) -> type[_enum.IntEnum]:
     """Return C `enum NAME` as an IntEnum whose members keep their C names."""
     if name not in _enums:
         members = ffi.typeof(f"enum {name}").relements
-        _enums[name] = _enum.IntEnum(name, {k: int(v) for k, v in members.items()})  # type: ignore[misc]
+        made: Any = _enum.IntEnum(name, {k: int(v) for k, v in members.items()})
+        _enums[name] = made
     return _enums[name]
 
 
@@ -129,7 +130,8 @@ def dtype(struct: str, reserved: bool = False) -> np.dtype[Any]:
                 "itemsize": ffi.sizeof(ctype),
             }
         )
-    return _dtypes[key]
+    found: np.dtype[Any] = _dtypes[key]
+    return found
 
 
 def ioctl_request(number: int, struct: str | None) -> int:

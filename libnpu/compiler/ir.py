@@ -47,12 +47,53 @@ OPS: dict[str, dict[str, str]] = {
 # Expr = ("in", i) | ("const", number) | (op, Expr, ...). Types: the node's inputs convert to the compute type
 # (float32 for float dtypes, int32 for integer and bool); `cast` changes it; the result converts to the output's dtype.
 EXPR_OPS = {
-    1: (
-        "neg abs sqrt rsqrt reciprocal exp log tanh erf sin cos floor ceil round sign not sigmoid relu is_nan "
-        "hard_swish cast_f32 cast_i32 cast_bool"
-    ).split(),
-    2: "add sub mul div max min pow mod eq ne lt le gt ge and or xor leaky_relu prelu".split(),
-    3: "where clip hard_sigmoid".split(),  # where(c, a, b); clip(x, lo, hi); hard_sigmoid(x, alpha, beta)
+    1: [
+        "neg",
+        "abs",
+        "sqrt",
+        "rsqrt",
+        "reciprocal",
+        "exp",
+        "log",
+        "tanh",
+        "erf",
+        "sin",
+        "cos",
+        "floor",
+        "ceil",
+        "round",
+        "sign",
+        "not",
+        "sigmoid",
+        "relu",
+        "is_nan",
+        "hard_swish",
+        "cast_f32",
+        "cast_i32",
+        "cast_bool",
+    ],
+    2: [
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "max",
+        "min",
+        "pow",
+        "mod",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "and",
+        "or",
+        "xor",
+        "leaky_relu",
+        "prelu",
+    ],
+    3: ["where", "clip", "hard_sigmoid"],  # where(c, a, b); clip(x, lo, hi); hard_sigmoid(x, alpha, beta)
 }
 Expr = tuple[Any, ...]
 

@@ -1,0 +1,131 @@
+"""Tile program: what the lowering hands to the scheduler. A list of engine operations on buffers, correct when run in list order.
+
+The scheduler may reorder operations as long as every pair that touches the same bytes (one of them writing) keeps its order;
+it places each CMX buffer, spills it if it must, and gives each operation its queue. The emitter then turns operations into
+descriptors. An operation never names an address, only `Buffer` or `DdrTensor` plus an offset.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Engine(IntEnum):
+    """Which engine runs an operation; the scheduler picks the DMA port or the SHAVE."""
+
+    DMA = 1
+    DPU = 2
+    SHAVE = 3
+
+
+class DdrKind(IntEnum):
+    """Where a DDR tensor lives in the blob: which section or symbol its addresses are relative to."""
+
+    WEIGHTS = 0
+    SCRATCH = 1
+    INPUT = 2
+    OUTPUT = 3
+
+
+@dataclass(slots=True, eq=False)
+class Buffer:
+    """A contiguous CMX range of tile 0, placed by the scheduler (64-byte aligned), possibly elsewhere after a spill."""
+
+    name: str
+    size_bytes: int
+
+
+@dataclass(slots=True, eq=False)
+class DdrTensor:
+    """A contiguous DDR range. `offset` in its section is set by who allocates it (weights and I/O: lowering; scratch: scheduler)."""
+
+    name: str
+    size_bytes: int
+    kind: DdrKind
+    offset: int = 0
+    symbol: str = ""  # "in:NAME" / "out:NAME" for I/O; section name otherwise
+
+
+@dataclass(slots=True, frozen=True)
+class Access:
+    """Bytes of `target` that an operation reads or writes: `width` contiguous bytes at `offset`, repeated over `dims`.
+
+    `dims` are (count, stride_bytes) pairs, outermost first; () = one run.
+    """
+
+    target: Buffer | DdrTensor
+    offset: int
+    width: int
+    dims: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(slots=True, frozen=True)
+class Ref:
+    """An address operand: start of `target` plus `offset` bytes."""
+
+    target: Buffer | DdrTensor
+    offset: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class DmaPayload:
+    """Fields of struct npu_dma_descriptor; the two ends are Refs."""
+
+    src: Ref
+    dst: Ref
+    length: int
+    num_planes: int = 1
+    src_plane_stride: int = 0
+    dst_plane_stride: int = 0
+    src_width: int = 0  # 0 = length
+    src_stride: int = 0
+    dst_width: int = 0  # 0 = length
+    dst_stride: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class DpuPayload:
+    """Fields of struct npu_dpu_invariant (addresses as Refs under their field names) and of its variants."""
+
+    refs: dict[str, Ref]  # act_addr, act2_addr, wt_addr, wt_table_addr, out_addr
+    invariant: dict[str, Any]
+    variants: list[dict[str, Any]]
+
+
+@dataclass(slots=True, eq=False)
+class ShavePayload:
+    """A program (`code`, shared between operations when equal) and its argument block, made when addresses are known."""
+
+    code: bytes
+    refs: list[Ref]  # CMX operands
+    args: Callable[[list[int]], bytes]  # addresses of `refs`, in order -> argument block
+
+
+@dataclass(slots=True, eq=False)
+class TileOp:
+    """One task. `cost_ps` is the predicted duration on an idle engine."""
+
+    name: str
+    layer: str
+    engine: Engine
+    cost_ps: int
+    reads: list[Access]
+    writes: list[Access]
+    payload: DmaPayload | DpuPayload | ShavePayload
+    attrs: dict[str, Any] = field(default_factory=dict)  # for dumps: tile, what it is
+
+
+@dataclass(slots=True, eq=False)
+class TileProgram:
+    """Operations in an order that is correct when run one after the other, and the tensors they use."""
+
+    name: str
+    ops: list[TileOp]
+    ddr: list[DdrTensor]  # weights, inputs, outputs; scratch tensors of intermediate activations
+    weights: bytearray  # content of the WEIGHTS tensors, by their offset
+    macs: int = 0
