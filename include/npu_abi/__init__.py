@@ -39,8 +39,8 @@ def enum(name: str) -> type[_enum.IntEnum]:
     """Return C `enum NAME` as an IntEnum whose members keep their C names."""
     if name not in _enums:
         members = ffi.typeof(f"enum {name}").relements
-        made: Any = _enum.IntEnum(name, {k: int(v) for k, v in members.items()})
-        _enums[name] = made
+        factory: Any = _enum.IntEnum
+        _enums[name] = factory(name, {k: int(v) for k, v in members.items()})
     return _enums[name]
 
 
