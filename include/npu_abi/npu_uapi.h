@@ -18,6 +18,10 @@ enum npu_ioctl_nr {
     NPU_IOCTL_EMU_TRACE_READ = 0xe0, NPU_IOCTL_EMU_SET_SCHEDULE = 0xe1, NPU_IOCTL_EMU_COUNTERS = 0xe2, NPU_IOCTL_EMU_ADVANCE = 0xe3
 };
 /* The ioctl request word is the number in bits 7:0 and the size of its structure in bits 29:16. */
+/* On the seam every call is one 64-bit number: file descriptor in bits 63:32, request word in bits 31:0. Calls that are not ioctls: */
+enum npu_syscall_nr { NPU_SYS_OPEN = 1, /* no structure; returns the descriptor */ NPU_SYS_CLOSE = 2, /* no structure */ NPU_SYS_MMAP = 3, NPU_SYS_POLL = 4 };
+struct npu_mmap { uint64_t offset; /* [in] mmap_offset of struct npu_bo_info */ uint64_t length; /* [in] bytes, 1..size of the object */ };
+struct npu_poll { int64_t deadline_ps; /* [in] as struct npu_bo_wait; returns 0 when it passes, else 1 */ uint32_t ready_jobs; /* [out] finished and not yet waited for */ uint32_t reserved; };
 
 enum npu_param {
     NPU_PARAM_DEVICE_ID = 0, NPU_PARAM_DEVICE_REVISION = 1, NPU_PARAM_PLATFORM_TYPE = 2, /* 2 = simulated */
