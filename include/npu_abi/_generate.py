@@ -2,13 +2,14 @@
 
 Run `python -m npu_abi._generate` after changing a header; a test compares the committed file with a fresh one.
 cffi reads plain declarations only, so comments, preprocessor lines and static asserts are removed first;
-`#define NAME literal` lines are kept, since cffi turns them into constants.
+`#define NAME literal` lines are kept, since cffi turns them into constants. Blocks for C++ only (`#ifdef __cplusplus`) and the
+export mark NPU_API go too.
 """
 
 import re
 from pathlib import Path
 
-HEADERS = ("npu_hw.h", "npu_fw.h", "npu_blob.h", "npu_uapi.h", "npu.h")
+HEADERS = ("npu.h", "npu_hw.h", "npu_fw.h", "npu_blob.h", "npu_uapi.h")  # what others include comes first
 FOLDER = Path(__file__).parent
 
 
@@ -16,6 +17,8 @@ def declarations(text: str) -> str:
     """Reduce header `text` to what cffi's parser accepts."""
     text = re.sub(r"/\*.*?\*/", " ", text, flags=re.S)
     text = re.sub(r"//[^\n]*", " ", text)
+    text = re.sub(r"^[ \t]*#\s*ifdef\s+__cplusplus\b.*?^[ \t]*#\s*endif", "", text, flags=re.S | re.M)
+    text = re.sub(r"^NPU_API\s+", "", text, flags=re.M)
     text = re.sub(r"_Static_assert\s*\(.*?\)\s*;", " ", text)
     lines = []
     for line in text.splitlines():
@@ -24,8 +27,6 @@ def declarations(text: str) -> str:
             if not match:
                 continue
             line = f"#define {match[1]} {match[2]}"
-        elif re.match(r'\s*(extern\s+"C"\s*\{|\}\s*$)', line) and "NPU_C_LINKAGE" in line:
-            continue
         lines.append(line.rstrip())
     return "\n".join(line for line in lines if line)
 

@@ -8,6 +8,10 @@
 #ifndef NPU_BLOB_H
 #define NPU_BLOB_H
 #include <stdint.h>
+#include "npu.h" /* enum npu_dtype, NPU_MAX_DIMS, NPU_NAME_BYTES */
+#if defined(__cplusplus) && !defined(_Static_assert)
+#define _Static_assert static_assert
+#endif
 
 /* ---- ELF ------------------------------------------------------------------------------------------ */
 /* ELF64, little endian, e_type = NPU_ELF_TYPE, e_machine = NPU_ELF_MACHINE. The symbol
@@ -34,10 +38,6 @@ enum { NPU_ELF_MACHINE = 0x4e50, NPU_ELF_TYPE = 0xfe01, NPU_ELF_OSABI = 0,
 enum npu_section_flag { NPU_SHF_IO_INPUT = 0x00200000, NPU_SHF_IO_OUTPUT = 0x00400000, NPU_SHF_LOW = 0x01000000 /* place below 4 GiB */ };
 /* S: symbol's device address, A: addend. 64: 8 bytes S + A. 32: 4 bytes S + A, must fit. */
 enum npu_reloc { NPU_R_64 = 1, NPU_R_32 = 2 };
-
-enum { NPU_MAX_DIMS = 8, NPU_NAME_BYTES = 128 };
-enum npu_dtype { NPU_DT_F16 = 0, NPU_DT_BF16 = 1, NPU_DT_F32 = 2, NPU_DT_F64 = 3, NPU_DT_I8 = 4, NPU_DT_U8 = 5, NPU_DT_I16 = 6, NPU_DT_U16 = 7,
-    NPU_DT_I32 = 8, NPU_DT_U32 = 9, NPU_DT_I64 = 10, NPU_DT_U64 = 11, NPU_DT_BOOL = 12, NPU_DT_COUNT = 13 };
 
 struct npu_platform_info {
     char     profile[64];         /* name of the hardware profile that it was compiled for */

@@ -7,6 +7,9 @@
 #ifndef NPU_FW_H
 #define NPU_FW_H
 #include <stdint.h>
+#if defined(__cplusplus) && !defined(_Static_assert)
+#define _Static_assert static_assert
+#endif
 
 /* MAJOR changes when an old firmware or driver would misread a structure, MINOR when fields were added
  * in reserved places. The driver refuses an image with another MAJOR or a smaller MINOR than its own. */

@@ -9,6 +9,9 @@
 #ifndef NPU_HW_H
 #define NPU_HW_H
 #include <stdint.h>
+#if defined(__cplusplus) && !defined(_Static_assert)
+#define _Static_assert static_assert
+#endif
 
 /* ---- Host side: identification, interrupts, boot -------------------------------------------------- */
 enum npu_hw_reg {

@@ -8,6 +8,9 @@
 #ifndef NPU_UAPI_H
 #define NPU_UAPI_H
 #include <stdint.h>
+#if defined(__cplusplus) && !defined(_Static_assert)
+#define _Static_assert static_assert
+#endif
 
 enum { NPU_UAPI_MAJOR = 1, NPU_UAPI_MINOR = 0 };
 enum npu_ioctl_nr {
