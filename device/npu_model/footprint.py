@@ -1,0 +1,237 @@
+"""The byte ranges that a descriptor reads and writes, exactly: for the MMU, hazard tracking, the compiler and tools.
+
+A footprint is a list of boxes; their union is the set of bytes touched, no byte more. Boxes of one list may overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from npu_model import descriptors, dtypes
+from npu_model.descriptors import Axis, Dma, Invariant, Variant
+
+WEIGHT_ENTRY_BYTES = 16  # sizeof(struct npu_dpu_weight_entry)
+
+Dims: TypeAlias = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Runs of `width` bytes at addr + sum of i_k * stride_k, 0 <= i_k < count_k; dims outermost (largest stride) first.
+
+    Made by `box`, which brings every set of runs into the one form with positive strides and nothing to merge.
+    """
+
+    addr: int
+    width: int
+    dims: Dims = ()
+
+    @property
+    def end(self) -> int:
+        """The address after the last byte."""
+        return self.addr + self.width + sum((count - 1) * stride for count, stride in self.dims)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all runs, counted as often as runs name them."""
+        size = self.width
+        for count, _ in self.dims:
+            size *= count
+        return size
+
+
+Footprint: TypeAlias = tuple[list[Box], list[Box]]
+
+
+def box(addr: int, width: int, dims: Iterable[tuple[int, int]] = ()) -> Box:
+    """Return the Box of these runs; strides may be zero or negative, in any order."""
+    kept: list[tuple[int, int]] = []
+    for count, stride in dims:
+        if stride < 0:
+            addr, stride = addr + (count - 1) * stride, -stride
+        if count > 1 and stride:
+            kept.append((count, stride))
+    kept.sort(key=lambda dim: -dim[1])
+    merged: list[tuple[int, int]] = []  # innermost first
+    for count, stride in reversed(kept):
+        if not merged and stride <= width:
+            width += (count - 1) * stride
+        elif merged and stride == merged[-1][0] * merged[-1][1]:
+            merged[-1] = (merged[-1][0] * count, merged[-1][1])
+        else:
+            merged.append((count, stride))
+    return Box(addr, width, tuple(reversed(merged)))
+
+
+def dma_footprint(record: Any) -> Footprint:
+    """Return (reads, writes) of a record of npu_dma_task or npu_dma_descriptor."""
+    dma = Dma.decode(record)
+    source = ((dma.num_planes, dma.src_plane_stride), (dma.length // dma.src_width, dma.src_stride))
+    destination = ((dma.num_planes, dma.dst_plane_stride), (dma.length // dma.dst_width, dma.dst_stride))
+    return [box(dma.src, dma.src_width, source)], [box(dma.dst, dma.dst_width, destination)]
+
+
+def dpu_footprint(record: Any, variants: Any) -> Footprint:
+    """Return (reads, writes) of a record of npu_dpu_invariant and the records of its variants."""
+    invariant = Invariant.decode(record)
+    reads: dict[Box, None] = {}
+    writes: dict[Box, None] = {}
+    for variant in map(Variant.decode, variants):
+        invariant.check_variant(variant)
+        reads |= dict.fromkeys(_dpu_reads(invariant, variant))
+        writes |= dict.fromkeys(_dpu_writes(invariant, variant))
+    return list(reads), list(writes)
+
+
+def _dpu_reads(invariant: Invariant, variant: Variant) -> list[Box]:
+    size = dtypes.size_bytes(invariant.act_dtype)
+    z_first, z_end = invariant.input_channels(variant)
+    z_width = (z_end - z_first) * size
+    columns = _positions(invariant.axis_x(variant), variant.start_x, variant.size_x)
+    rows = _positions(invariant.axis_y(variant), variant.start_y, variant.size_y)
+    found = [
+        _tensor_box(invariant.act_addr + z_first * size, z_width, x, invariant.act_stride_x, y, invariant.act_stride_y)
+        for y in rows
+        for x in columns
+    ]
+    if invariant.op in descriptors.ELTWISE:
+        x = (variant.start_x, 1, variant.size_x, 1)
+        y = (variant.start_y, 1, variant.size_y, 1)
+        addr = invariant.act2_addr + z_first * size
+        found.append(_tensor_box(addr, z_width, x, invariant.act2_stride_x, y, invariant.act2_stride_y))
+    if invariant.has_weights:
+        found.append(_weights_box(invariant, variant))
+    if invariant.wt_table_addr:
+        addr = invariant.wt_table_addr + variant.start_z * WEIGHT_ENTRY_BYTES
+        found.append(box(addr, variant.size_z * WEIGHT_ENTRY_BYTES))
+    return found
+
+
+def _dpu_writes(invariant: Invariant, variant: Variant) -> list[Box]:
+    size = dtypes.size_bytes(invariant.out_dtype)
+    x = (variant.start_x, 1, variant.size_x, 1)
+    y = (variant.start_y, 1, variant.size_y, 1)
+    addr = invariant.out_addr + variant.start_z * size
+    return [_tensor_box(addr, variant.size_z * size, x, invariant.out_stride_x, y, invariant.out_stride_y)]
+
+
+def _weights_box(invariant: Invariant, variant: Variant) -> Box:
+    size = dtypes.size_bytes(invariant.wt_dtype)
+    taps = invariant.kernel_x * invariant.kernel_y
+    if invariant.op == descriptors.DWCONV:
+        return box(invariant.wt_addr + variant.start_z * size, variant.size_z * size, [(taps, invariant.out_z * size)])
+    filter_bytes = taps * invariant.group_in_z * size
+    return box(invariant.wt_addr + variant.start_z * filter_bytes, variant.size_z * filter_bytes)
+
+
+Span: TypeAlias = tuple[int, int, int, int]  # first position, positions per run, runs, distance of runs
+
+
+def _tensor_box(addr: int, width: int, x: Span, stride_x: int, y: Span, stride_y: int) -> Box:
+    dims = [(y[2], y[3] * stride_y), (y[1], stride_y), (x[2], x[3] * stride_x), (x[1], stride_x)]
+    return box(addr + y[0] * stride_y + x[0] * stride_x, width, dims)
+
+
+def _positions(axis: Axis, start: int, size: int) -> list[Span]:
+    """Return the input positions inside the tensor that outputs [start, start + size) read, as disjoint spans."""
+    first = start * axis.stride - axis.pad_low
+    if axis.dilation == 1 and axis.stride <= axis.kernel:
+        low, high = max(first, 0), min(first + axis.extent(size), axis.input_size)
+        return [(low, high - low, 1, 1)] if high > low else []
+    taps = np.arange(axis.kernel, dtype=np.int64) * axis.dilation
+    touched = np.unique(np.add.outer(np.arange(size, dtype=np.int64) * axis.stride + first, taps))
+    touched = touched[(touched >= 0) & (touched < axis.input_size)]
+    breaks = np.flatnonzero(np.diff(touched) != 1) + 1
+    spans: list[Span] = []
+    for piece in np.split(touched, breaks) if touched.size else []:
+        position, length = int(piece[0]), len(piece)
+        if spans and spans[-1][1] == length:
+            head, _, runs, distance = spans[-1]
+            step = position - head - (runs - 1) * distance
+            if runs == 1 or step == distance:
+                spans[-1] = (head, length, runs + 1, step)
+                continue
+        spans.append((position, length, 1, 1))
+    return spans
+
+
+def runs(of: Box) -> npt.NDArray[np.int64]:
+    """Return [n, 2] addresses (first byte, byte after the last) of the box: ascending, disjoint, adjacent ones merged."""
+    starts = np.array([of.addr], dtype=np.int64)
+    nested, extent = True, of.width
+    for count, stride in reversed(of.dims):
+        starts = (np.arange(count, dtype=np.int64)[:, None] * stride + starts).reshape(-1)
+        nested = nested and extent <= stride
+        extent += (count - 1) * stride
+    if not nested:
+        starts.sort()
+    ends = starts + of.width
+    first = np.ones(len(starts), dtype=bool)
+    first[1:] = starts[1:] > ends[:-1]
+    last = np.ones(len(starts), dtype=bool)
+    last[:-1] = first[1:]
+    return np.stack([starts[first], ends[last]], axis=1)
+
+
+def overlaps(a: Box, b: Box) -> bool:
+    """Tell whether the two boxes share a byte."""
+    if a.addr >= b.end or b.addr >= a.end:
+        return False
+    if not a.dims and not b.dims:
+        return True
+    answer = _overlaps_in_lattice(a, b)
+    if answer is None:
+        answer = _overlaps_by_runs(a, b)
+    return answer
+
+
+def any_overlap(a: Iterable[Box], b: Iterable[Box]) -> bool:
+    """Tell whether any box of `a` shares a byte with any box of `b`."""
+    others = list(b)
+    return any(overlaps(one, other) for one in a for other in others)
+
+
+def _overlaps_in_lattice(a: Box, b: Box) -> bool | None:
+    """Compare index by index when both boxes are blocks of one row-major lattice; None when they are not."""
+    strides = sorted({stride for _, stride in (*a.dims, *b.dims)}, reverse=True)
+    base = min(a.addr, b.addr)
+    first, second = _coordinates(a, strides, base), _coordinates(b, strides, base)
+    if first is None or second is None:
+        return None
+    return all(p < s + n and s < p + m for (p, m), (s, n) in zip(first, second, strict=True))
+
+
+def _coordinates(of: Box, strides: list[int], base: int) -> list[tuple[int, int]] | None:
+    """Return (first index, count) per stride, bytes last; None when a run of an inner index passes the outer stride."""
+    counts = {stride: count for count, stride in of.dims}
+    if len(counts) != len(of.dims):
+        return None
+    rest = of.addr - base
+    found: list[tuple[int, int]] = []
+    for stride in strides:
+        index, rest = divmod(rest, stride)
+        found.append((index, counts.get(stride, 1)))
+    found.append((rest, of.width))
+    extent = rest + of.width
+    for (index, count), stride in zip(reversed(found[:-1]), reversed(strides), strict=True):
+        if extent > stride:
+            return None
+        extent += (index + count - 1) * stride
+    return found
+
+
+def _overlaps_by_runs(a: Box, b: Box) -> bool:
+    low, high = max(a.addr, b.addr), min(a.end, b.end)
+    first, second = runs(a), runs(b)
+    first = first[(first[:, 1] > low) & (first[:, 0] < high)]
+    second = second[(second[:, 1] > low) & (second[:, 0] < high)]
+    if not len(first) or not len(second):
+        return False
+    after = np.searchsorted(second[:, 1], first[:, 0], side="right")  # first run of b that ends after a's run begins
+    found = after < len(second)
+    return bool(np.any(second[after[found], 0] < first[found, 1]))
