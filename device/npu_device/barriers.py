@@ -1,0 +1,54 @@
+"""Counting barriers: finite physical ids, each with producers and consumers left. `tile t` owns ids [t * n, (t + 1) * n).
+
+A barrier that is not loaded is never ready. At zero producers and zero consumers it retires: it becomes invalid and the
+management core is told, which may load the next virtual barrier into the same id.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from npu_device.engine import Channel
+
+INVALID = 1 << 20  # producers of a barrier that is not loaded: never ready
+
+
+class Barrier:
+    """One physical barrier. `producers == 0` means ready."""
+
+    __slots__ = (
+        "consumers",
+        "job_id",
+        "physical_id",
+        "producers",
+        "relative_id",
+        "slot_index",
+        "underflow",
+        "virtual_id",
+        "waiters",
+    )
+
+    def __init__(self, physical_id: int) -> None:
+        self.physical_id = physical_id
+        self.clear()
+
+    def clear(self) -> None:
+        """Invalidate."""
+        self.producers = INVALID
+        self.consumers = 0
+        self.virtual_id = 0  # of the loaded barrier, for traces and reports
+        self.relative_id = 0  # in the window of the job that owns it
+        self.slot_index = -1
+        self.job_id = 0
+        self.underflow = False
+        self.waiters: list[Channel] = []
+
+    @property
+    def valid(self) -> bool:
+        """Whether a virtual barrier is loaded."""
+        return self.producers < INVALID // 2
+
+    def counts_register(self) -> int:
+        """Return the BARRIER register: producers 15:0, consumers 31:16."""
+        return (max(self.producers, 0) | max(self.consumers, 0) << 16) if self.valid else 0

@@ -1,0 +1,79 @@
+"""The virtual clock: integer picoseconds, a heap of events, and the clock domains that count cycles on it.
+
+Events are explicit records (time_ps, priority, sequence, unit, action, argument); popping one calls
+`unit.fire(action, argument)`. No closure sits in the heap, so a reset is a `clear`.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import Any, Protocol
+
+PS_PER_SECOND = 10**12
+PRIORITY_ENGINE = 0  # completions first,
+PRIORITY_CORE = 1  # then the management core, which sees all of them
+
+
+class Unit(Protocol):
+    """Something that receives events."""
+
+    def fire(self, action: int, arg: Any) -> None:
+        """Handle one event that was scheduled for this unit."""
+
+
+Event = tuple[int, int, int, Unit, int, Any]
+
+
+class Clock:
+    """Time of one device. `now_ps` never goes back."""
+
+    __slots__ = ("heap", "now_ps", "sequence")
+
+    def __init__(self) -> None:
+        self.now_ps = 0
+        self.heap: list[Event] = []
+        self.sequence = 0
+
+    def at(self, time_ps: int, priority: int, unit: Unit, action: int, arg: Any) -> None:
+        """Schedule `unit.fire(action, arg)`; equal times run by priority, then in the order of scheduling."""
+        self.sequence = sequence = self.sequence + 1
+        heappush(self.heap, (time_ps, priority, sequence, unit, action, arg))
+
+    def run_until(self, time_ps: int) -> None:
+        """Run every event with time <= `time_ps`, in order, then move to `time_ps`."""
+        heap = self.heap
+        while heap and heap[0][0] <= time_ps:
+            now, _, _, unit, action, arg = heappop(heap)
+            self.now_ps = now
+            unit.fire(action, arg)
+        if time_ps > self.now_ps:
+            self.now_ps = time_ps
+
+    def next_event_ps(self) -> int | None:
+        """Return the time of the next event, or None when nothing will ever happen by itself."""
+        return self.heap[0][0] if self.heap else None
+
+    def clear(self) -> None:
+        """Drop every scheduled event."""
+        self.heap.clear()
+
+
+class ClockDomain:
+    """Cycles of one frequency, counted from time 0: cycle c is at ceil(c * 10^12 / hz) ps."""
+
+    __slots__ = ("hz",)
+
+    def __init__(self, hz: int) -> None:
+        self.hz = hz
+
+    def cycle_at(self, time_ps: int) -> int:
+        """Return the number of whole cycles up to `time_ps`: the last cycle whose edge is at or before it."""
+        return (time_ps * self.hz) // PS_PER_SECOND
+
+    def ps_of(self, cycle: int) -> int:
+        """Return the time of the edge of `cycle`."""
+        return -(-cycle * PS_PER_SECOND // self.hz)
+
+    def after(self, time_ps: int, cycles: int) -> int:
+        """Return the time `cycles` after the first edge at or after `time_ps`."""
+        return -(-((time_ps - 1) * self.hz // PS_PER_SECOND + 1 + cycles) * PS_PER_SECOND // self.hz)

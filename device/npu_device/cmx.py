@@ -1,0 +1,92 @@
+"""On-chip scratchpads (CMX), one per tile, and the address space of a job: CMX window plus MMU.
+
+CMX addresses in descriptors are relative to the job: the window of npu_hw.h, whose tile t is the job's t-th tile.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from npu_abi import C
+
+from npu_device.dram import POISON, Bytes
+from npu_device.faults import MemoryFault
+from npu_device.mmu import Mmu
+
+BASE = int(C.NPU_CMX_BASE)
+END = int(C.NPU_CMX_END)
+STRIDE = int(C.NPU_CMX_TILE_STRIDE)
+
+
+def in_window(address: int) -> bool:
+    """Say whether a device virtual address lies in the CMX window."""
+    return BASE <= address < END
+
+
+class Cmx:
+    """The scratchpads of a device, by physical tile. Allocated on first use."""
+
+    def __init__(self, tiles: int, workspace_bytes: int) -> None:
+        self.workspace_bytes = workspace_bytes
+        self._memory: list[Bytes | None] = [None] * tiles
+        self._dirty = [False] * tiles
+
+    def tile(self, index: int) -> Bytes:
+        """Return the workspace of a physical tile, to read or write."""
+        memory = self._memory[index]
+        if memory is None:
+            memory = self._memory[index] = np.full(self.workspace_bytes, POISON, dtype=np.uint8)
+        self._dirty[index] = True
+        return memory
+
+    def poison(self, index: int) -> None:
+        """Fill a tile's workspace with poison."""
+        memory = self._memory[index]
+        if memory is not None and self._dirty[index]:
+            memory.fill(POISON)
+            self._dirty[index] = False
+
+
+class AddressSpace:
+    """What the engines see that work for one job. `tiles` are the physical tiles behind its window."""
+
+    __slots__ = ("_cmx", "_mmu", "ssid", "tiles")
+
+    def __init__(self, mmu: Mmu, cmx: Cmx, ssid: int, tiles: tuple[int, ...]) -> None:
+        self._mmu = mmu
+        self._cmx = cmx
+        self.ssid = ssid
+        self.tiles = tiles
+
+    def locate(self, address: int, write: bool) -> tuple[Bytes, int]:
+        """Return (memory, offset) of an address; from there to the end of `memory` all is mapped. Raises MemoryFault."""
+        if BASE <= address < END:
+            tile, offset = divmod(address - BASE, STRIDE)
+            if tile >= len(self.tiles) or offset >= self._cmx.workspace_bytes:
+                raise MemoryFault(address, C.NPU_MMU_EVT_CMX_RANGE, write)
+            return self._cmx.tile(self.tiles[tile]), offset
+        return self._mmu.locate(self.ssid, address, write)
+
+    def view(self, address: int, nbytes: int, write: bool) -> Bytes:
+        """Return [address, address + nbytes) in place as uint8. Raises MemoryFault."""
+        if BASE <= address < END:
+            memory, offset = self.locate(address, write)
+            if offset + nbytes > len(memory):
+                raise MemoryFault(address + len(memory) - offset, C.NPU_MMU_EVT_CMX_RANGE, write)
+            return memory[offset : offset + nbytes]
+        if address < BASE < address + nbytes:  # runs into the window
+            raise MemoryFault(BASE, C.NPU_MMU_EVT_CMX_RANGE, write)
+        return self._mmu.view(self.ssid, address, nbytes, write)
+
+    def array(
+        self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any], write: bool = True
+    ) -> np.ndarray[Any, np.dtype[Any]]:
+        """Return a strided array over CMX, in place. Raises MemoryFault when a byte of it leaves the tile."""
+        if not BASE <= address < END:
+            raise MemoryFault(address, C.NPU_MMU_EVT_CMX_RANGE, write)
+        memory, offset = self.locate(address, write)
+        try:
+            return np.ndarray(shape, dtype, memory.data, offset, strides)
+        except (TypeError, ValueError):
+            raise MemoryFault(address, C.NPU_MMU_EVT_CMX_RANGE, write) from None
