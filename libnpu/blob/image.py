@@ -6,7 +6,7 @@ DDR stay zero and have a `Relocation`; CMX addresses are final.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -72,3 +72,29 @@ class BlobImage:
     relocations: list[Relocation] = field(default_factory=list)
     macs: int = 0
     debug: dict[str, Any] = field(default_factory=dict)  # "tasks": [{"name", "op"}] by task_id; "stats"; free-form
+
+    def __eq__(self, other: object) -> bool:
+        """Compare content: absent and empty task lists are the same, the order of relocations does not count."""
+        if not isinstance(other, BlobImage):
+            return NotImplemented
+        names = [f.name for f in fields(self) if f.name not in ("tasks", "relocations")]
+        return (
+            all(getattr(self, name) == getattr(other, name) for name in names)
+            and sorted(self.relocations, key=_relocation_key) == sorted(other.relocations, key=_relocation_key)
+            and all(_equal_records(self.tasks.get(s), other.tasks.get(s)) for s in {*self.tasks, *other.tasks})
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+
+def _relocation_key(relocation: Relocation) -> tuple[str, int, str, int]:
+    return relocation.section, relocation.offset, relocation.symbol, relocation.addend
+
+
+def _equal_records(a: NDArray[np.void] | None, b: NDArray[np.void] | None) -> bool:
+    """Compare every named field bit by bit, so that NaN equals itself."""
+    if a is None or b is None:
+        return (a is None or not len(a)) and (b is None or not len(b))
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return all(a[name].tobytes() == b[name].tobytes() for name in a.dtype.names or ())
