@@ -237,7 +237,7 @@ def test_a_larger_level_limit_is_never_slower():
 
 def test_an_operation_that_cannot_fit_is_named_with_its_bytes():
     program = layered(2, 3000, 1000)
-    with pytest.raises(DoesNotFit, match=r"conv 0 needs 5120 bytes .*there are 4096"):
+    with pytest.raises(DoesNotFit, match=r"conv 0 needs 5056 bytes .*there are 4096"):
         FeasibleMemoryScheduler(program, PROFILE, 4096).run()
 
 
