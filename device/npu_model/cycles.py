@@ -156,7 +156,8 @@ def _context_inputs(inv: Records, axis: str, size: Cycles, context: Cycles) -> C
     reach = np.where(windowed, (_int(inv, "kernel_" + axis) - 1) * _int(inv, "dilation_" + axis), 0)
     used = np.minimum(stride, reach + 1)  # inputs between windows that do not touch are not read
     full, rest = size // context, size % context
-    return full * ((context - 1) * used + reach + 1) + np.where(rest > 0, (rest - 1) * used + reach + 1, 0)
+    inputs: Cycles = full * ((context - 1) * used + reach + 1) + np.where(rest > 0, (rest - 1) * used + reach + 1, 0)
+    return inputs
 
 
 def _rate(table: dict[str, int], inv: Records, relevant: npt.NDArray[np.bool_]) -> Cycles:

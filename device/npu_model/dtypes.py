@@ -46,7 +46,7 @@ _NUMPY: dict[int, np.dtype[Any]] = {
     U64: np.dtype("<u8"),
     BOOL: np.dtype("?"),
 }
-_CODE_OF_NUMPY: dict[int, np.dtype[Any]] = {dtype.name: code for code, dtype in _NUMPY.items()} | {"bfloat16": BF16}
+_CODE_OF_NUMPY = {dtype.name: code for code, dtype in _NUMPY.items()} | {"bfloat16": BF16}
 _STORAGE: dict[int, np.dtype[Any]] = {1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
 
 

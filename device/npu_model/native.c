@@ -1,0 +1,297 @@
+/* Loops that NumPy has no fast form of: 16-bit float conversions, window gathering, depthwise products and the PPE.
+ *
+ * Built on first use by native.py; every function has a NumPy form beside its caller that gives the same bits. So: no
+ * contraction into fused operations (-ffp-contract=off), no reassociation, and one order of every sum.
+ * Types are enum npu_dtype: 0 f16, 1 bf16, 2 f32, 4 i8, 5 u8, 6 i16, 7 u16, 8 i32. Strides are bytes.
+ */
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { F16 = 0, BF16 = 1, F32 = 2, I8 = 4, U8 = 5, I16 = 6, U16 = 7, I32 = 8 };
+
+static inline float bits_f32(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
+static inline uint32_t f32_bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
+
+/* ---- scalar conversions ------------------------------------------------------------------------------------- */
+
+static inline float f16_f32(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, magnitude = h & 0x7fff;
+    if (magnitude > 0x7c00) /* NaN: quiet, payload kept */
+        return bits_f32(sign | 0x7fc00000 | magnitude << 13);
+    if (magnitude == 0x7c00)
+        return bits_f32(sign | 0x7f800000);
+    /* exponent rebias by a multiplication with a power of two: exact, also for subnormals */
+    return bits_f32(sign | f32_bits(bits_f32(magnitude << 13) * 0x1p112f));
+}
+
+static inline uint16_t f32_f16(float f)
+{
+    uint32_t u = f32_bits(f), sign = u >> 16 & 0x8000, magnitude = u & 0x7fffffff;
+    if (magnitude > 0x7f800000)
+        return (uint16_t)(sign | 0x7e00 | (magnitude >> 13 & 0x3ff));
+    if (magnitude >= 0x47800000) /* 65536 and more; the rounding below takes 65520 to infinity too */
+        return (uint16_t)(sign | 0x7c00);
+    if (magnitude < 0x38800000)  /* subnormal result: adding 0.5 leaves the rounded value in the low bits */
+        return (uint16_t)(sign | (f32_bits(bits_f32(magnitude) + 0.5f) - 0x3f000000));
+    return (uint16_t)(sign | (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13);
+}
+
+static inline float bf16_f32(uint16_t b)
+{
+    uint32_t u = (uint32_t)b << 16;
+    return bits_f32((u & 0x7fffffff) > 0x7f800000 ? u | 0x400000 : u);
+}
+
+static inline uint16_t f32_bf16(float f)
+{
+    uint32_t u = f32_bits(f);
+    if ((u & 0x7fffffff) > 0x7f800000)
+        return (uint16_t)(u >> 16 | 0x40);
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+/* ---- rows of one type to float or double; the F16C forms are picked at run time ------------------------------- */
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define X86_AVX2 __attribute__((target("avx2,f16c,fma")))
+
+int npu_has_avx2(void)
+{
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c") && __builtin_cpu_supports("fma");
+}
+
+X86_AVX2 static void f16_f32_avx2(const uint16_t *in, float *out, size_t n)
+{
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(in + i))));
+    for (; i < n; i++)
+        out[i] = f16_f32(in[i]);
+}
+
+X86_AVX2 static void f16_f64_avx2(const uint16_t *in, double *out, size_t n)
+{
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m256 f = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(in + i)));
+        _mm256_storeu_pd(out + i, _mm256_cvtps_pd(_mm256_castps256_ps128(f)));
+        _mm256_storeu_pd(out + i + 4, _mm256_cvtps_pd(_mm256_extractf128_ps(f, 1)));
+    }
+    for (; i < n; i++)
+        out[i] = f16_f32(in[i]);
+}
+
+X86_AVX2 static void f32_f16_avx2(const float *in, uint16_t *out, size_t n)
+{
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm_storeu_si128((__m128i *)(out + i), _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
+    for (; i < n; i++)
+        out[i] = f32_f16(in[i]);
+}
+#else
+#define X86_AVX2
+int npu_has_avx2(void) { return 0; }
+#define f16_f32_avx2 npu_f16_f32_plain
+#define f16_f64_avx2 npu_f16_f64_plain
+#define f32_f16_avx2 npu_f32_f16_plain
+#endif
+
+static void npu_f16_f32_plain(const uint16_t *in, float *out, size_t n) { for (size_t i = 0; i < n; i++) out[i] = f16_f32(in[i]); }
+static void npu_f16_f64_plain(const uint16_t *in, double *out, size_t n) { for (size_t i = 0; i < n; i++) out[i] = f16_f32(in[i]); }
+static void npu_f32_f16_plain(const float *in, uint16_t *out, size_t n) { for (size_t i = 0; i < n; i++) out[i] = f32_f16(in[i]); }
+
+void npu_f16_to_f32(const uint16_t *in, float *out, size_t n, int avx2) { (avx2 ? f16_f32_avx2 : npu_f16_f32_plain)(in, out, n); }
+void npu_f16_to_f64(const uint16_t *in, double *out, size_t n, int avx2) { (avx2 ? f16_f64_avx2 : npu_f16_f64_plain)(in, out, n); }
+void npu_f32_to_f16(const float *in, uint16_t *out, size_t n, int avx2) { (avx2 ? f32_f16_avx2 : npu_f32_f16_plain)(in, out, n); }
+void npu_bf16_to_f32(const uint16_t *in, float *out, size_t n) { for (size_t i = 0; i < n; i++) out[i] = bf16_f32(in[i]); }
+void npu_bf16_to_f64(const uint16_t *in, double *out, size_t n) { for (size_t i = 0; i < n; i++) out[i] = bf16_f32(in[i]); }
+void npu_f32_to_bf16(const float *in, uint16_t *out, size_t n) { for (size_t i = 0; i < n; i++) out[i] = f32_bf16(in[i]); }
+
+/* One row of `n` elements at any alignment, minus `zero_point` for integers. */
+static void row_f64(const uint8_t *in, double *out, size_t n, int dtype, int32_t zero_point, int avx2)
+{
+    switch (dtype) {
+    case F16:  npu_f16_to_f64((const uint16_t *)in, out, n, avx2); break;
+    case BF16: npu_bf16_to_f64((const uint16_t *)in, out, n); break;
+    case F32:  for (size_t i = 0; i < n; i++) out[i] = ((const float *)in)[i]; break;
+    case I8:   for (size_t i = 0; i < n; i++) out[i] = (int8_t)in[i] - zero_point; break;
+    default:   for (size_t i = 0; i < n; i++) out[i] = in[i] - zero_point; break;
+    }
+}
+
+static void row_f32(const uint8_t *in, float *out, size_t n, int dtype, int32_t zero_point, int avx2)
+{
+    switch (dtype) {
+    case F16:  npu_f16_to_f32((const uint16_t *)in, out, n, avx2); break;
+    case BF16: npu_bf16_to_f32((const uint16_t *)in, out, n); break;
+    case F32:  memcpy(out, in, n * sizeof *out); break;
+    case I8:   for (size_t i = 0; i < n; i++) out[i] = (float)((int8_t)in[i] - zero_point); break;
+    default:   for (size_t i = 0; i < n; i++) out[i] = (float)(in[i] - zero_point); break;
+    }
+}
+
+/* ---- windows -------------------------------------------------------------------------------------------------- */
+
+struct npu_window {
+    const uint8_t *act;           /* element (0, 0, first channel) */
+    int64_t stride_y, stride_x;   /* bytes */
+    int64_t in_y, in_x;           /* elements */
+    int64_t kernel_y, kernel_x, step_y, step_x, dilation_y, dilation_x;
+    int64_t first_y, first_x;     /* input position of tap (0, 0) of output (0, 0) of this workload; may be negative */
+    int64_t out_x;                /* outputs per row of this workload */
+    int64_t channels;
+    int32_t dtype, zero_point;
+};
+
+/* Write rows [begin, end) of the matrix [output pixel][tap_y][tap_x][channel], pixels in row-major order, as double
+ * (wide) or float; padding is 0. Neighbouring columns of a row that lie side by side in memory are converted at once. */
+void npu_im2col(const struct npu_window *w, int64_t begin, int64_t end, void *out, int wide, int avx2)
+{
+    int64_t size = w->dtype == F32 ? 4 : w->dtype <= BF16 ? 2 : 1, unit = wide ? 8 : 4, row = w->kernel_x * w->channels;
+    int dense = w->dilation_x == 1 && w->stride_x == w->channels * size;
+    uint8_t *to = out;
+    for (int64_t pixel = begin; pixel < end; pixel++) {
+        int64_t oy = pixel / w->out_x, ox = pixel % w->out_x, x = w->first_x + ox * w->step_x;
+        for (int64_t ky = 0; ky < w->kernel_y; ky++, to += row * unit) {
+            int64_t y = w->first_y + oy * w->step_y + ky * w->dilation_y;
+            if (y < 0 || y >= w->in_y) {
+                memset(to, 0, (size_t)(row * unit));
+            } else if (dense && x >= 0 && x + w->kernel_x <= w->in_x) {
+                const uint8_t *from = w->act + y * w->stride_y + x * w->stride_x;
+                if (wide) row_f64(from, (double *)to, (size_t)row, w->dtype, w->zero_point, avx2);
+                else row_f32(from, (float *)to, (size_t)row, w->dtype, w->zero_point, avx2);
+            } else {
+                for (int64_t kx = 0; kx < w->kernel_x; kx++) {
+                    int64_t column = x + kx * w->dilation_x;
+                    uint8_t *at = to + kx * w->channels * unit;
+                    if (column < 0 || column >= w->in_x) {
+                        memset(at, 0, (size_t)(w->channels * unit));
+                        continue;
+                    }
+                    const uint8_t *from = w->act + y * w->stride_y + column * w->stride_x;
+                    if (wide) row_f64(from, (double *)at, (size_t)w->channels, w->dtype, w->zero_point, avx2);
+                    else row_f32(from, (float *)at, (size_t)w->channels, w->dtype, w->zero_point, avx2);
+                }
+            }
+        }
+    }
+}
+
+/* acc[pixel][channel] = sum over taps, row-major, of act * weights[tap][channel]; padding contributes nothing.
+ * `scratch` holds one row of in_x * channels doubles per kernel row. weights NULL sums the window (average pooling). */
+X86_AVX2 static void depthwise_row_avx2(const double *in, const double *weights, double *acc, int64_t channels)
+{
+    if (weights)
+        for (int64_t z = 0; z < channels; z++) acc[z] += in[z] * weights[z];
+    else
+        for (int64_t z = 0; z < channels; z++) acc[z] += in[z];
+}
+
+static void depthwise_row_plain(const double *in, const double *weights, double *acc, int64_t channels)
+{
+    if (weights)
+        for (int64_t z = 0; z < channels; z++) acc[z] += in[z] * weights[z];
+    else
+        for (int64_t z = 0; z < channels; z++) acc[z] += in[z];
+}
+
+void npu_depthwise(const struct npu_window *w, int64_t out_y, const double *weights, double *acc, double *row, int avx2)
+{
+    int64_t last = w->first_x + (w->out_x - 1) * w->step_x + (w->kernel_x - 1) * w->dilation_x;
+    int64_t low = w->first_x > 0 ? w->first_x : 0, high = last < w->in_x - 1 ? last : w->in_x - 1;
+    int64_t size = w->dtype == F32 ? 4 : w->dtype <= BF16 ? 2 : 1, channels = w->channels;
+    int dense = w->stride_x == channels * size;
+    memset(acc, 0, (size_t)(out_y * w->out_x * channels) * sizeof *acc);
+    for (int64_t oy = 0; oy < out_y; oy++) {
+        for (int64_t ky = 0; ky < w->kernel_y; ky++) {
+            int64_t y = w->first_y + oy * w->step_y + ky * w->dilation_y;
+            if (y < 0 || y >= w->in_y || high < low)
+                continue;
+            const uint8_t *from = w->act + y * w->stride_y + low * w->stride_x;
+            if (dense)
+                row_f64(from, row, (size_t)((high - low + 1) * channels), w->dtype, w->zero_point, avx2);
+            else
+                for (int64_t x = low; x <= high; x++)
+                    row_f64(w->act + y * w->stride_y + x * w->stride_x, row + (x - low) * channels, (size_t)channels, w->dtype, w->zero_point, avx2);
+            for (int64_t ox = 0; ox < w->out_x; ox++) {
+                for (int64_t kx = 0; kx < w->kernel_x; kx++) {
+                    int64_t x = w->first_x + ox * w->step_x + kx * w->dilation_x;
+                    if (x < 0 || x >= w->in_x)
+                        continue;
+                    const double *tap = weights ? weights + (ky * w->kernel_x + kx) * channels : NULL;
+                    (avx2 ? depthwise_row_avx2 : depthwise_row_plain)(row + (x - low) * channels, tap, acc + (oy * w->out_x + ox) * channels, channels);
+                }
+            }
+        }
+    }
+}
+
+/* ---- PPE ------------------------------------------------------------------------------------------------------ */
+
+struct npu_ppe {
+    const float *scale, *bias;    /* per channel, or NULL: uniform_scale, uniform_bias */
+    float uniform_scale, uniform_bias, clamp_low, clamp_high, lrelu_slope, zero_point;
+    int32_t fn, dtype;            /* enum npu_ppe_fn, enum npu_dtype */
+};
+
+static inline __attribute__((always_inline)) float ppe_value(const struct npu_ppe *p, float v, float scale, float bias)
+{
+    v = v * scale;
+    v = v + bias;
+    float slope = v * p->lrelu_slope;
+    v = p->fn == 0 ? v : v < 0 ? (p->fn == 1 ? 0.0f : slope) : v;
+    v = v < p->clamp_low ? p->clamp_low : v;
+    return v > p->clamp_high ? p->clamp_high : v;
+}
+
+/* The last step of integers: round to nearest even, saturate, NaN becomes 0. In double, where int32 is exact. */
+static inline double saturate(const struct npu_ppe *p, float v, double low, double high)
+{
+    double r = rint((double)(v + p->zero_point));
+    return r != r ? 0 : r < low ? low : r > high ? high : r;
+}
+
+static inline float canonical(float v) { return v == v ? v : bits_f32(0x7fc00000); }
+
+#define PPE_BODY(ROW_F16)                                                                                              \
+    float row[256];                                                                                                    \
+    for (int64_t r = 0; r < rows; r++)                                                                                 \
+        for (int64_t z = 0; z < channels; z += 256) {                                                                  \
+            int64_t n = channels - z < 256 ? channels - z : 256, at = r * channels + z;                                \
+            if (wide) for (int64_t i = 0; i < n; i++) row[i] = (float)((const double *)acc)[at + i];                   \
+            else memcpy(row, (const float *)acc + at, (size_t)n * 4);                                                  \
+            if (p->scale) for (int64_t i = 0; i < n; i++) row[i] = ppe_value(p, row[i], p->scale[z + i], p->bias[z + i]); \
+            else for (int64_t i = 0; i < n; i++) row[i] = ppe_value(p, row[i], p->uniform_scale, p->uniform_bias);     \
+            switch (p->dtype) {                                                                                        \
+            case F16: for (int64_t i = 0; i < n; i++) row[i] = canonical(row[i]); ROW_F16(row, (uint16_t *)out + at, (size_t)n); break; \
+            case BF16: for (int64_t i = 0; i < n; i++) ((uint16_t *)out)[at + i] = f32_bf16(canonical(row[i])); break; \
+            case F32: for (int64_t i = 0; i < n; i++) ((float *)out)[at + i] = canonical(row[i]); break;               \
+            case I8: for (int64_t i = 0; i < n; i++) ((int8_t *)out)[at + i] = (int8_t)saturate(p, row[i], -128, 127); break; \
+            case U8: for (int64_t i = 0; i < n; i++) ((uint8_t *)out)[at + i] = (uint8_t)saturate(p, row[i], 0, 255); break; \
+            case I16: for (int64_t i = 0; i < n; i++) ((int16_t *)out)[at + i] = (int16_t)saturate(p, row[i], -32768, 32767); break; \
+            case U16: for (int64_t i = 0; i < n; i++) ((uint16_t *)out)[at + i] = (uint16_t)saturate(p, row[i], 0, 65535); break; \
+            default: for (int64_t i = 0; i < n; i++) ((int32_t *)out)[at + i] = (int32_t)saturate(p, row[i], -2147483648.0, 2147483647.0); break; \
+            }                                                                                                          \
+        }
+
+X86_AVX2 static void ppe_avx2(const struct npu_ppe *p, const void *acc, int wide, int64_t rows, int64_t channels, void *out)
+{
+    PPE_BODY(f32_f16_avx2)
+}
+
+static void ppe_plain(const struct npu_ppe *p, const void *acc, int wide, int64_t rows, int64_t channels, void *out)
+{
+    PPE_BODY(npu_f32_f16_plain)
+}
+
+/* acc [rows][channels], double (wide) or float, dense; out the same shape in p->dtype, dense. */
+void npu_ppe_run(const struct npu_ppe *p, const void *acc, int wide, int64_t rows, int64_t channels, void *out, int avx2)
+{
+    (avx2 ? ppe_avx2 : ppe_plain)(p, acc, wide, rows, channels, out);
+}
