@@ -128,3 +128,4 @@ class Graph:
     inputs: list[Value]
     outputs: list[Value]
     nodes: list[Node]
+    notes: list[str] = field(default_factory=list)  # what a person should know: saturated weights, dropped ranges

@@ -1,0 +1,54 @@
+"""Front end: an ONNX file becomes the canonical graph of `libnpu.compiler.ir`, in stages that can be looked at.
+
+import → fold → simplify → fuse → precision. A verifier runs after each; `stages` shows the graph after each.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from libnpu.compiler.frontend.source import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    import onnx
+
+    from libnpu.compiler.ir import Graph
+
+__all__ = ["ModelError", "load", "stages"]
+
+
+def load(
+    source: str | Path | bytes | onnx.ModelProto,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    precision: str = "fp16",
+) -> Graph:
+    """Return the canonical graph of a model, ready for the back end.
+
+    `shapes` fixes the shapes of inputs by name, needed where the file leaves them open. `precision` is "fp16"
+    (floats are float16 inside) or "fp32". Raises ModelError for a bad file, Unsupported or Unimplemented for what
+    this compiler does not do; each names the node or value.
+    """
+    *_, (_, graph) = stages(source, shapes, precision)
+    return graph
+
+
+def stages(
+    source: str | Path | bytes | onnx.ModelProto,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    precision: str = "fp16",
+) -> Iterator[tuple[str, Graph]]:
+    """Yield (stage name, graph) after each stage, in order; arguments and errors as of `load`."""
+    from libnpu.compiler.frontend.fold import fold, remove_dead
+    from libnpu.compiler.frontend.import_onnx import import_model
+    from libnpu.compiler.frontend.source import read_model
+    from libnpu.compiler.frontend.verify import verify
+
+    if precision not in ("fp16", "fp32"):
+        raise ValueError(f"precision {precision!r}; one of fp16, fp32")
+    graph = verify(import_model(read_model(source), shapes or {}), "import")
+    yield "import", graph
+    graph = verify(remove_dead(fold(graph)), "fold")
+    yield "fold", graph

@@ -1,0 +1,90 @@
+"""Call: one source node with its operands resolved, as the operator handlers see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from libnpu.compiler.frontend.source import ModelError
+from libnpu.errors import Unimplemented, Unsupported
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from libnpu.compiler.frontend.builder import Builder
+    from libnpu.compiler.frontend.infer import Shape
+    from libnpu.compiler.ir import Value
+
+
+@dataclass(slots=True)
+class Call:
+    """One source node. `inputs` has None where the source leaves an optional operand out."""
+
+    op: str
+    name: str
+    opset: int
+    inputs: list[Value | None]
+    attrs: dict[str, Any]
+    output_count: int
+    build: Builder
+
+    def input(self, index: int) -> Value:
+        """Return a mandatory operand; raises ModelError."""
+        value = self.optional(index)
+        if value is None:
+            raise ModelError(f"node {self.name}: {self.op} lacks input {index}")
+        return value
+
+    def optional(self, index: int) -> Value | None:
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def array(self, index: int, what: str) -> NDArray[Any] | None:
+        """Return a constant operand's data, None if it is left out; raises Unsupported if it is computed."""
+        value = self.optional(index)
+        if value is None:
+            return None
+        if value.const is None:
+            raise Unsupported(f"node {self.name}: {what} of {self.op} ({value.name}) is not a constant")
+        return value.const
+
+    def ints(self, index: int, attr: str, since: int) -> list[int] | None:
+        """Return integers that are an attribute before opset `since` and an input from then on; None if absent."""
+        if self.opset >= since:
+            array = self.array(index, attr)
+            return None if array is None else [int(item) for item in array.reshape(-1)]
+        given = self.attrs.get(attr)
+        return None if given is None else [int(item) for item in given]
+
+    def scalar(self, index: int, attr: str, since: int) -> float | int | None:
+        """As `ints`, for one number of either type."""
+        if self.opset >= since:
+            array = self.array(index, attr)
+            return None if array is None else array.reshape(-1)[0].item()
+        given = self.attrs.get(attr)
+        return None if given is None else float(given)
+
+    def axis(self, axis: int, rank: int) -> int:
+        """Return `axis` as 0..rank-1; raises ModelError."""
+        if not -rank <= axis < max(rank, 1):
+            raise ModelError(f"node {self.name}: axis {axis} of {self.op} is outside of rank {rank}")
+        return axis + rank if axis < 0 else axis
+
+    def axes(self, axes: list[int], rank: int) -> list[int]:
+        return [self.axis(axis, rank) for axis in axes]
+
+    def unimplemented(self, what: str) -> Unimplemented:
+        return Unimplemented(f"node {self.name}: {self.op} with {what}")
+
+    def unsupported(self, what: str) -> Unsupported:
+        return Unsupported(f"node {self.name}: {self.op} with {what}")
+
+
+def is_float(value: Value) -> bool:
+    """True for floating types, bfloat16 included."""
+    return value.dtype.kind == "f" or value.dtype.name == "bfloat16"
+
+
+def shape_product(shape: Shape) -> int:
+    return int(np.prod(shape, dtype=np.int64))

@@ -1,0 +1,74 @@
+"""Evaluation at compile time: source nodes whose operands are all known, by ONNX's own reference operators."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from libnpu.compiler.frontend.source import ModelError
+from libnpu.errors import Unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+# Every run must give the same graph, so what draws random numbers is never evaluated.
+RANDOM = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
+)
+
+
+def constant_of(node: onnx.NodeProto) -> NDArray[Any]:
+    """Return the array that a Constant node holds. Raises Unsupported for strings."""
+    attribute = node.attribute[0]
+    value = onnx.helper.get_attribute_value(attribute)
+    match attribute.name:
+        case "value":
+            return np.asarray(onnx.numpy_helper.to_array(value))
+        case "value_int" | "value_ints":
+            return np.asarray(value, np.int64)
+        case "value_float" | "value_floats":
+            return np.asarray(value, np.float32)
+    raise Unsupported(f"node {node.name or node.output[0]}: Constant with {attribute.name}")
+
+
+def evaluate(node: onnx.NodeProto, opset: int, operands: Sequence[NDArray[Any] | None]) -> list[NDArray[Any]]:
+    """Return the outputs of `node` for known operands. Raises ModelError when the operator rejects them."""
+    fast = _evaluate_common(node, operands)
+    if fast is not None:
+        return [fast]
+    # Operands get fresh names: a node may use one name twice, and "" marks a left out operand.
+    names = ["" if operand is None else f"in{index}" for index, operand in enumerate(operands)]
+    renamed = onnx.NodeProto()
+    renamed.CopyFrom(node)
+    del renamed.input[:]
+    renamed.input.extend(names)
+    from onnx.reference import ReferenceEvaluator
+
+    feeds = {name: operand for name, operand in zip(names, operands, strict=True) if operand is not None}
+    try:
+        evaluator = ReferenceEvaluator(renamed, opsets={"": opset})
+        with np.errstate(all="ignore"):
+            results = evaluator.run([name for name in node.output if name], feeds)
+    except Exception as error:
+        raise ModelError(f"node {node.name or node.output[0]}: {node.op_type} of constants: {error}") from error
+    return [np.asarray(result) for result in results]
+
+
+def _evaluate_common(node: onnx.NodeProto, operands: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
+    """The operators of shape arithmetic, which large models hold by the hundred."""
+    first = operands[0] if operands else None
+    if first is None:
+        return None
+    match node.op_type:
+        case "ConstantOfShape":
+            value = np.zeros(1, np.float32)
+            for attribute in node.attribute:
+                value = onnx.numpy_helper.to_array(attribute.t)
+            return np.full(tuple(first.reshape(-1).tolist()), value.reshape(-1)[0], value.dtype)
+        case "Identity":
+            return first
+    return None

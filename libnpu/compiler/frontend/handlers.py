@@ -1,0 +1,72 @@
+"""The table of operators: ONNX name -> handler. What is missing here has a schema body, is folded, or is Unimplemented."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from libnpu.compiler.frontend import ops_elementwise as element
+from libnpu.compiler.frontend import ops_matrix as matrix
+from libnpu.compiler.frontend import ops_movement as movement
+from libnpu.compiler.frontend import ops_reduce as reduction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from libnpu.compiler.frontend.call import Call
+    from libnpu.compiler.ir import Value
+
+    Handler = Callable[[Call], Value | list[Value]]
+
+HANDLERS: dict[str, Handler] = {
+    "Conv": matrix.conv,
+    "MaxPool": matrix.max_pool,
+    "AveragePool": matrix.average_pool,
+    "GlobalAveragePool": matrix.global_pool,
+    "GlobalMaxPool": matrix.global_pool,
+    "MatMul": matrix.matmul,
+    "Gemm": matrix.gemm,
+    **dict.fromkeys(element.UNARY, element.unary),
+    **dict.fromkeys(element.BINARY, element.binary),
+    **dict.fromkeys(element.VARIADIC, element.variadic),
+    **dict.fromkeys(element.COMPARISON, element.comparison),
+    **dict.fromkeys(element.LOGIC, element.logic),
+    **dict.fromkeys(
+        ("Elu", "Selu", "Celu", "Softplus", "Softsign", "ThresholdedRelu", "Mish", "Swish", "Gelu"), element.activation
+    ),
+    "Not": element.logical_not,
+    "IsNaN": element.is_nan,
+    "Where": element.where,
+    "Mod": element.mod,
+    "Pow": element.power,
+    "Cast": element.cast,
+    "CastLike": element.cast,
+    "Clip": element.clip,
+    "LeakyRelu": element.leaky_relu,
+    "PRelu": element.prelu,
+    "HardSigmoid": element.hard_sigmoid,
+    "BatchNormalization": element.batch_norm,
+    **dict.fromkeys(reduction.KINDS, reduction.reduce),
+    **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"), reduction.reduce),
+    "Softmax": reduction.softmax,
+    "LogSoftmax": reduction.softmax,
+    "ArgMax": reduction.arg_max,
+    "ArgMin": reduction.arg_max,
+    "LayerNormalization": reduction.layer_norm,
+    "InstanceNormalization": reduction.instance_norm,
+    "Identity": movement.identity,
+    "Dropout": movement.identity,
+    "Reshape": movement.reshape,
+    "Flatten": movement.flatten,
+    "Squeeze": movement.squeeze,
+    "Unsqueeze": movement.unsqueeze,
+    "Transpose": movement.transpose,
+    "Slice": movement.slice_,
+    "Split": movement.split,
+    "Concat": movement.concat,
+    "Expand": movement.expand,
+    "Tile": movement.tile,
+    "Pad": movement.pad,
+    "Gather": movement.gather,
+    "DepthToSpace": movement.depth_to_space,
+    "SpaceToDepth": movement.space_to_depth,
+}

@@ -1,0 +1,247 @@
+"""Import: walk the source's nodes in order and emit canonical nodes. Shapes are known at every step.
+
+1. Inputs get their static shapes; initialisers, also those that are listed as inputs, are constants.
+2. Shape and Size are constants. A node whose operands are all constants is evaluated.
+3. Model functions, branches of an If with a known condition, and operators that have no handler but a body in
+   ONNX's schema are walked in place.
+4. Every other node goes to its handler in `handlers.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from libnpu.compiler.frontend.builder import Builder
+from libnpu.compiler.frontend.call import Call
+from libnpu.compiler.frontend.constants import RANDOM, constant_of, evaluate
+from libnpu.compiler.frontend.handlers import HANDLERS
+from libnpu.compiler.frontend.infer import ShapeMismatch
+from libnpu.compiler.frontend.source import STANDARD_DOMAINS, ModelError, input_shapes, opset_of
+from libnpu.compiler.ir import Graph, Value
+from libnpu.errors import Unimplemented, Unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from libnpu.compiler.frontend.infer import Shape
+
+Scope = dict[str, Value]
+MAX_DEPTH = 32  # chosen: nesting of functions and branches, far above any exporter's
+
+
+def import_model(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Graph:
+    """Return the canonical graph of a checked model. Raises ModelError, Unsupported or Unimplemented by node."""
+    walk = _Walk(model)
+    scope: Scope = {}
+    for tensor in model.graph.initializer:
+        if tensor.data_type != onnx.TensorProto.STRING:
+            scope[tensor.name] = walk.build.const(onnx.numpy_helper.to_array(tensor), tensor.name)
+    if model.graph.sparse_initializer:
+        raise Unimplemented(f"sparse initialiser {model.graph.sparse_initializer[0].values.name}")
+    static = input_shapes(model, shapes)
+    inputs = []
+    for info in model.graph.input:
+        if info.name in static:
+            value = Value(walk.build.unique(info.name), static[info.name], _dtype(info))
+            scope[info.name] = value
+            inputs.append(value)
+    walk.nodes(model.graph.node, scope, {}, "", 0)
+    outputs = _bind_outputs(walk.build, model.graph.output, scope, inputs)
+    return Graph(model.graph.name or "model", inputs, outputs, walk.build.nodes)
+
+
+def _dtype(info: onnx.ValueInfoProto) -> np.dtype[Any]:
+    element = info.type.tensor_type.elem_type
+    if element == onnx.TensorProto.STRING:
+        raise Unsupported(f"input {info.name}: strings")
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element))
+
+
+def _bind_outputs(
+    build: Builder, declared: Iterable[onnx.ValueInfoProto], scope: Scope, inputs: list[Value]
+) -> list[Value]:
+    """Give each output its declared name; what is no node's result, or already an output, is copied."""
+    outputs: list[Value] = []
+    for info in declared:
+        value = scope.get(info.name)
+        if value is None:
+            raise ModelError(f"output {info.name} is computed by no node")
+        if value.const is not None or any(value is other for other in (*inputs, *outputs)):
+            build.layer = info.name
+            value = build.elementwise(("in", 0), [value])
+        value.name = info.name
+        outputs.append(value)
+    return outputs
+
+
+class _Walk:
+    """One pass over a model's nodes; `build` collects the result."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.build = Builder()
+        self.opset = opset_of(model)
+        self.functions = {(function.domain, function.name): function for function in model.functions}
+        self.count = 0
+        # Outputs get their names last, by force.
+        for info in model.graph.output:
+            self.build.unique(info.name)
+
+    def nodes(
+        self,
+        nodes: Iterable[onnx.NodeProto],
+        scope: Scope,
+        parameters: Mapping[str, onnx.AttributeProto],
+        prefix: str,
+        depth: int,
+    ) -> None:
+        """Walk `nodes`; `parameters` are the attributes of the function whose body they are."""
+        if depth > MAX_DEPTH:
+            raise Unsupported(f"{prefix or 'the model'}: functions nest deeper than {MAX_DEPTH}")
+        for node in nodes:
+            self.count += 1
+            name = prefix + (node.name or f"{node.op_type}_{self.count}")
+            bound = _bind_attributes(node, parameters)
+            inputs = [self._operand(source, scope, name) if source else None for source in node.input]
+            try:
+                results = self._node(bound, name, inputs, scope, depth)
+            except ShapeMismatch as error:
+                raise ModelError(f"node {name}: {node.op_type}: {error}") from error
+            for output, value in zip(node.output, results, strict=False):
+                if output:
+                    scope[output] = value
+
+    def _operand(self, source: str, scope: Scope, name: str) -> Value:
+        if source not in scope:
+            raise ModelError(f"node {name}: input {source} is defined by nothing before it")
+        return scope[source]
+
+    def _node(
+        self, node: onnx.NodeProto, name: str, inputs: list[Value | None], scope: Scope, depth: int
+    ) -> list[Value]:
+        self.build.layer = name
+        if node.domain in STANDARD_DOMAINS:
+            known = self._constants(node, name, inputs)
+            if known is not None:
+                return known
+            if node.op_type == "If":
+                return self._branch(node, name, inputs, scope, depth)
+            handler = HANDLERS.get(node.op_type)
+            if handler is not None:
+                attrs = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
+                call = Call(node.op_type, name, self.opset, inputs, attrs, sum(map(bool, node.output)), self.build)
+                first = len(self.build.nodes)
+                result = handler(call)
+                return self._named(node, result if isinstance(result, list) else [result], first)
+        function = self.functions.get((node.domain, node.op_type)) or self._schema_body(node, inputs)
+        if function is None:
+            raise Unimplemented(f"node {name}: operator {node.op_type}")
+        return self._function(node, function, name, inputs, depth)
+
+    def _named(self, node: onnx.NodeProto, values: list[Value], first: int) -> list[Value]:
+        """Give the source's names to the results that nodes from index `first` on made."""
+        made = {output for new in self.build.nodes[first:] for output in new.outputs}
+        for output, value in zip(node.output, values, strict=False):
+            if output and value in made:
+                value.name = self.build.unique(output)
+        return values
+
+    def _constants(self, node: onnx.NodeProto, name: str, inputs: list[Value | None]) -> list[Value] | None:
+        """Return the results when they are known now, else None."""
+        arrays: list[Any]
+        if node.op_type == "Constant":
+            arrays = [constant_of(node)]
+        elif node.op_type in ("Shape", "Size") and inputs[0] is not None:
+            shape = np.array(inputs[0].shape, np.int64)
+            bounds = {item.name: item.i for item in node.attribute}
+            part = shape[bounds.get("start", 0) : bounds.get("end", len(shape))]
+            arrays = [part if node.op_type == "Shape" else np.array(np.prod(shape), np.int64)]
+        elif node.op_type in RANDOM:
+            raise Unsupported(f"node {name}: {node.op_type}: results must be the same in every run")
+        elif any(value is not None and value.const is None for value in inputs) or _has_graph(node):
+            return None
+        else:
+            operands = [None if value is None else value.const for value in inputs]
+            arrays = list(evaluate(node, self.opset, operands))
+        names = [output for output in node.output if output]
+        made = iter([self.build.const(array, output) for array, output in zip(arrays, names, strict=True)])
+        return [next(made) if output else _nothing() for output in node.output]
+
+    def _branch(
+        self, node: onnx.NodeProto, name: str, inputs: list[Value | None], scope: Scope, depth: int
+    ) -> list[Value]:
+        condition = inputs[0].const if inputs and inputs[0] is not None else None
+        if condition is None:
+            raise Unsupported(f"node {name}: If with a condition that is computed at run time")
+        wanted = "then_branch" if condition.reshape(-1)[0] else "else_branch"
+        body = next(item.g for item in node.attribute if item.name == wanted)
+        inner = dict(scope)
+        for tensor in body.initializer:
+            inner[tensor.name] = self.build.const(onnx.numpy_helper.to_array(tensor), tensor.name)
+        self.nodes(body.node, inner, {}, f"{name}/", depth + 1)
+        return [self._operand(output.name, inner, name) for output in body.output]
+
+    def _function(
+        self, node: onnx.NodeProto, function: onnx.FunctionProto, name: str, inputs: list[Value | None], depth: int
+    ) -> list[Value]:
+        given = {item.name: item for item in node.attribute}
+        parameters = {item.name: item for item in function.attribute_proto} | given
+        inner = {source: value for source, value in zip(function.input, inputs, strict=False) if value is not None}
+        versions = [entry.version for entry in function.opset_import if entry.domain in STANDARD_DOMAINS]
+        outer, self.opset = self.opset, versions[0] if versions else self.opset
+        try:
+            self.nodes(function.node, inner, parameters, f"{name}/", depth + 1)
+        finally:
+            self.opset = outer
+        return [inner[output] if output in inner else _nothing() for output in function.output]
+
+    def _schema_body(self, node: onnx.NodeProto, inputs: list[Value | None]) -> onnx.FunctionProto | None:
+        """Return the body that ONNX's schema gives for the operator at these operand types, None without one."""
+        schema = onnx.defs.get_schema(node.op_type, self.opset, "")
+        if schema.has_function:
+            return schema.function_body
+        if not schema.has_context_dependent_function:
+            return None
+        types = [_type_bytes(value) for value in inputs]
+        version = max((v for v in schema.context_dependent_function_opset_versions if v <= self.opset), default=0)
+        if not version:
+            return None
+        data = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), types)
+        function = onnx.FunctionProto()
+        function.ParseFromString(data)
+        return function if function.node else None
+
+
+def _type_bytes(value: Value | None) -> bytes:
+    if value is None:
+        return onnx.TypeProto().SerializeToString()
+    element = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
+    return onnx.helper.make_tensor_type_proto(element, value.shape).SerializeToString()
+
+
+def _bind_attributes(node: onnx.NodeProto, parameters: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
+    """Return `node` with references to function attributes replaced by their values, or left out if not given."""
+    if not any(item.ref_attr_name for item in node.attribute):
+        return node
+    bound = onnx.NodeProto()
+    bound.CopyFrom(node)
+    del bound.attribute[:]
+    for item in node.attribute:
+        if not item.ref_attr_name:
+            bound.attribute.append(item)
+        elif item.ref_attr_name in parameters:
+            value = bound.attribute.add()
+            value.CopyFrom(parameters[item.ref_attr_name])
+            value.name = item.name
+    return bound
+
+
+def _has_graph(node: onnx.NodeProto) -> bool:
+    return any(item.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for item in node.attribute)
+
+
+def _nothing() -> Value:
+    """Stand for an output that the source leaves out; nothing may read it."""
+    return Value("", (), np.dtype(np.float32))

@@ -1,0 +1,222 @@
+"""Handlers of the operators that work element by element: each becomes one Elementwise node."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+
+from libnpu.compiler.frontend.call import is_float
+from libnpu.compiler.ir import Expr
+
+if TYPE_CHECKING:
+    from libnpu.compiler.frontend.call import Call
+    from libnpu.compiler.ir import Value
+
+X: Expr = ("in", 0)
+Y: Expr = ("in", 1)
+BOOL = np.dtype(np.bool_)
+
+UNARY = {
+    "Neg": "neg",
+    "Abs": "abs",
+    "Sqrt": "sqrt",
+    "Reciprocal": "reciprocal",
+    "Exp": "exp",
+    "Log": "log",
+    "Tanh": "tanh",
+    "Erf": "erf",
+    "Sin": "sin",
+    "Cos": "cos",
+    "Floor": "floor",
+    "Ceil": "ceil",
+    "Round": "round",
+    "Sign": "sign",
+    "Sigmoid": "sigmoid",
+    "Relu": "relu",
+    "HardSwish": "hard_swish",
+}
+BINARY = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div"}
+VARIADIC = {"Sum": "add", "Mean": "add", "Max": "max", "Min": "min"}
+COMPARISON = {"Equal": "eq", "Less": "lt", "LessOrEqual": "le", "Greater": "gt", "GreaterOrEqual": "ge"}
+LOGIC = {"And": "and", "Or": "or", "Xor": "xor"}
+
+
+def unary(call: Call) -> Value:
+    return call.build.elementwise((UNARY[call.op], X), [call.input(0)])
+
+
+def binary(call: Call) -> Value:
+    return call.build.elementwise((BINARY[call.op], X, Y), [call.input(0), call.input(1)])
+
+
+def variadic(call: Call) -> Value:
+    values = [call.input(index) for index in range(len(call.inputs))]
+    result = values[0]
+    for value in values[1:]:
+        result = call.build.elementwise((VARIADIC[call.op], X, Y), [result, value])
+    if call.op == "Mean" and len(values) > 1:
+        result = call.build.elementwise(("mul", X, ("const", 1 / len(values))), [result])
+    return result
+
+
+def comparison(call: Call) -> Value:
+    return call.build.elementwise((COMPARISON[call.op], X, Y), [call.input(0), call.input(1)], BOOL)
+
+
+def logic(call: Call) -> Value:
+    return call.build.elementwise((LOGIC[call.op], X, Y), [call.input(0), call.input(1)], BOOL)
+
+
+def logical_not(call: Call) -> Value:
+    return call.build.elementwise(("not", X), [call.input(0)], BOOL)
+
+
+def is_nan(call: Call) -> Value:
+    return call.build.elementwise(("is_nan", X), [call.input(0)], BOOL)
+
+
+def where(call: Call) -> Value:
+    inputs = [call.input(index) for index in range(3)]
+    return call.build.elementwise(("where", X, Y, ("in", 2)), inputs, inputs[1].dtype)
+
+
+def mod(call: Call) -> Value:
+    if call.attrs.get("fmod", 0):
+        raise call.unimplemented("fmod 1")
+    return call.build.elementwise(("mod", X, Y), [call.input(0), call.input(1)])
+
+
+def power(call: Call) -> Value:
+    """Pow; whole and half exponents that occur in models become products and roots."""
+    base, exponent = call.input(0), call.input(1)
+    known = exponent.const.reshape(-1)[0].item() if exponent.const is not None and exponent.const.size == 1 else None
+    if len(exponent.shape) <= len(base.shape):
+        square: Expr = ("mul", X, X)
+        products: dict[float, Expr] = {1.0: X, 2.0: square, 3.0: ("mul", square, X)}
+        roots: dict[float, Expr] = {0.5: ("sqrt", X), -0.5: ("rsqrt", X), -1.0: ("reciprocal", X)}
+        spelled = products | (roots if is_float(base) else {})
+        if known in spelled:
+            return call.build.elementwise(spelled[known], [base])
+    if is_float(base) == is_float(exponent):
+        power_of: Expr = Y
+    else:
+        power_of = ("cast_f32" if is_float(base) else "cast_i32", Y)
+    return call.build.elementwise(("pow", X, power_of), [base, exponent], base.dtype)
+
+
+def cast(call: Call) -> Value:
+    source = call.input(0)
+    if call.op == "CastLike":
+        target = call.input(1).dtype
+    elif call.attrs["to"] == onnx.TensorProto.STRING:
+        raise call.unsupported("strings")
+    else:
+        target = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(call.attrs["to"]))
+    return call.build.elementwise(cast_expr(X, source.dtype, target), [source], target)
+
+
+def cast_expr(expr: Expr, source: np.dtype[np.generic], target: np.dtype[np.generic]) -> Expr:
+    """Return `expr` of type `source` as ONNX's Cast makes it `target`; the node's output does the narrowing."""
+    floating = [dtype.kind == "f" or dtype.name == "bfloat16" for dtype in (source, target)]
+    if target == BOOL:
+        return expr if source == BOOL else ("cast_bool", expr)
+    if floating[0] and not floating[1]:
+        return ("cast_i32", expr)
+    return ("cast_f32", expr) if floating[1] and not floating[0] else expr
+
+
+def clip(call: Call) -> Value:
+    """Clip: bounds are attributes before opset 11, inputs from then on; either may be left out."""
+    x = call.input(0)
+    lowest: float | int = -math.inf if is_float(x) else int(np.iinfo(np.int32).min)
+    highest: float | int = math.inf if is_float(x) else int(np.iinfo(np.int32).max)
+    if call.opset < 11:
+        low, high = call.attrs.get("min"), call.attrs.get("max")
+        bounds: list[Expr] = [("const", lowest if low is None else low), ("const", highest if high is None else high)]
+        return call.build.elementwise(("clip", X, *bounds), [x])
+    inputs = [x]
+    bounds = []
+    for index, limit in ((1, lowest), (2, highest)):
+        value = call.optional(index)
+        bounds.append(("const", limit) if value is None else ("in", len(inputs)))
+        inputs += [] if value is None else [value]
+    return call.build.elementwise(("clip", X, *bounds), inputs)
+
+
+def leaky_relu(call: Call) -> Value:
+    return call.build.elementwise(("leaky_relu", X, ("const", float(call.attrs.get("alpha", 0.01)))), [call.input(0)])
+
+
+def prelu(call: Call) -> Value:
+    return call.build.elementwise(("prelu", X, Y), [call.input(0), call.input(1)])
+
+
+def hard_sigmoid(call: Call) -> Value:
+    alpha, beta = float(call.attrs.get("alpha", 0.2)), float(call.attrs.get("beta", 0.5))
+    return call.build.elementwise(("hard_sigmoid", X, ("const", alpha), ("const", beta)), [call.input(0)])
+
+
+def activation(call: Call) -> Value:
+    """Activations that the vector engine has no instruction for, spelled in those it has."""
+    one: Expr = ("const", 1.0)
+    positive: Expr = ("gt", X, ("const", 0.0))
+    alpha = float(call.attrs.get("alpha", {"Selu": 1.6732632423543772, "Swish": 1.0}.get(call.op, 1.0)))
+
+    def exp_minus_one(x: Expr) -> Expr:
+        return ("sub", ("exp", x), one)
+
+    # log(1 + e^x) without overflow: max(x, 0) + log(1 + e^-|x|)
+    softplus: Expr = ("add", ("relu", X), ("log", ("add", ("exp", ("neg", ("abs", X))), one)))
+    match call.op:
+        case "Elu":
+            expr: Expr = ("where", positive, X, ("mul", ("const", alpha), exp_minus_one(X)))
+        case "Selu":
+            gamma = float(call.attrs.get("gamma", 1.0507009873554805))
+            expr = ("mul", ("const", gamma), ("where", positive, X, ("mul", ("const", alpha), exp_minus_one(X))))
+        case "Celu":
+            scaled: Expr = ("mul", X, ("const", 1.0 / alpha))
+            expr = ("where", positive, X, ("mul", ("const", alpha), exp_minus_one(scaled)))
+        case "Softplus":
+            expr = softplus
+        case "Softsign":
+            expr = ("div", X, ("add", one, ("abs", X)))
+        case "ThresholdedRelu":
+            expr = ("where", ("gt", X, ("const", alpha)), X, ("const", 0.0))
+        case "Mish":
+            expr = ("mul", X, ("tanh", softplus))
+        case "Swish":
+            expr = ("mul", X, ("sigmoid", ("mul", ("const", alpha), X)))
+        case "Gelu":
+            expr = _gelu(call.attrs.get("approximate", b"none"))
+        case _:
+            raise AssertionError(call.op)
+    return call.build.elementwise(expr, [call.input(0)])
+
+
+def _gelu(approximate: bytes) -> Expr:
+    one: Expr = ("const", 1.0)
+    if approximate == b"tanh":
+        cubic: Expr = ("mul", ("const", 0.044715), ("mul", X, ("mul", X, X)))
+        gate: Expr = ("tanh", ("mul", ("const", math.sqrt(2 / math.pi)), ("add", X, cubic)))
+    else:
+        gate = ("erf", ("mul", X, ("const", math.sqrt(0.5))))
+    return ("mul", X, ("mul", ("const", 0.5), ("add", one, gate)))
+
+
+def batch_norm(call: Call) -> Value:
+    """BatchNormalization at inference: scale and shift per channel, constants."""
+    if call.attrs.get("training_mode", 0) or call.output_count > 1:
+        raise call.unsupported("training outputs")
+    x = call.input(0)
+    scale, bias, mean, variance = (call.array(index, "a parameter") for index in range(1, 5))
+    assert scale is not None and bias is not None and mean is not None and variance is not None
+    wide = [array.astype(np.float64) for array in (scale, bias, mean, variance)]
+    factor = wide[0] / np.sqrt(wide[3] + float(call.attrs.get("epsilon", 1e-5)))
+    shape = (-1, *[1] * (len(x.shape) - 2))
+    build = call.build
+    scaling = build.const(factor.astype(x.dtype).reshape(shape), f"{call.name}.scale")
+    shift = build.const((wide[1] - wide[2] * factor).astype(x.dtype).reshape(shape), f"{call.name}.shift")
+    return build.elementwise(("add", X, Y), [build.elementwise(("mul", X, Y), [x, scaling]), shift])

@@ -1,0 +1,188 @@
+"""Handlers of the operators that only move data: reshapes, slices, concatenations, gathers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from libnpu.compiler.frontend.call import shape_product
+from libnpu.compiler.frontend.source import ModelError
+
+if TYPE_CHECKING:
+    from libnpu.compiler.frontend.call import Call
+    from libnpu.compiler.ir import Value
+
+
+def identity(call: Call) -> list[Value]:
+    """Identity and Dropout at inference: the operand itself; Dropout's mask lets everything pass."""
+    x = call.input(0)
+    if call.output_count == 1:
+        return [x]
+    return [x, call.build.const(np.broadcast_to(np.array(True), x.shape), f"{call.name}.mask")]
+
+
+def reshape(call: Call) -> Value:
+    x = call.input(0)
+    wanted = call.ints(1, "shape", 5)
+    if wanted is None:
+        raise ModelError(f"node {call.name}: Reshape lacks its shape")
+    keep_zero = bool(call.attrs.get("allowzero", 0))
+    dims = [x.shape[axis] if dim == 0 and not keep_zero else dim for axis, dim in enumerate(wanted)]
+    if -1 in dims:
+        rest = shape_product(tuple(dim for dim in dims if dim != -1))
+        dims[dims.index(-1)] = shape_product(x.shape) // max(rest, 1)
+    if shape_product(tuple(dims)) != shape_product(x.shape):
+        raise ModelError(f"node {call.name}: Reshape of {x.name} {x.shape} to {wanted}")
+    return call.build.reshape(x, dims)
+
+
+def flatten(call: Call) -> Value:
+    x = call.input(0)
+    rank = len(x.shape)
+    axis = int(call.attrs.get("axis", 1))
+    axis = axis + rank if axis < 0 else axis
+    return call.build.reshape(x, (shape_product(x.shape[:axis]), shape_product(x.shape[axis:])))
+
+
+def squeeze(call: Call) -> Value:
+    x = call.input(0)
+    axes = call.ints(1, "axes", 13)
+    rank = len(x.shape)
+    dropped = [i for i, dim in enumerate(x.shape) if dim == 1] if axes is None else call.axes(axes, rank)
+    if any(x.shape[axis] != 1 for axis in dropped):
+        raise ModelError(f"node {call.name}: Squeeze of axes {dropped} of {x.name} {x.shape}")
+    return call.build.reshape(x, [dim for axis, dim in enumerate(x.shape) if axis not in dropped])
+
+
+def unsqueeze(call: Call) -> Value:
+    x = call.input(0)
+    axes = call.ints(1, "axes", 13) or []
+    rank = len(x.shape) + len(axes)
+    inserted = call.axes(axes, rank)
+    dims = iter(x.shape)
+    return call.build.reshape(x, [1 if axis in inserted else next(dims) for axis in range(rank)])
+
+
+def transpose(call: Call) -> Value:
+    x = call.input(0)
+    perm = [int(axis) for axis in call.attrs.get("perm", range(len(x.shape))[::-1])]
+    return call.build.transpose(x, perm)
+
+
+def slice_(call: Call) -> Value:
+    x = call.input(0)
+    starts, stops = call.ints(1, "starts", 10), call.ints(2, "ends", 10)
+    if starts is None or stops is None:
+        raise ModelError(f"node {call.name}: Slice lacks its bounds")
+    axes = call.axes(call.ints(3, "axes", 10) or list(range(len(starts))), len(x.shape))
+    steps = (call.ints(4, "steps", 10) if call.opset >= 10 else None) or [1] * len(starts)
+    bounds = {}
+    for axis, start, stop, step in zip(axes, starts, stops, steps, strict=True):
+        if step <= 0:
+            raise call.unimplemented(f"step {step}")
+        begin, end, _ = slice(start, stop, step).indices(x.shape[axis])
+        bounds[axis] = (begin, max(begin, end), step)
+    return call.build.slice(x, bounds)
+
+
+def split(call: Call) -> list[Value]:
+    x = call.input(0)
+    axis = call.axis(int(call.attrs.get("axis", 0)), len(x.shape))
+    sizes = call.ints(1, "split", 13)
+    if sizes is None:
+        count = int(call.attrs.get("num_outputs", call.output_count))
+        each = -(-x.shape[axis] // count)
+        sizes = [min(each, x.shape[axis] - each * index) for index in range(count)]
+    if sum(sizes) != x.shape[axis] or min(sizes) < 0:
+        raise ModelError(f"node {call.name}: Split of {x.name} {x.shape} on axis {axis} into {sizes}")
+    edges = np.cumsum([0, *sizes]).tolist()
+    return [call.build.slice(x, {axis: (edges[i], edges[i + 1], 1)}) for i in range(len(sizes))]
+
+
+def concat(call: Call) -> Value:
+    values = [call.input(index) for index in range(len(call.inputs))]
+    axis = call.axis(int(call.attrs["axis"]), len(values[0].shape))
+    present = [value for value in values if value.shape[axis]] or values[:1]
+    return present[0] if len(present) == 1 else call.build.emit("Concat", present, {"axis": axis})
+
+
+def expand(call: Call) -> Value:
+    x = call.input(0)
+    wanted = call.ints(1, "shape", 8) or []
+    return call.build.expand(x, np.broadcast_shapes(x.shape, tuple(wanted)))
+
+
+def tile(call: Call) -> Value:
+    """Tile: a new axis of the repeats before each axis, broadcast, merged."""
+    x = call.input(0)
+    repeats = call.ints(1, "repeats", 6) or []
+    split_shape = [size for dim in x.shape for size in (1, dim)]
+    wide = [size for dim, repeat in zip(x.shape, repeats, strict=True) for size in (repeat, dim)]
+    tiled = call.build.expand(call.build.reshape(x, split_shape), wide)
+    return call.build.reshape(tiled, [dim * repeat for dim, repeat in zip(x.shape, repeats, strict=True)])
+
+
+def pad(call: Call) -> Value:
+    """Pad with a constant; negative pads cut."""
+    x = call.input(0)
+    mode = call.attrs.get("mode", b"constant").decode()
+    if mode != "constant":
+        raise call.unimplemented(f"mode {mode}")
+    amounts = call.ints(1, "pads", 11) or []
+    value = call.scalar(2, "value", 11) or 0
+    rank = len(x.shape)
+    given = call.ints(3, "axes", 18) if call.opset >= 18 else None
+    axes = call.axes(given, rank) if given is not None else list(range(rank))
+    pads = {axis: (amounts[i], amounts[len(axes) + i]) for i, axis in enumerate(axes)}
+    cuts = {
+        axis: (max(0, -before), x.shape[axis] - max(0, -after), 1)
+        for axis, (before, after) in pads.items()
+        if before < 0 or after < 0
+    }
+    if cuts:
+        x = call.build.slice(x, cuts)
+    grown = [(max(0, pads.get(axis, (0, 0))[0]), max(0, pads.get(axis, (0, 0))[1])) for axis in range(rank)]
+    return call.build.emit("Pad", [x], {"pads": grown, "value": float(value)}) if np.any(grown) else x
+
+
+def gather(call: Call) -> Value:
+    """Gather; negative indices count from the end. One constant index is a slice."""
+    data, indices = call.input(0), call.input(1)
+    axis = call.axis(int(call.attrs.get("axis", 0)), len(data.shape))
+    size = data.shape[axis]
+    build = call.build
+    if indices.const is not None:
+        wrapped = np.where(indices.const < 0, indices.const + size, indices.const).astype(np.int32)
+        if wrapped.size and (wrapped.min() < 0 or wrapped.max() >= size):
+            raise ModelError(f"node {call.name}: Gather index outside of axis {axis} of {data.name} {data.shape}")
+        if wrapped.size == 1:
+            one = build.slice(data, {axis: (int(wrapped.reshape(-1)[0]), int(wrapped.reshape(-1)[0]) + 1, 1)})
+            return build.reshape(one, (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]))
+        indices = build.const(wrapped, indices.name)
+    elif indices.dtype.kind != "u":
+        below = ("lt", ("in", 0), ("const", 0))
+        indices = build.elementwise(("where", below, ("add", ("in", 0), ("const", size)), ("in", 0)), [indices])
+    return build.emit("Gather", [data, indices], {"axis": axis})
+
+
+def depth_to_space(call: Call) -> Value:
+    x = call.input(0)
+    n, c, h, w = x.shape
+    block = int(call.attrs["blocksize"])
+    column_row = call.attrs.get("mode", b"DCR") == b"CRD"
+    depth = c // block**2
+    split_shape = (n, depth, block, block, h, w) if column_row else (n, block, block, depth, h, w)
+    perm = [0, 1, 4, 2, 5, 3] if column_row else [0, 3, 4, 1, 5, 2]
+    turned = call.build.transpose(call.build.reshape(x, split_shape), perm)
+    return call.build.reshape(turned, (n, depth, h * block, w * block))
+
+
+def space_to_depth(call: Call) -> Value:
+    x = call.input(0)
+    n, c, h, w = x.shape
+    block = int(call.attrs["blocksize"])
+    cells = call.build.reshape(x, (n, c, h // block, block, w // block, block))
+    return call.build.reshape(
+        call.build.transpose(cells, [0, 3, 5, 1, 2, 4]), (n, c * block**2, h // block, w // block)
+    )

@@ -1,0 +1,131 @@
+"""Rewriter: edits a copy of a graph, keeping who makes and who uses each value up to date."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from libnpu.compiler.ir import Graph, Node, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def copy_graph(graph: Graph) -> Graph:
+    """Return a graph with nodes and values of its own; constants share their data."""
+    values: dict[Value, Value] = {}
+
+    def copied(value: Value) -> Value:
+        if value not in values:
+            values[value] = Value(value.name, value.shape, value.dtype, value.const)
+        return values[value]
+
+    inputs = [copied(value) for value in graph.inputs]
+    nodes = [
+        Node(
+            node.op,
+            node.name,
+            [None if value is None else copied(value) for value in node.inputs],
+            [copied(value) for value in node.outputs],
+            dict(node.attrs),
+            list(node.layers),
+        )
+        for node in graph.nodes
+    ]
+    return Graph(graph.name, inputs, [copied(value) for value in graph.outputs], nodes, list(graph.notes))
+
+
+class Rewriter:
+    """Edits a copy of `graph`; `done()` returns it. Nodes keep their order; new ones are placed before others."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = copy_graph(graph)
+        self._users: dict[Value, list[Node]] = {}
+        self._makers: dict[Value, Node] = {}
+        self._removed: set[Node] = set()
+        self._before: dict[Node, list[Node]] = {}
+        for node in self.graph.nodes:
+            self._register(node)
+
+    def nodes(self) -> Iterator[Node]:
+        """Yield the nodes that are left, in order; those that are inserted meanwhile are not yielded."""
+        for node in self.graph.nodes:
+            if node not in self._removed:
+                yield node
+
+    def users(self, value: Value) -> list[Node]:
+        """Return the nodes that read `value`, once for each operand."""
+        return self._users.get(value, [])
+
+    def maker(self, value: Value | None) -> Node | None:
+        return self._makers.get(value) if value is not None else None
+
+    def is_output(self, value: Value) -> bool:
+        return any(value is output for output in self.graph.outputs)
+
+    def only_user(self, value: Value) -> Node | None:
+        """Return the node that alone reads `value` (perhaps as several operands); None if it is an output too."""
+        users = self.users(value)
+        if not users or self.is_output(value) or any(user is not users[0] for user in users):
+            return None
+        return users[0]
+
+    def set_input(self, node: Node, index: int, value: Value | None) -> None:
+        old = node.inputs[index]
+        if old is not None:
+            self._users[old].remove(node)
+        node.inputs[index] = value
+        if value is not None:
+            self._users.setdefault(value, []).append(node)
+
+    def set_inputs(self, node: Node, values: list[Value | None]) -> None:
+        for old in node.inputs:
+            if old is not None:
+                self._users[old].remove(node)
+        node.inputs = list(values)
+        for value in values:
+            if value is not None:
+                self._users.setdefault(value, []).append(node)
+
+    def set_output(self, node: Node, value: Value) -> None:
+        """Let `node` make `value` from now on (whose maker must be removed)."""
+        self._makers.pop(node.outputs[0], None)
+        node.outputs = [value]
+        self._makers[value] = node
+
+    def replace(self, old: Value, new: Value) -> bool:
+        """Let every reader of `old` read `new`. False, and nothing happens, when `old` is an output that `new` cannot be."""
+        if self.is_output(old):
+            if self.is_output(new) or new not in self._makers or new.shape != old.shape or new.dtype != old.dtype:
+                return False
+            new.name = old.name
+            self.graph.outputs = [new if output is old else output for output in self.graph.outputs]
+        for user in list(self.users(old)):
+            for index, value in enumerate(user.inputs):
+                if value is old:
+                    self.set_input(user, index, new)
+        return True
+
+    def remove(self, node: Node) -> None:
+        self.set_inputs(node, [])
+        self._removed.add(node)
+
+    def insert_before(self, place: Node, node: Node) -> None:
+        self._before.setdefault(place, []).append(node)
+        self._register(node)
+
+    def done(self) -> Graph:
+        """Return the graph: edits in place, dead nodes left to the dead code pass."""
+        nodes: list[Node] = []
+        for node in self.graph.nodes:
+            nodes += [new for new in self._before.get(node, []) if new not in self._removed]
+            if node not in self._removed:
+                nodes.append(node)
+        self.graph.nodes = nodes
+        return self.graph
+
+    def _register(self, node: Node) -> None:
+        for value in node.inputs:
+            if value is not None:
+                self._users.setdefault(value, []).append(node)
+        for value in node.outputs:
+            self._makers[value] = node

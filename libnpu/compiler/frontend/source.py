@@ -1,0 +1,130 @@
+"""The ONNX file as it came: reading, checking, and the shapes of its inputs. No canonical graph yet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx
+
+from libnpu.errors import Unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from libnpu.compiler.frontend.infer import Shape
+
+MIN_OPSET = 7  # Broadcasting became NumPy's there; older models say it in attributes.
+STANDARD_DOMAINS = ("", "ai.onnx")
+
+
+class ModelError(ValueError):
+    """The model file is damaged, inconsistent or incomplete; the message names the node or value."""
+
+
+def read_model(source: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
+    """Return the checked model, with external data loaded. Raises ModelError, Unsupported, OSError."""
+    model = _parse(source)
+    _check_operators(model)
+    try:
+        onnx.checker.check_model(model)
+    except (onnx.checker.ValidationError, ValueError) as error:
+        # ValueError: protobuf cannot hold models of 2 GiB and more in one message; those are checked by use only.
+        if "2GB" not in str(error) and "2GiB" not in str(error):
+            raise ModelError(f"not a valid ONNX model: {str(error).strip()}") from error
+    return model
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    """Return the version of the standard operator set. Raises ModelError or Unsupported."""
+    versions = [entry.version for entry in model.opset_import if entry.domain in STANDARD_DOMAINS]
+    if not versions:
+        raise ModelError("the model imports no standard operator set")
+    newest = onnx.defs.onnx_opset_version()
+    if not MIN_OPSET <= versions[0] <= newest:
+        raise Unsupported(f"operator set {versions[0]}; {MIN_OPSET} to {newest} are known")
+    return int(versions[0])
+
+
+def input_shapes(model: onnx.ModelProto, overrides: Mapping[str, Shape]) -> dict[str, Shape]:
+    """Return the static shape of each graph input that is not an initialiser.
+
+    `overrides` fixes shapes by input name. Raises ModelError for an unknown name, for a rank or a fixed dimension
+    that the override contradicts, and for a dimension that stays unknown.
+    """
+    constants = {tensor.name for tensor in model.graph.initializer}
+    constants |= {tensor.values.name for tensor in model.graph.sparse_initializer}
+    inputs = [value for value in model.graph.input if value.name not in constants]
+    names = [value.name for value in inputs]
+    for name in overrides:
+        if name not in names:
+            raise ModelError(f"shape given for {name!r}, which is no input; inputs: {', '.join(names) or 'none'}")
+    return {value.name: _static_shape(value, overrides.get(value.name)) for value in inputs}
+
+
+def _parse(source: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
+    if isinstance(source, onnx.ModelProto):
+        return source
+    what = "data" if isinstance(source, bytes) else str(source)
+    try:
+        model = onnx.load_from_string(source) if isinstance(source, bytes) else onnx.load(source)
+    except OSError:
+        raise
+    except Exception as error:  # protobuf's DecodeError has no stable home
+        raise ModelError(f"{what}: not an ONNX file: {error}") from error
+    if not model.HasField("graph"):
+        raise ModelError(f"{what}: holds no graph")
+    return model
+
+
+def _check_operators(model: onnx.ModelProto) -> None:
+    """Name unknown operators with their node: the checker's own message has the operator only."""
+    opset = opset_of(model)
+    functions = {(function.domain, function.name) for function in model.functions}
+    for node in _all_nodes(model.graph):
+        if node.domain in STANDARD_DOMAINS:
+            known = onnx.defs.has(node.op_type, opset, "") or (node.domain, node.op_type) in functions
+        else:
+            known = (node.domain, node.op_type) in functions
+        if not known:
+            where = f"node {node.name or node.output[0] if node.output else node.name!r}"
+            domain = f"domain {node.domain!r}" if node.domain else f"operator set {opset}"
+            raise Unsupported(f"{where}: operator {node.op_type} of {domain} is unknown")
+
+
+def _all_nodes(graph: Any) -> Any:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _all_nodes(attribute.g)
+
+
+def _static_shape(value: onnx.ValueInfoProto, override: Shape | None) -> Shape:
+    tensor = value.type.tensor_type
+    if value.type.WhichOneof("value") != "tensor_type":
+        raise Unsupported(f"input {value.name}: type {value.type.WhichOneof('value')}, only tensors are supported")
+    if not tensor.HasField("shape"):
+        if override is None:
+            raise ModelError(
+                f"input {value.name}: the model gives no shape; give one with shapes={{{value.name!r}: ...}}"
+            )
+        return tuple(override)
+    dims = [(dim.dim_value if dim.HasField("dim_value") else None, dim.dim_param) for dim in tensor.shape.dim]
+    declared = [size if size is not None and size >= 0 else None for size, _ in dims]
+    if override is not None:
+        fits = len(override) == len(declared) and all(
+            size in (None, given) for size, given in zip(declared, override, strict=True)
+        )
+        if not fits or min(override, default=1) < 1:
+            raise ModelError(f"input {value.name}: shape {tuple(override)} contradicts the model's {_spelled(dims)}")
+        return tuple(override)
+    if None in declared:
+        raise ModelError(
+            f"input {value.name}: shape {_spelled(dims)} is not static; give one with shapes={{{value.name!r}: ...}}"
+        )
+    return tuple(size for size in declared if size is not None)
+
+
+def _spelled(dims: list[tuple[int | None, str]]) -> str:
+    return "[" + ", ".join(name or ("?" if size is None or size < 0 else str(size)) for size, name in dims) + "]"
