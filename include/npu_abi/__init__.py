@@ -10,7 +10,7 @@ import enum as _enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npu_abi._abi import ffi
+from npu_abi._abi import ffi as ffi
 
 if TYPE_CHECKING:
     import numpy as np

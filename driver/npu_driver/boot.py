@@ -1,0 +1,100 @@
+"""Firmware: find the image, check it, load it, start the core.
+
+1. read npu_fw.bin from the npu_firmware package without importing it; check magic, sizes, checksum and API versions;
+2. put image and struct npu_boot_params in DRAM; write their addresses in BOOT_PARAMS and BOOT_ENTRY (LO last, with DONE);
+3. the boot ROM checks the image again, and the firmware answers BOOT_DONE. `Kernel.boot` waits for it.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from npu_abi import C, ffi, new, offsetof, pack, sizeof, view
+
+from npu_driver.error import KernelError
+
+if TYPE_CHECKING:
+    from npu_driver.ipc import Area
+    from npu_driver.memory import Memory
+    from npu_driver.registers import Registers
+
+IMAGE_NAME = "npu_fw.bin"
+HEADER_VERSION = 1
+BOOT_TIMEOUT_PS = 10**12  # 1000 ms, as the public driver
+OWN_API = {
+    C.NPU_FW_API_BOOT: (C.NPU_FW_BOOT_API_MAJOR, C.NPU_FW_BOOT_API_MINOR),
+    C.NPU_FW_API_JSM: (C.NPU_FW_JSM_API_MAJOR, C.NPU_FW_JSM_API_MINOR),
+}
+
+
+def read_image() -> bytes:
+    """Return the firmware file of the npu_firmware package. ENODEV when there is none."""
+    spec = importlib.util.find_spec("npu_firmware")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        path = Path(folder) / IMAGE_NAME
+        if path.is_file():
+            return path.read_bytes()
+    raise KernelError(errno.ENODEV, f"no firmware image {IMAGE_NAME} in package npu_firmware")
+
+
+def check_image(image: bytes) -> Any:
+    """Return the struct npu_fw_header of `image`. ENODEV for an image that this driver must not start."""
+    if len(image) < sizeof("npu_fw_header"):
+        raise _bad(f"{len(image)} bytes are less than its header")
+    header = view("npu_fw_header", bytearray(image))
+    if header.magic != C.NPU_FW_IMAGE_MAGIC:
+        raise _bad(f"magic is {header.magic:#x}, not NPU_FW_IMAGE_MAGIC {C.NPU_FW_IMAGE_MAGIC:#x}")
+    if header.header_version != HEADER_VERSION:
+        raise _bad(f"header version is {header.header_version}, not {HEADER_VERSION}")
+    if header.image_size != len(image):
+        raise _bad(f"image_size is {header.image_size}, the file has {len(image)} bytes")
+    crc_at = offsetof("npu_fw_header", "crc32")
+    crc = zlib.crc32(image[:crc_at] + bytes(4) + image[crc_at + 4 :])
+    if header.crc32 != crc:
+        raise _bad(f"crc32 is {header.crc32:#x}, computed {crc:#x}")
+    for index, (major, minor) in OWN_API.items():
+        found_major, found_minor = header.api_version[index]
+        if found_major != major or found_minor < minor:
+            raise _bad(f"API {index} is {found_major}.{found_minor}, the driver needs {major}.{minor}")
+    return header
+
+
+def _bad(why: str) -> KernelError:
+    return KernelError(errno.ENODEV, f"firmware image refused: {why}")
+
+
+def load(
+    memory: Memory, image: bytes, *, tx: Area, rx: Area, tile_config: int, frequency_hz: int, now_ps: int
+) -> tuple[int, int]:
+    """Put image and boot parameters in DRAM and return their physical addresses."""
+    page = int(C.NPU_PAGE_SIZE)
+    image_pa, room = memory.alloc_zeroed(-(-len(image) // page))
+    room[: len(image)] = image
+    params = new(
+        "npu_boot_params",
+        magic=C.NPU_BOOT_MAGIC,
+        boot_type=0,
+        tile_config=tile_config,
+        scheduling_mode=0,
+        ipc_tx_va=tx.va,
+        ipc_rx_va=rx.va,
+        ipc_tx_slots=tx.count,
+        ipc_rx_slots=rx.count,
+        frequency_hz=frequency_hz,
+        system_time_ps=now_ps,
+    )
+    params_pa, room = memory.alloc_zeroed(1)
+    room[: ffi.sizeof(params[0])] = pack(params)
+    return image_pa, params_pa
+
+
+def start(registers: Registers, image_pa: int, params_pa: int) -> None:
+    """Start the management core. DONE in BOOT_ENTRY_LO is the last write."""
+    registers.write(C.NPU_REG_BOOT_PARAMS_HI, params_pa >> 32)
+    registers.write(C.NPU_REG_BOOT_PARAMS_LO, params_pa & 0xFFFFFFFF)
+    registers.write(C.NPU_REG_BOOT_ENTRY_HI, image_pa >> 32)
+    registers.write(C.NPU_REG_BOOT_ENTRY_LO, image_pa & 0xFFFFFFFE | 1)

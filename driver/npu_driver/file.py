@@ -1,0 +1,147 @@
+"""An open file: one context of the device. Its SSID and translation, buffer objects, queues and jobs; everything ends with it."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+from npu_abi import C
+
+from npu_driver.bo import MMAP_BASE, BufferObject
+from npu_driver.error import KernelError
+from npu_driver.memory import PAGE
+from npu_driver.mmu import AddressSpace
+from npu_driver.va import VaRange
+
+if TYPE_CHECKING:
+    from npu_driver.job import Job
+    from npu_driver.memory import Memory
+    from npu_driver.mmu import Mmu
+    from npu_driver.queue import CommandQueue
+
+MAX_JOBS = 256  # job ids of a context: the low byte
+
+
+class Context:
+    """State of one open file. `lost` says why the context is gone (EBADFD for everything that reaches the device), else None."""
+
+    __slots__ = (
+        "_memory",
+        "_mmu",
+        "_next_handle",
+        "_next_mmap",
+        "_sequence",
+        "_viewed",
+        "jobs",
+        "lost",
+        "mmaps",
+        "objects",
+        "queues",
+        "ranges",
+        "space",
+        "ssid",
+        "unwaited",
+    )  # fmt: skip
+
+    def __init__(self, ssid: int, memory: Memory, mmu: Mmu) -> None:
+        self.ssid = ssid
+        self._memory = memory
+        self._mmu = mmu
+        self.space = AddressSpace(memory)
+        self.ranges = {
+            True: VaRange(C.NPU_VA_LOW_BASE, C.NPU_VA_LOW_END),
+            False: VaRange(C.NPU_VA_USER_BASE, C.NPU_VA_USER_END),
+        }  # by "has NPU_BO_SHAVE_MEM"
+        self.objects: dict[int, BufferObject] = {}
+        self.mmaps: dict[int, BufferObject] = {}
+        self.queues: dict[int, CommandQueue] = {}
+        self.jobs: dict[int, Job] = {}  # in flight, by job id, oldest first
+        self.unwaited: dict[int, Job] = {}  # finished, by handle of the command buffer
+        self.lost: str | None = None
+        self._next_handle = 1
+        self._next_mmap = MMAP_BASE
+        self._sequence = 0
+        self._viewed: list[BufferObject] = []  # freed, but the CPU still looks at their pages
+        mmu.attach(ssid, self.space)
+
+    def check_usable(self) -> None:
+        """EBADFD when a fault has killed the context."""
+        if self.lost is not None:
+            raise KernelError(errno.EBADFD, f"context {self.ssid} is lost: {self.lost}")
+
+    def object(self, handle: int, code: int = errno.ENOENT) -> BufferObject:
+        """Return the buffer object of `handle`; fails with errno `code` when there is none."""
+        found = self.objects.get(handle)
+        if found is None:
+            raise KernelError(code, f"context {self.ssid} has no buffer object {handle}")
+        return found
+
+    def create_object(self, size_bytes: int, flags: int) -> BufferObject:
+        """Allocate, map and publish a buffer object of whole pages. `flags` are checked. ENOSPC, ENOMEM."""
+        pages = -(-size_bytes // PAGE)
+        if pages * PAGE > self._memory.capacity_bytes:
+            raise KernelError(
+                errno.ENOMEM, f"{size_bytes} bytes asked, the device has {self._memory.capacity_bytes} bytes of memory"
+            )
+        addresses = self.ranges[bool(flags & C.NPU_BO_SHAVE_MEM)]
+        va = addresses.alloc(pages)
+        try:
+            pa = self._memory.alloc(pages)
+        except KernelError:
+            addresses.free(va)
+            raise
+        try:
+            self.space.map(va, pa, pages, read_only=bool(flags & C.NPU_BO_READ_ONLY))
+        except KernelError:
+            addresses.free(va)
+            self._memory.free(pa)
+            raise
+        offset = 0
+        if flags & C.NPU_BO_MAPPABLE:
+            offset = self._next_mmap
+            self._next_mmap += (pages + 1) * PAGE
+        bo = BufferObject(self._next_handle, flags, va, pa, pages * PAGE, offset)
+        self._next_handle += 1
+        self.objects[bo.handle] = bo
+        if offset:
+            self.mmaps[offset] = bo
+        return bo
+
+    def free_object(self, bo: BufferObject) -> None:
+        """Take the handle back; the memory goes when no job in flight needs it."""
+        del self.objects[bo.handle]
+        self.mmaps.pop(bo.mmap_offset, None)
+        self.unwaited.pop(bo.handle, None)
+        bo.freed = True
+        if not bo.jobs:
+            self.release(bo)
+
+    def release(self, bo: BufferObject) -> None:
+        """Unmap and free a freed object. Its pages stay when the CPU still looks at them, and go when the file closes."""
+        self.space.unmap(bo.va, bo.pages)
+        self._mmu.invalidate(self.ssid)
+        self.ranges[bool(bo.flags & C.NPU_BO_SHAVE_MEM)].free(bo.va)
+        if bo.end_mappings():
+            self._memory.free(bo.pa)
+        else:
+            self._viewed.append(bo)
+
+    def next_job_id(self) -> int:
+        """Return an id that no job in flight has. EBUSY when all 256 are taken."""
+        if len(self.jobs) >= MAX_JOBS:
+            raise KernelError(errno.EBUSY, f"context {self.ssid} has {MAX_JOBS} jobs in flight")
+        while True:
+            self._sequence = (self._sequence + 1) & 0xFF
+            job_id = self.ssid << 8 | self._sequence
+            if job_id not in self.jobs:
+                return job_id
+
+    def destroy(self) -> None:
+        """Free all memory and the translation. No job is in flight. Pages that the CPU still looks at outlive the file."""
+        self._mmu.detach(self.ssid)
+        for bo in (*self.objects.values(), *self._viewed):
+            if bo.end_mappings():
+                self._memory.free(bo.pa)
+        self.objects.clear()
+        self._viewed.clear()
+        self.space.destroy()

@@ -1,0 +1,53 @@
+"""Handlers of the emulator range: what a real device does not have. They cost the host no virtual time."""
+
+from __future__ import annotations
+
+import errno
+import struct
+from typing import TYPE_CHECKING, Any
+
+from npu_abi import C, sizeof
+
+from npu_driver.error import KernelError
+
+if TYPE_CHECKING:
+    from npu_driver.file import Context
+    from npu_driver.kernel import Kernel
+
+TRACE_RECORD_BYTES = sizeof("npu_trace_record")
+
+
+def trace_read(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
+    """Move trace records out, oldest first, as many whole ones as fit; buffer_bytes 0 tells how many bytes wait."""
+    kernel.trace += kernel.device.drain_trace()
+    if not arg.buffer_bytes:
+        arg.used_bytes = len(kernel.trace)
+        return 0, [b""]
+    size = min(arg.buffer_bytes // TRACE_RECORD_BYTES * TRACE_RECORD_BYTES, len(kernel.trace))
+    records = bytes(kernel.trace[:size])
+    del kernel.trace[:size]
+    arg.used_bytes = size
+    return 0, [records]
+
+
+def set_schedule(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
+    """Choose how ready work is ordered from now on. EINVAL for an unknown kind."""
+    if arg.kind > C.NPU_SCHEDULE_SEED:
+        raise KernelError(errno.EINVAL, f"unknown schedule {arg.kind}")
+    kernel.device.set_schedule(arg.kind, arg.seed)
+    return 0, []
+
+
+def counters(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
+    """Read the first `count` PMU counters. EINVAL for more than there are."""
+    if not 0 < arg.count <= C.NPU_PMU_COUNT:
+        raise KernelError(errno.EINVAL, f"{arg.count} counters; there are NPU_PMU_COUNT {C.NPU_PMU_COUNT}")
+    return 0, [struct.pack(f"<{arg.count}Q", *kernel.device.counters()[: arg.count])]
+
+
+def advance(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
+    """Move the caller's clock forward to `until_ps`. EINVAL for a time in its past."""
+    if arg.until_ps < kernel.now_ps:
+        raise KernelError(errno.EINVAL, f"the clock is at {kernel.now_ps} ps, {arg.until_ps} is in the past")
+    kernel.now_ps = arg.until_ps
+    return 0, []

@@ -1,0 +1,179 @@
+"""Handlers: command queues, submit and wait.
+
+Order of the checks of a submit: engine, priority, count, flags, alignment, lost context, copied handles (EFAULT comes before the handler), each
+buffer object, offset, queue, room. Nothing has changed when one of them fails.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Any
+
+from npu_abi import C
+
+from npu_driver.error import KernelError
+from npu_driver.job import Job
+from npu_driver.queue import LEGACY_QUEUE
+
+if TYPE_CHECKING:
+    from npu_driver.file import Context
+    from npu_driver.kernel import Completion, Kernel
+    from npu_driver.queue import CommandQueue
+
+MAX_QUEUE_ID = 255
+COMMAND_ALIGNMENT = 64
+FOR_EVER = (1 << 63) - 1
+
+
+def cmdq_create(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
+    """Make a queue. EINVAL for priority or flags, ENOMEM, EBUSY when the context has 254."""
+    if arg.cmdq_id or arg.flags:
+        raise KernelError(errno.EINVAL, "cmdq_id is an output and flags are 0")
+    _check_priority(arg.priority)
+    context.check_usable()
+    cmdq_id = next((i for i in range(LEGACY_QUEUE + 1, MAX_QUEUE_ID + 1) if i not in context.queues), None)
+    if cmdq_id is None:
+        raise KernelError(errno.EBUSY, f"context {context.ssid} has all {MAX_QUEUE_ID - 1} queues")
+    kernel.create_queue(context, cmdq_id, arg.priority)
+    arg.cmdq_id = cmdq_id
+    return 0, []
+
+
+def cmdq_destroy(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
+    """End a queue. ENOENT for an unknown id or the queue of NPU_IOCTL_SUBMIT, EBUSY with jobs in flight."""
+    queue = context.queues.get(arg.cmdq_id)
+    if queue is None or arg.cmdq_id == LEGACY_QUEUE:
+        raise KernelError(errno.ENOENT, f"context {context.ssid} has no queue {arg.cmdq_id}")
+    if queue.jobs:
+        raise KernelError(errno.EBUSY, f"queue {arg.cmdq_id} has {len(queue.jobs)} jobs in flight")
+    kernel.destroy_queue(context, queue)
+    return 0, []
+
+
+def submit(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
+    """Submit to queue 1, which exists from the first submit on. See `_submit`."""
+    if arg.engine:
+        raise KernelError(errno.EINVAL, f"engine {arg.engine}; there is only engine 0")
+    _check_priority(arg.priority)
+    buffers = _check_submit(context, arg, segments)
+    queue = context.queues.get(LEGACY_QUEUE) or kernel.create_queue(context, LEGACY_QUEUE, arg.priority)
+    _submit(kernel, context, queue, buffers, arg.commands_offset)
+    return 0, []
+
+
+def cmdq_submit(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
+    """Submit to a queue of CMDQ_CREATE. EINVAL for an unknown queue; see `_submit`."""
+    if arg.preempt_buffer_index:
+        raise KernelError(errno.EOPNOTSUPP, "preemption buffers are not implemented")
+    buffers = _check_submit(context, arg, segments)
+    queue = context.queues.get(arg.cmdq_id)
+    if queue is None or arg.cmdq_id == LEGACY_QUEUE:
+        raise KernelError(errno.EINVAL, f"context {context.ssid} has no queue {arg.cmdq_id}")
+    _submit(kernel, context, queue, buffers, arg.commands_offset)
+    return 0, []
+
+
+def _check_priority(priority: int) -> None:
+    if priority > C.NPU_JOB_PRIORITY_REALTIME:
+        raise KernelError(errno.EINVAL, f"priority {priority} is above NPU_JOB_PRIORITY_REALTIME")
+
+
+def _check_submit(context: Context, arg: Any, segments: list[bytes]) -> list[Any]:
+    if not 0 < arg.buffer_count <= C.NPU_MAX_SUBMIT_BUFFERS:
+        raise KernelError(errno.EINVAL, f"{arg.buffer_count} buffers; 1 to NPU_MAX_SUBMIT_BUFFERS are allowed")
+    if arg.flags:
+        raise KernelError(errno.EINVAL, f"unknown submit flags {arg.flags:#x}")
+    if arg.commands_offset % COMMAND_ALIGNMENT:
+        raise KernelError(errno.EINVAL, f"commands_offset {arg.commands_offset} is not a multiple of 64")
+    context.check_usable()
+    handles = memoryview(segments[0]).cast("I")
+    objects = context.objects
+    try:
+        buffers = [objects[handle] for handle in handles]
+    except KeyError as error:
+        raise KernelError(errno.ENOENT, f"context {context.ssid} has no buffer object {error}") from None
+    if len(set(handles)) != len(buffers):
+        raise KernelError(errno.EALREADY, "a handle is in the list twice")
+    command = buffers[0]
+    if command.job is not None and not command.job.finished:
+        raise KernelError(
+            errno.EBUSY, f"command buffer {command.handle} still has job {command.job.job_id:#x} in flight"
+        )
+    if arg.commands_offset >= command.size:
+        raise KernelError(errno.EINVAL, f"commands_offset {arg.commands_offset} is outside of {command.size} bytes")
+    return buffers
+
+
+def _submit(kernel: Kernel, context: Context, queue: CommandQueue, buffers: list[Any], offset: int) -> None:
+    """Put a job in the ring. EBUSY when ring, job ids or doorbells are used up; errors of the registration."""
+    queue.check_room()
+    job_id = context.next_job_id()
+    if not queue.registered:
+        kernel.register(context, queue)
+    job = Job(job_id, queue, buffers)
+    command = buffers[0]
+    command.job = job
+    context.unwaited.pop(command.handle, None)
+    for bo in buffers:
+        bo.jobs += 1
+    context.jobs[job_id] = job
+    queue.push(job, command.va + offset, kernel.now_ps, kernel.registers)
+
+
+def bo_wait(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
+    """Wait for the last job of a command buffer and tell how it ended; without one it succeeds at once.
+
+    EINVAL for an unknown handle (as the public driver), ETIMEDOUT when the deadline passes, EDEADLK when the wait has no deadline and
+    nothing in the device will ever finish the job.
+    """
+    if arg.flags:
+        raise KernelError(errno.EINVAL, f"unknown wait flags {arg.flags:#x}")
+    bo = context.object(arg.handle, errno.EINVAL)
+    job = bo.job
+    if job is None:
+        return 0, []
+    deadline = arg.deadline_ps
+    if not job.finished and not wait(kernel, context, job, deadline):
+        kernel.now_ps = max(kernel.now_ps, deadline)
+        raise KernelError(errno.ETIMEDOUT, f"job {job.job_id:#x} still runs at {kernel.now_ps} ps")
+    if job.done_ps > max(deadline, kernel.now_ps):
+        kernel.now_ps = max(kernel.now_ps, deadline)
+        raise KernelError(errno.ETIMEDOUT, f"job {job.job_id:#x} ends at {job.done_ps} ps")
+    kernel.now_ps = max(kernel.now_ps, job.done_ps)
+    job.waited = True
+    context.unwaited.pop(bo.handle, None)
+    arg.job_status, arg.job_id = job.status, job.job_id
+    arg.error_detail, arg.error_info = job.error_detail, job.error_info
+    arg.start_ps, arg.end_ps = job.start_ps, job.end_ps
+    return 0, []
+
+
+def wait(kernel: Kernel, context: Context, until: Completion, deadline_ps: int) -> bool:
+    """Run the device until `until` is finished. False when the deadline passes first.
+
+    When nothing is left to happen, a faulted context's jobs are aborted; else the firmware is asked whether it lives (a reset if not,
+    which aborts all jobs), and a wait without deadline fails with EDEADLK.
+    """
+    if kernel.run_device(until, deadline_ps):
+        kernel.after_interrupts()
+        return True
+    kernel.after_interrupts()
+    if until.finished:
+        return True
+    next_ps = kernel.device.next_event_ps()
+    if next_ps is not None and next_ps > deadline_ps:
+        return False
+    if context.lost is not None:
+        kernel.abort_jobs(context)
+        return until.finished
+    try:
+        kernel.request(C.NPU_JSM_QUERY_ENGINE_HB, "npu_jsm_engine_reset")
+    except KernelError as error:
+        kernel.note(f"heartbeat: {error}")
+        kernel.recover()
+        return until.finished
+    if until.finished:
+        return True
+    if deadline_ps >= FOR_EVER:
+        raise KernelError(errno.EDEADLK, "the device is idle and the job waits for something that nothing will signal")
+    return False

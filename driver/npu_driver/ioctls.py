@@ -1,0 +1,133 @@
+"""The system-call table: number → structure, handler, and the pointer fields with direction and length.
+
+`Row.copy_in` copies the structure once and checks its size, its reserved fields and the segments behind its pointers, so that handlers see
+only values. Handlers are `handler(kernel, context, struct, segments) -> (result, segments out)`; they raise `KernelError` and then have changed nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from npu_abi import C, ffi, ioctl_request, name_of
+
+from npu_driver import ioctl_bo, ioctl_emu, ioctl_file, ioctl_job, ioctl_param
+from npu_driver.error import KernelError
+
+if TYPE_CHECKING:
+    from npu_driver.file import Context
+    from npu_driver.kernel import Kernel
+
+Handler = Callable[["Kernel", Any, Any, list[bytes]], tuple[int, list[Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """A pointer field. `length` gives the bytes behind it; [in] segments must have exactly that many."""
+
+    field: str
+    length: Callable[[Any], int]
+    incoming: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One system call. `free` costs the host no time (emulator range)."""
+
+    name: str
+    struct: str | None
+    handler: Handler
+    pointers: tuple[Pointer, ...]
+    free: bool
+    needs_file: bool
+    ctype: Any
+    size: int
+    reserved: tuple[tuple[int, int], ...]  # byte ranges that must be zero
+
+    def copy_in(self, arg: bytes, segments: list[bytes]) -> Any:
+        """Return the call's structure (a cffi pointer), None without one. EINVAL, EFAULT."""
+        if len(arg) != self.size:
+            raise KernelError(errno.EINVAL, f"{len(arg)} bytes of structure, {self.struct} has {self.size}")
+        if self.struct is None:
+            return None
+        for start, end in self.reserved:
+            if arg[start:end] != bytes(end - start):
+                raise KernelError(errno.EINVAL, f"reserved bytes {start}..{end - 1} of {self.struct} are not zero")
+        struct = ffi.new(self.ctype)
+        ffi.memmove(struct, arg, self.size)
+        index = 0
+        for pointer in self.pointers:
+            if pointer.incoming:
+                length = pointer.length(struct)
+                if length and (index >= len(segments) or len(segments[index]) != length):
+                    raise KernelError(errno.EFAULT, f"{pointer.field} does not lead to {length} readable bytes")
+                index += 1
+        return struct
+
+
+def _reserved(struct: str) -> tuple[tuple[int, int], ...]:
+    fields = ffi.typeof(f"struct {struct}").fields
+    return tuple((f.offset, f.offset + ffi.sizeof(f.type)) for name, f in fields if name.startswith("reserved"))
+
+
+def _row(
+    number: int, struct: str | None, handler: Handler, *pointers: Pointer, free: bool = False, needs_file: bool = True
+) -> tuple[int, Row]:
+    enum = "npu_syscall_nr" if number < C.NPU_IOCTL_GET_PARAM else "npu_ioctl_nr"
+    return ioctl_request(number, struct), Row(
+        name=name_of(enum, number),
+        struct=struct,
+        handler=handler,
+        pointers=pointers,
+        free=free,
+        needs_file=needs_file,
+        ctype=ffi.typeof(f"struct {struct} *") if struct else None,
+        size=ffi.sizeof(f"struct {struct}") if struct else 0,
+        reserved=_reserved(struct) if struct else (),
+    )
+
+
+def _refuse(feature: str) -> Handler:
+    def handler(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
+        raise KernelError(errno.EOPNOTSUPP, f"{feature} is not implemented")
+
+    return handler
+
+
+_HANDLES = Pointer("buffers_ptr", lambda arg: 4 * arg.buffer_count, incoming=True)
+
+TABLE: dict[int, Row] = dict(
+    (
+        _row(C.NPU_SYS_OPEN, None, ioctl_file.sys_open, needs_file=False),
+        _row(C.NPU_SYS_CLOSE, None, ioctl_file.sys_close),
+        _row(C.NPU_SYS_MMAP, "npu_mmap", ioctl_file.sys_mmap),
+        _row(C.NPU_SYS_POLL, "npu_poll", ioctl_file.sys_poll),
+        _row(C.NPU_IOCTL_GET_PARAM, "npu_param_arg", ioctl_param.get_param),
+        _row(C.NPU_IOCTL_SET_PARAM, "npu_param_arg", ioctl_param.set_param),
+        _row(C.NPU_IOCTL_BO_CREATE, "npu_bo_create", ioctl_bo.bo_create),
+        _row(C.NPU_IOCTL_BO_INFO, "npu_bo_info", ioctl_bo.bo_info),
+        _row(C.NPU_IOCTL_BO_SYNC, "npu_bo_sync", ioctl_bo.bo_sync),
+        _row(C.NPU_IOCTL_BO_FREE, "npu_bo_free", ioctl_bo.bo_free),
+        _row(C.NPU_IOCTL_BO_CREATE_FROM_USERPTR, None, _refuse("NPU_IOCTL_BO_CREATE_FROM_USERPTR")),
+        _row(C.NPU_IOCTL_SUBMIT, "npu_submit", ioctl_job.submit, _HANDLES),
+        _row(C.NPU_IOCTL_BO_WAIT, "npu_bo_wait", ioctl_job.bo_wait),
+        _row(C.NPU_IOCTL_CMDQ_CREATE, "npu_cmdq_create", ioctl_job.cmdq_create),
+        _row(C.NPU_IOCTL_CMDQ_DESTROY, "npu_cmdq_destroy", ioctl_job.cmdq_destroy),
+        _row(C.NPU_IOCTL_CMDQ_SUBMIT, "npu_cmdq_submit", ioctl_job.cmdq_submit, _HANDLES),
+        _row(C.NPU_IOCTL_RECOVER, None, ioctl_file.recover),
+        _row(C.NPU_IOCTL_STATE_DUMP, None, ioctl_file.state_dump),
+        _row(
+            C.NPU_IOCTL_EMU_TRACE_READ, "npu_emu_trace_read", ioctl_emu.trace_read,
+            Pointer("buffer_ptr", lambda arg: int(arg.buffer_bytes), incoming=False), free=True,
+        ),
+        _row(C.NPU_IOCTL_EMU_SET_SCHEDULE, "npu_emu_schedule", ioctl_emu.set_schedule, free=True),
+        _row(
+            C.NPU_IOCTL_EMU_COUNTERS, "npu_emu_counters", ioctl_emu.counters,
+            Pointer("buffer_ptr", lambda arg: 8 * int(arg.count), incoming=False), free=True,
+        ),
+        _row(C.NPU_IOCTL_EMU_ADVANCE, "npu_emu_advance", ioctl_emu.advance, free=True),
+    )
+)  # fmt: skip
+NUMBERS: frozenset[int] = frozenset(request & 0xFF for request in TABLE)

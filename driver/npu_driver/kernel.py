@@ -1,0 +1,395 @@
+"""The kernel-mode driver of one device: system calls in, registers and DRAM out.
+
+`syscall` is the only door. It runs the device up to the caller's position on the clock, does the call, adds what the call costs the host,
+and runs the device to the new position. A blocking call moves the position to what it waited for. Interrupts arrive while the device runs;
+what they ask for beyond bookkeeping (killing a context) is done afterwards, outside the handler.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from npu_abi import C, ffi, name_of
+
+from npu_driver import boot
+from npu_driver.error import KernelError
+from npu_driver.file import Context
+from npu_driver.ioctls import NUMBERS, TABLE
+from npu_driver.ipc import AREA_PAGES, Area, Ipc, check_reply
+from npu_driver.job import Job
+from npu_driver.memory import Memory
+from npu_driver.mmu import AddressSpace, Mmu
+from npu_driver.queue import CommandQueue, priority_band
+from npu_driver.registers import Registers
+from npu_driver.va import VaRange
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from npu_model.profile import Profile
+
+    from npu_driver.device_api import DeviceApi
+
+MESSAGE_TIMEOUT_PS = 500 * 10**9  # 500 ms, as the public driver
+DRAIN_TIMEOUT_PS = 2000 * 10**9  # 2000 ms: as the public driver's watchdog; how long close waits for jobs
+FIRST_FD = 3
+INTERRUPTS = C.NPU_ICB_HOST_IPC_FIFO | C.NPU_ICB_MMU_EVENT | C.NPU_ICB_CORE_FAULT
+
+
+class Completion(Protocol):
+    """Something that an interrupt finishes: a job, a request."""
+
+    @property
+    def finished(self) -> bool: ...
+
+
+class Kernel:
+    """One device node. `firmware` replaces the installed image (None = the installed one). `log` is the kernel's message buffer."""
+
+    def __init__(self, device: DeviceApi, firmware: bytes | None = None) -> None:
+        profile = device.profile
+        host = profile.host
+        self.device: DeviceApi = device
+        self.profile: Profile = profile
+        self.log: deque[str] = deque(maxlen=256)
+        self.registers: Registers = Registers(device.bus)
+        self.memory: Memory = Memory(device.dram, profile.ddr.capacity_bytes)
+        self.now_ps = 0  # the calling process's position, during a call
+        self.firmware_header: Any = None
+        self.tile_config: int = 0
+        self.frequency_hz: int = 0
+        self.inference_ids: int = 0
+        self.trace = bytearray()
+        self.files: dict[int, Context] = {}
+        self.contexts: dict[int, Context] = {}  # by SSID
+        self.doorbells: dict[int, CommandQueue] = {}
+        self.mmu: Mmu
+        self.ipc: Ipc
+        self._firmware = firmware
+        self._space: AddressSpace
+        self._addresses = VaRange(C.NPU_VA_GLOBAL_BASE, C.NPU_VA_GLOBAL_END)
+        self._areas: tuple[Area, Area]
+        self._image_pa: tuple[int, int] | None = None
+        self._call_ps = max(1000, round(host.ioctl_ns * 1000))
+        self._mmio_ps = round(host.mmio_ns * 1000)
+        self._interrupt_ps = round(host.interrupt_ns * 1000)
+        self._lock = threading.Lock()
+        self._in_interrupt = False
+        self._boot_done = _Flag()
+        self._banned: list[Context] = []  # contexts whose jobs must go, work for after the interrupt
+        self._released: list[Any] = []  # (context, freed buffer object) that the last job let go
+
+    # ---- the seam ----
+
+    def syscall(self, number: int, arg: bytes, segments: list[bytes], now_ps: int) -> tuple[int, bytes, list[Any], int]:
+        """Do one system call and return (result >= 0 or -errno, structure, segments, caller's new position).
+
+        `number` is fd << 32 | request word (npu_uapi.h). `segments` are the contents behind the structure's [in] pointers, in the order
+        of the ioctl table, and on return those behind its [out] pointers; mmap returns its memory as the only segment.
+        """
+        with self._lock:
+            self.now_ps = now_ps
+            self._run_until(now_ps)
+            request = number & 0xFFFFFFFF
+            out, replies = arg, _NONE
+            row = TABLE.get(request)
+            try:
+                if row is None:
+                    known = request & 0xFF in NUMBERS
+                    why = "structure size" if known else "ioctl number"
+                    raise KernelError(errno.EINVAL if known else errno.ENOTTY, f"unknown {why} in request {request:#x}")
+                struct = row.copy_in(arg, segments)
+                ret, replies = row.handler(self, self._file(number >> 32) if row.needs_file else None, struct, segments)
+                if struct is not None:
+                    out = bytes(ffi.buffer(struct))
+            except KernelError as error:
+                ret = -error.code
+                self.note(f"{row.name if row else request}: {error}")
+            now = self.now_ps
+            if row is None or not row.free:
+                now += self._call_ps + self.registers.take_accesses() * self._mmio_ps
+            else:
+                self.registers.take_accesses()
+            self._run_until(now)
+            return ret, out, replies, now
+
+    def note(self, text: str) -> None:
+        """Add a line to the kernel log."""
+        self.log.append(f"[{self.now_ps / 1e12:.9f}] npu: {text}")
+
+    def _file(self, fd: int) -> Context:
+        try:
+            return self.files[fd]
+        except KeyError:
+            raise KernelError(errno.EBADF, f"file descriptor {fd} is not open") from None
+
+    # ---- open and close ----
+
+    def open(self) -> int:
+        """Open the node: a file descriptor with a context of its own. EMFILE when all contexts are taken; boots on first use."""
+        if self.firmware_header is None:
+            self.boot()
+        ssid = next((s for s in range(C.NPU_SSID_FIRST_USER, C.NPU_NUM_SSIDS) if s not in self.contexts), None)
+        if ssid is None:
+            raise KernelError(errno.EMFILE, f"all {C.NPU_NUM_SSIDS - C.NPU_SSID_FIRST_USER} contexts are in use")
+        context = Context(ssid, self.memory, self.mmu)
+        fd = FIRST_FD
+        while fd in self.files:
+            fd += 1
+        self.files[fd] = self.contexts[ssid] = context
+        return fd
+
+    def close(self, context: Context) -> None:
+        """Wait for the context's jobs, abort those that do not end, and free everything that the file owned."""
+        deadline = self.device.now_ps + DRAIN_TIMEOUT_PS
+        while context.jobs and self.run_device(next(iter(context.jobs.values())), deadline):
+            pass
+        self.abort_jobs(context)
+        try:
+            self.request(C.NPU_JSM_SSID_RELEASE, "npu_jsm_ssid_release", host_ssid=context.ssid)
+        except KernelError as error:
+            self.note(f"release of context {context.ssid}: {error}")
+        for queue in list(context.queues.values()):
+            self.destroy_queue(context, queue)
+        context.destroy()
+        self.after_interrupts()
+        del self.contexts[context.ssid]
+        for fd, file in list(self.files.items()):
+            if file is context:
+                del self.files[fd]
+        self.now_ps = max(self.now_ps, self.device.now_ps)
+
+    # ---- boot and recovery ----
+
+    def boot(self) -> None:
+        """Bring the device up: identify, check and load the firmware, enable translation, wait for BOOT_DONE. ENODEV, EIO."""
+        registers = self.registers
+        magic = registers.read(C.NPU_REG_ID_MAGIC)
+        if magic != C.NPU_HW_MAGIC:
+            raise KernelError(errno.ENODEV, f"ID_MAGIC reads {magic:#x}, not NPU_HW_MAGIC {C.NPU_HW_MAGIC:#x}")
+        image = self._firmware if self._firmware is not None else boot.read_image()
+        header = boot.check_image(image)
+        if self._image_pa is None:
+            fused = registers.read(C.NPU_REG_TILE_FUSE)
+            self.tile_config = ((1 << self.profile.tiles) - 1) & ~fused
+            self.frequency_hz = registers.read(C.NPU_REG_PLL_FREQ_HZ)
+            self._space = AddressSpace(self.memory)
+            self.mmu = Mmu(self.memory, registers)
+            self._areas = (self._area(), self._area())
+            self.ipc = Ipc(self.device.bus, *self._areas, self._on_message)
+            self._image_pa = boot.load(
+                self.memory, image, tx=self._areas[0], rx=self._areas[1], tile_config=self.tile_config,
+                frequency_hz=self.frequency_hz, now_ps=self.now_ps,
+            )  # fmt: skip
+            self.device.connect_irq(self._interrupt)
+        self.mmu.enable()
+        self.mmu.attach(C.NPU_SSID_GLOBAL, self._space)
+        registers.write(C.NPU_REG_ICB_ENABLE, INTERRUPTS)
+        registers.write(C.NPU_REG_GLOBAL_INT_MASK, 0)
+        self._boot_done.finished = False
+        boot.start(registers, *self._image_pa)
+        if not self.run_device(self._boot_done, self.device.now_ps + boot.BOOT_TIMEOUT_PS):
+            status = name_of("npu_boot_status", registers.read(C.NPU_REG_BOOT_STATUS))
+            raise KernelError(errno.EIO, f"the firmware did not boot: BOOT_STATUS is {status}")
+        self.firmware_header = header
+        self.now_ps = max(self.now_ps, self.device.now_ps)
+        self.note(f"firmware {_text(header.version)}, {self.tile_config.bit_count()} tiles, {self.frequency_hz} Hz")
+
+    def recover(self) -> None:
+        """Reset the device, abort every job of every context, and boot again. Contexts live on; EIO when the boot fails."""
+        self.note("reset")
+        self.registers.write(C.NPU_REG_IP_RESET, 1)
+        self.ipc.forget_all()
+        for context in self.contexts.values():
+            for queue in context.queues.values():
+                queue.reset()
+                queue.doorbell = 0
+            for job in list(context.jobs.values()):
+                self._finish(context, job, C.NPU_JOB_ABORTED)
+        self.doorbells.clear()
+        self.firmware_header = None
+        self.boot()
+        for ssid, context in self.contexts.items():
+            self.mmu.attach(ssid, context.space)
+        self.after_interrupts()
+
+    def _area(self) -> Area:
+        area = Area(self.memory, self._addresses.alloc(AREA_PAGES))
+        self._space.map(area.va, area.pa, AREA_PAGES)
+        return area
+
+    # ---- queues and jobs ----
+
+    def create_queue(self, context: Context, cmdq_id: int, priority: int) -> CommandQueue:
+        """Make a command queue with its ring mapped in SSID 0. The doorbell comes with the first submit."""
+        pa, ring = self.memory.alloc_zeroed(1)
+        va = self._addresses.alloc(1)
+        self._space.map(va, pa, 1)
+        queue = context.queues[cmdq_id] = CommandQueue(cmdq_id, priority, pa, va, ring)
+        return queue
+
+    def destroy_queue(self, context: Context, queue: CommandQueue) -> None:
+        """Unregister and free a queue that has no job in flight."""
+        self._unregister(queue)
+        self._space.unmap(queue.va, 1)
+        self.mmu.invalidate(C.NPU_SSID_GLOBAL)
+        self._addresses.free(queue.va)
+        self.memory.free(queue.pa)
+        del context.queues[queue.cmdq_id]
+
+    def register(self, context: Context, queue: CommandQueue) -> None:
+        """Give the queue a doorbell and tell the firmware. EBUSY when all doorbells are taken; else as `request`."""
+        doorbell = next((d for d in range(1, C.NPU_NUM_DOORBELLS) if d not in self.doorbells), None)
+        if doorbell is None:
+            raise KernelError(errno.EBUSY, f"all {C.NPU_NUM_DOORBELLS - 1} doorbells are in use")
+        self.request(
+            C.NPU_JSM_REGISTER_DB, "npu_jsm_register_db", db_idx=doorbell, host_ssid=context.ssid, jobq_va=queue.va,
+            jobq_size=C.NPU_JOBQ_SIZE, priority_band=priority_band(queue.priority),
+        )  # fmt: skip
+        self.doorbells[doorbell] = queue
+        queue.doorbell = doorbell
+        queue.registered = True
+
+    def _unregister(self, queue: CommandQueue) -> None:
+        if queue.registered:
+            try:
+                self.request(C.NPU_JSM_UNREGISTER_DB, "npu_jsm_unregister_db", db_idx=queue.doorbell)
+            except KernelError as error:
+                self.note(f"doorbell {queue.doorbell}: {error}")
+            self.doorbells.pop(queue.doorbell, None)
+            queue.reset()
+            queue.doorbell = 0
+
+    def request(self, kind: int, struct: str, **payload: int) -> Any:
+        """Send a message, wait for the reply and return it. EAGAIN, ETIMEDOUT, EBADMSG, EBADE."""
+        fields = ffi.new(f"struct {struct} *", payload)
+        request = self.ipc.send(self.registers, kind, bytes(ffi.buffer(fields)), C.NPU_IPC_CHAN_ASYNC_CMD)
+        if not self.run_device(request, self.device.now_ps + MESSAGE_TIMEOUT_PS):
+            self.ipc.forget(request)
+            self.now_ps = max(self.now_ps, self.device.now_ps + MESSAGE_TIMEOUT_PS)
+            raise KernelError(errno.ETIMEDOUT, f"no answer to {name_of('npu_jsm_type', kind)}")
+        self.now_ps = max(self.now_ps, self.device.now_ps + self._interrupt_ps)
+        return check_reply(request)
+
+    def abort_jobs(self, context: Context) -> None:
+        """Take all queues of a context from the firmware and abort what is left in them."""
+        for queue in context.queues.values():
+            self._unregister(queue)
+        for job in list(context.jobs.values()):
+            self._finish(context, job, C.NPU_JOB_ABORTED)
+
+    def _finish(self, context: Context, job: Job, status: int) -> None:
+        job.status = status
+        job.finished = True
+        job.done_ps = self.device.now_ps + self._interrupt_ps
+        del context.jobs[job.job_id]
+        job.queue.jobs.remove(job)
+        command = job.buffers[0]
+        if not command.freed and not job.waited:
+            context.unwaited[command.handle] = job
+        for bo in job.buffers:
+            bo.jobs -= 1
+            if bo.freed and not bo.jobs:
+                self._released.append((context, bo))
+        job.buffers = []
+
+    # ---- running the device ----
+
+    def _run_until(self, time_ps: int) -> None:
+        self.device.run_until(time_ps)
+        if self._banned or self._released:
+            self.after_interrupts()
+
+    def run_device(self, until: Completion, deadline_ps: int) -> bool:
+        """Run the device event by event until `until` is finished; False when the deadline passes or nothing is left to happen."""
+        device = self.device
+        while not until.finished:
+            time_ps = device.next_event_ps()
+            if time_ps is None or time_ps > deadline_ps:
+                return False
+            device.run_until(time_ps)
+        return True
+
+    def after_interrupts(self) -> None:
+        """Do what interrupts asked for: abort the jobs of faulted contexts, free objects that only jobs kept alive."""
+        while self._banned:
+            context = self._banned.pop(0)
+            self.abort_jobs(context)
+        while self._released:
+            context, bo = self._released.pop(0)
+            context.release(bo)
+
+    # ---- interrupts ----
+
+    def _interrupt(self) -> None:
+        if self._in_interrupt:  # a cause that re-raised while it was being handled; the loop below sees it
+            return
+        self._in_interrupt = True
+        try:
+            bus = self.device.bus
+            while causes := bus.read32(C.NPU_REG_ICB_STATUS) & INTERRUPTS:
+                if causes & C.NPU_ICB_MMU_EVENT:
+                    self._drain_faults()
+                if causes & C.NPU_ICB_HOST_IPC_FIFO:
+                    self.ipc.drain()
+                if causes & C.NPU_ICB_CORE_FAULT:
+                    self.note("the management core stopped")
+                bus.write32(C.NPU_REG_ICB_CLEAR, causes)
+        finally:
+            self._in_interrupt = False
+
+    def _drain_faults(self) -> None:
+        read32 = self.device.bus.read32
+        while read32(C.NPU_REG_MMU_EVT_COUNT):
+            code = name_of("npu_mmu_event", read32(C.NPU_REG_MMU_EVT_CODE))
+            ssid = read32(C.NPU_REG_MMU_EVT_SSID)
+            address = read32(C.NPU_REG_MMU_EVT_ADDR_HI) << 32 | read32(C.NPU_REG_MMU_EVT_ADDR_LO)
+            info = read32(C.NPU_REG_MMU_EVT_INFO)
+            self.device.bus.write32(C.NPU_REG_MMU_EVT_POP, 1)
+            access = "write" if info & 1 else "read"
+            engine = name_of("npu_engine", info >> 8 & 0xFF)
+            self._lose(ssid, f"{code}: {engine} {access} at {address:#x}")
+
+    def _lose(self, ssid: int, why: str) -> None:
+        context = self.contexts.get(ssid)
+        self.note(f"context {ssid}: {why}")
+        if context is not None and context.lost is None:
+            context.lost = why
+
+    def _on_message(self, msg: Any) -> None:
+        if msg.type == C.NPU_JSM_BOOT_DONE:
+            self._boot_done.finished = True
+            return
+        done = ffi.cast("struct npu_jsm_job_done *", ffi.addressof(msg, "payload"))
+        context = self.contexts.get(done.job_id >> 8)
+        job = context.jobs.get(done.job_id) if context else None
+        if context is None or job is None:
+            self.note(f"JOB_DONE for job {done.job_id:#x}, which is not in flight")
+            return
+        job.error_detail = done.error_detail
+        job.error_info = done.error_info
+        job.start_ps = done.start_ps
+        job.end_ps = done.end_ps
+        self._finish(context, job, done.job_status)
+        if done.job_status == C.NPU_JOB_CTX_VIOLATION:
+            self._lose(context.ssid, f"job {done.job_id:#x} touched {done.error_detail:#x}")
+            self._banned.append(context)
+
+
+class _Flag:
+    """A completion without a value."""
+
+    __slots__ = ("finished",)
+
+    def __init__(self) -> None:
+        self.finished = False
+
+
+_NONE: list[Any] = []
+
+
+def _text(chars: Any) -> str:
+    return bytes(ffi.buffer(chars)).split(b"\0")[0].decode(errors="replace")

@@ -1,0 +1,71 @@
+"""Command queues: a job ring of 4 KiB in SSID 0 and a doorbell, which is registered with the firmware on the first submit.
+
+Submit: write the slot, then the tail, then the doorbell. The firmware advances the head when it has read a slot. Format: npu_fw.h.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Any
+
+from npu_abi import C, sizeof, view
+
+from npu_driver.error import KernelError
+
+if TYPE_CHECKING:
+    from npu_driver.job import Job
+    from npu_driver.registers import Registers
+
+HEADER_BYTES = sizeof("npu_job_queue_header")
+ENTRY_BYTES = sizeof("npu_job_queue_entry")
+LEGACY_QUEUE = 1  # id of the queue of NPU_IOCTL_SUBMIT
+
+
+def priority_band(priority: int) -> int:
+    """Return the firmware's band of an enum npu_job_priority: IDLE 0, NORMAL and DEFAULT 1, FOCUS 2, REALTIME 3."""
+    return 1 if priority == C.NPU_JOB_PRIORITY_DEFAULT else priority - 1
+
+
+class CommandQueue:
+    """One queue of a context. `doorbell` is 0 until it is registered. Jobs end in ring order."""
+
+    __slots__ = ("_entries", "_header", "cmdq_id", "doorbell", "jobs", "pa", "priority", "registered", "va")
+
+    def __init__(self, cmdq_id: int, priority: int, pa: int, va: int, memory: memoryview) -> None:
+        memory[:] = bytes(len(memory))
+        self.cmdq_id = cmdq_id
+        self.priority = priority
+        self.pa = pa
+        self.va = va
+        self.doorbell = 0
+        self.registered = False
+        self.jobs: list[Job] = []  # in flight, oldest first
+        self._header: Any = view("npu_job_queue_header", memory)
+        self._entries: list[Any] = [
+            view("npu_job_queue_entry", memory, HEADER_BYTES + i * ENTRY_BYTES) for i in range(C.NPU_JOBQ_SLOTS)
+        ]
+
+    def reset(self) -> None:
+        """Empty the ring: the firmware forgot it."""
+        self._header.head = self._header.tail = 0
+        self.registered = False
+
+    def check_room(self) -> None:
+        """EBUSY when the ring is full; EIO when the firmware left a head outside of it."""
+        head, tail = self._header.head, self._header.tail
+        if head >= C.NPU_JOBQ_SLOTS:
+            raise KernelError(errno.EIO, f"the firmware wrote head {head} in the ring of queue {self.cmdq_id}")
+        if (tail + 1) % C.NPU_JOBQ_SLOTS == head:
+            raise KernelError(errno.EBUSY, f"queue {self.cmdq_id} already holds {C.NPU_JOBQ_SLOTS - 1} jobs")
+
+    def push(self, job: Job, batch_va: int, now_ps: int, registers: Registers) -> None:
+        """Put `job`, whose command buffer is at `batch_va`, in the ring and ring the doorbell. The ring has room."""
+        tail = self._header.tail
+        entry = self._entries[tail]
+        entry.batch_buf_va = batch_va
+        entry.job_id = job.job_id
+        entry.flags = 0
+        entry.doorbell_ps = now_ps
+        self._header.tail = (tail + 1) % C.NPU_JOBQ_SLOTS
+        self.jobs.append(job)
+        registers.write(C.NPU_REG_DOORBELL_BASE + self.doorbell * C.NPU_DOORBELL_STRIDE, 1)

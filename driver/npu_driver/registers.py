@@ -1,0 +1,37 @@
+"""BAR0 as process-context driver code sees it: 32-bit accesses that are counted, because each costs the host time.
+
+The interrupt handler uses the bus directly; its time is part of the profile's `interrupt_ns`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from npu_driver.device_api import BusApi
+
+
+class Registers:
+    """Counted register access; `take_accesses` gives the number since the last call."""
+
+    __slots__ = ("_accesses", "_bus")
+
+    def __init__(self, bus: BusApi) -> None:
+        self._bus = bus
+        self._accesses = 0
+
+    def read(self, offset: int) -> int:
+        """Read the register at byte `offset` of BAR0."""
+        self._accesses += 1
+        return self._bus.read32(offset)
+
+    def write(self, offset: int, value: int) -> None:
+        """Write the register at byte `offset` of BAR0."""
+        self._accesses += 1
+        self._bus.write32(offset, value)
+
+    def take_accesses(self) -> int:
+        """Return the number of accesses since the last call of this."""
+        count = self._accesses
+        self._accesses = 0
+        return count

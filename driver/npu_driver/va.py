@@ -1,0 +1,57 @@
+"""Device virtual addresses of one range: first fit, lowest address first, page granular, one unmapped guard page after each area.
+
+Knows numbers only; mapping is `mmu.py`. The guard page makes an overrun by one descriptor a translation fault instead of a write
+into the neighbouring buffer object.
+"""
+
+from __future__ import annotations
+
+import errno
+from bisect import bisect_left
+
+from npu_abi import C
+
+from npu_driver.error import KernelError
+
+GUARD_PAGES = 1  # chosen: the smallest that catches an overrun
+
+
+class VaRange:
+    """Addresses `base` to `end` (exclusive, both page aligned). Free areas are a sorted list of [start, end)."""
+
+    __slots__ = ("_areas", "_free", "base", "end")
+
+    def __init__(self, base: int, end: int) -> None:
+        self.base = base
+        self.end = end
+        self._free: list[tuple[int, int]] = [(base, end)]
+        self._areas: dict[int, int] = {}
+
+    def alloc(self, pages: int) -> int:
+        """Return the address of `pages` free pages. ENOSPC when no hole is large enough."""
+        size = (pages + GUARD_PAGES) * C.NPU_PAGE_SIZE
+        for i, (start, end) in enumerate(self._free):
+            if end - start >= size:
+                if end - start == size:
+                    del self._free[i]
+                else:
+                    self._free[i] = (start + size, end)
+                self._areas[start] = size
+                return start
+        raise KernelError(errno.ENOSPC, f"no {pages} free pages in device addresses {self.base:#x}..{self.end:#x}")
+
+    def free(self, va: int) -> None:
+        """Give back the area that `alloc` returned at `va`; neighbours merge."""
+        start, end = va, va + self._areas.pop(va)
+        i = bisect_left(self._free, (start, end))
+        if i < len(self._free) and self._free[i][0] == end:
+            end = self._free.pop(i)[1]
+        if i > 0 and self._free[i - 1][1] == start:
+            i -= 1
+            start = self._free.pop(i)[0]
+        self._free.insert(i, (start, end))
+
+    @property
+    def free_areas(self) -> list[tuple[int, int]]:
+        """The holes, lowest first, as (start, end)."""
+        return list(self._free)
