@@ -1,11 +1,103 @@
-"""Exceptions that every layer of the library shares. What a device or driver answers becomes `NpuError` in the runtime."""
+"""What can go wrong, as Python sees it: one exception class for results of enum npu_result, two for limits.
+
+errno and job status become a result here and nowhere else; `NpuError` carries what else is known.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
+from enum import IntEnum
 
-class Unsupported(Exception):
-    """The feature is outside what this stack does, by design; the message names it and where it was met."""
+from npu_abi import C, name_of
+from npu_abi import enum as abi_enum
+
+Result: type[IntEnum] = abi_enum("npu_result")
+
+_BY_ERRNO = {
+    errno.EINVAL: C.NPU_ERROR_INVALID_VALUE,
+    errno.ENOTTY: C.NPU_ERROR_NOT_SUPPORTED,
+    errno.EOPNOTSUPP: C.NPU_ERROR_UNIMPLEMENTED,
+    errno.ENOENT: C.NPU_ERROR_INVALID_HANDLE,
+    errno.EBADF: C.NPU_ERROR_STALE_HANDLE,
+    errno.EFAULT: C.NPU_ERROR_BAD_ADDRESS,
+    errno.EBUSY: C.NPU_ERROR_OUT_OF_RESOURCES,
+    errno.EMFILE: C.NPU_ERROR_OUT_OF_RESOURCES,
+    errno.EAGAIN: C.NPU_ERROR_OUT_OF_RESOURCES,
+    errno.ENOSPC: C.NPU_ERROR_OUT_OF_DEVICE_MEMORY,
+    errno.ENOMEM: C.NPU_ERROR_OUT_OF_DEVICE_MEMORY,
+    errno.EALREADY: C.NPU_ERROR_INVALID_VALUE,
+    errno.ETIMEDOUT: C.NPU_TIMEOUT,
+    errno.EDEADLK: C.NPU_ERROR_BARRIER_DEADLOCK,
+    errno.EBADFD: C.NPU_ERROR_DEVICE_LOST,
+    errno.ENODEV: C.NPU_ERROR_DEVICE_LOST,
+    errno.EIO: C.NPU_ERROR_DEVICE_LOST,
+}
+_BY_JOB_STATUS = {
+    C.NPU_JOB_PARSING_ERR: C.NPU_ERROR_INVALID_BLOB,
+    C.NPU_JOB_PROCESSING_ERR: C.NPU_ERROR_DMA_FAULT,
+    C.NPU_JOB_PREEMPTED: C.NPU_ERROR_PREEMPTED,
+    C.NPU_JOB_ABORTED: C.NPU_ERROR_ABORTED_BY_PRIOR_ERROR,
+    C.NPU_JOB_CTX_VIOLATION: C.NPU_ERROR_DEVICE_PAGE_FAULT,
+    C.NPU_JOB_DEADLOCK: C.NPU_ERROR_BARRIER_DEADLOCK,
+    C.NPU_JOB_BARRIER_UNDERFLOW: C.NPU_ERROR_BARRIER_UNDERFLOW,
+    C.NPU_JOB_SHAVE_FAULT: C.NPU_ERROR_KERNEL_FAULT,
+}
 
 
-class Unimplemented(Exception):
-    """The feature belongs here but does not exist yet; the message names it and where it was met."""
+class NpuError(Exception):
+    """A call or a job that failed.
+
+    `result` is of enum npu_result. `errno` is the driver's, 0 when it was not asked. Of a failed job: `job_id`, `job_status`
+    (enum npu_job_status), `error_detail`, `error_info` (struct npu_jsm_job_done) and `task`, the name of the task when it is known.
+    """
+
+    def __init__(
+        self,
+        result: int,
+        message: str,
+        *,
+        errno: int = 0,
+        job_id: int = 0,
+        job_status: int = 0,
+        error_detail: int = 0,
+        error_info: int = 0,
+        task: str | None = None,
+    ) -> None:
+        super().__init__(f"{name_of('npu_result', result)}: {message}")
+        self.result = result
+        self.message = message
+        self.errno = errno
+        self.job_id = job_id
+        self.job_status = job_status
+        self.error_detail = error_detail
+        self.error_info = error_info
+        self.task = task
+
+
+class Unsupported(NpuError):
+    """Something that this software does not do, by design; the message names it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(C.NPU_ERROR_NOT_SUPPORTED, message)
+
+
+class Unimplemented(NpuError):
+    """Something that this software does not do yet; the message names it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(C.NPU_ERROR_UNIMPLEMENTED, message)
+
+
+def raise_errno(code: int, what: str) -> None:
+    """Raise the NpuError of driver answer -`code` to call `what`."""
+    result = _BY_ERRNO.get(code, C.NPU_ERROR_INTERNAL)
+    name = errno.errorcode.get(code, str(code))
+    raise NpuError(result, f"{what}: {os.strerror(code)} ({name})", errno=code)
+
+
+def job_result(status: int) -> int:
+    """Return the enum npu_result of a finished job's enum npu_job_status."""
+    if status == C.NPU_JOB_SUCCESS:
+        return int(C.NPU_SUCCESS)
+    return _BY_JOB_STATUS.get(status, int(C.NPU_ERROR_INTERNAL))
