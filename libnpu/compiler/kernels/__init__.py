@@ -1,17 +1,18 @@
 """SHAVE kernels: generators of programs for the vector cores. Each returns a `Program`; none knows where its operands are.
 
-    program = elementwise(("hard_swish", ("in", 0)), (C.NPU_DT_F16,), C.NPU_DT_F16)
-    template = program.args([Operand(0, C.NPU_DT_F16, (8, 100), (256, 2)), Operand(1, C.NPU_DT_F16, (8, 100), (200, 2))])
-    block = template([src_address, dst_address])
-    cycles = cost_cycles(program, template, profile)
+program = elementwise(("hard_swish", ("in", 0)), (C.NPU_DT_F16,), C.NPU_DT_F16)
+template = program.args([Operand(0, C.NPU_DT_F16, (8, 100), (256, 2)), Operand(1, C.NPU_DT_F16, (8, 100), (200, 2))])
+block = template([src_address, dst_address])
+cycles = cost_cycles(program, template, profile)
 """
 
 from __future__ import annotations
 
+from npu_model.profile import Profile
+
 from libnpu.compiler.ir import Expr
 from libnpu.compiler.kernels.errors import Unimplemented, Unsupported
 from libnpu.compiler.kernels.program import ArgsTemplate, Operand, Program
-from npu_model.profile import Profile
 
 __all__ = [
     "ArgsTemplate",

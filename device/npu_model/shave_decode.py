@@ -1,0 +1,187 @@
+"""From the bytes of a program to the rows that `Machine.run` executes: fields resolved once, one handler per instruction.
+
+`ProgramCache` keeps translated programs by their content; a device or a compiler owns one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+
+from npu_model import shave_math as sm
+from npu_model import shave_scalar, shave_vector
+from npu_model.profile import Shave
+from npu_model.shave_machine import Machine, Row, ShaveResult
+from npu_model.shave_math import F32, S32
+from npu_model.shave_memory import Memory
+from npu_model.shave_opcodes import (
+    BF16,
+    F16,
+    FLAG_REVERSE,
+    FLAG_ROW,
+    FLAG_SCALAR,
+    I32,
+    INSN_BYTES,
+    INT_REGISTERS,
+    OPCODES,
+    Insn,
+    check,
+    decode,
+)
+from npu_model.shave_opcodes import F32 as TYPE_F32
+
+CACHE_PROGRAMS = 256
+
+
+def translate(text: bytes) -> list[Row]:
+    """Return the executable rows of a program. ShaveFault BAD_TEXT on a bad size; illegal instructions fault when reached."""
+    insns = decode(text)
+    return [_row(insn, index, len(insns)) for index, insn in enumerate(insns)]
+
+
+class ProgramCache:
+    """Translated programs by content, least recently used dropped."""
+
+    def __init__(self, capacity: int = CACHE_PROGRAMS) -> None:
+        self._capacity = capacity
+        self._programs: OrderedDict[bytes, list[Row]] = OrderedDict()
+
+    def rows(self, text: bytes) -> list[Row]:
+        """Return the rows of `text`."""
+        rows = self._programs.get(text)
+        if rows is None:
+            rows = self._programs[text] = translate(text)
+            if len(self._programs) > self._capacity:
+                self._programs.popitem(last=False)
+        else:
+            self._programs.move_to_end(text)
+        return rows
+
+    def run(self, text: bytes, args_va: int, memory: Memory, shave: Shave, compute: bool) -> ShaveResult:
+        """Run `text` to its halt with r1 = `args_va`; without `compute` only scalars run. ShaveFault ends it early."""
+        machine = Machine(args_va, memory, shave, compute)
+        machine.run(self.rows(text))
+        return machine.result()
+
+
+def _row(insn: Insn, index: int, count: int) -> Row:
+    reason = check(insn)
+    if reason is not None:
+        return shave_scalar.illegal, reason, True
+    name = OPCODES[insn.op].name
+    if name in shave_scalar.HANDLERS:
+        return shave_scalar.HANDLERS[name], _scalar_argument(name, insn, index, count), True
+    handler = shave_vector.HANDLERS.get(name)
+    if handler is not None:
+        return handler, _vector_argument(name, insn), name == "setvl"
+    if name == "vcvt":
+        return shave_vector.unary, _conversion(insn), False
+    if name in shave_vector.REDUCE_F32:
+        return shave_vector.reduction, _reduction(name, insn), False
+    if name in sm.UNARY_F32 or name in sm.UNARY_I32:
+        return shave_vector.unary, _unary(name, insn), False
+    return shave_vector.binary, _binary(name, insn), False
+
+
+def _scalar_argument(name: str, insn: Insn, index: int, count: int) -> Any:
+    to_int = name not in ("fli", "fmov", "itof", "fld", "fst", "st") and not name.startswith(("fa", "fs", "fm", "fd"))
+    d = INT_REGISTERS if to_int and insn.d == 0 else insn.d  # writes to r0 go nowhere
+    match name:
+        case "halt" | "nop":
+            return None
+        case "trap":
+            return insn.imm
+        case "jmp":
+            return _target(insn, index, count)
+        case "beq" | "bne" | "blt" | "bge":
+            return insn.a, insn.b, _target(insn, index, count)
+        case "li":
+            return d, (insn.imm2 << 32) | (insn.imm & 0xFFFFFFFF)
+        case "fli":
+            return d, np.array(insn.imm, np.int32).view(np.float32)[()]
+        case "mov" | "fmov" | "itof" | "ftoi":
+            return d, insn.a
+        case "addi" | "muli":
+            return d, insn.a, insn.imm
+        case "ld" | "st" | "fld" | "fst":
+            return d, insn.a, insn.imm, insn.type
+        case "ldm":
+            return insn.d, insn.a, insn.imm, insn.imm2
+        case "dmastart" | "dmawait" | "dpustart" | "dpuwait":
+            return name
+        case _:
+            return d, insn.a, insn.b
+
+
+def _target(insn: Insn, index: int, count: int) -> int:
+    target = index * INSN_BYTES + insn.imm
+    if target % INSN_BYTES or not 0 <= target // INSN_BYTES < count:
+        return shave_scalar.BAD_TARGET
+    return target // INSN_BYTES
+
+
+def _vector_argument(name: str, insn: Insn) -> Any:
+    match name:
+        case "setvl":
+            return insn.a, insn.b
+        case "vld" | "vst":
+            return insn.d, insn.a, insn.b, insn.c, insn.imm, insn.type, insn.flags
+        case "vgather" | "vscatter":
+            return insn.d, insn.a, insn.b, insn.c, insn.imm, insn.imm2, insn.type, insn.flags
+        case "vsplat":
+            return insn.d, insn.b, insn.type
+        case "viota":
+            return insn.d, insn.flags
+        case "vext":
+            d = INT_REGISTERS if insn.type == I32 and insn.d == 0 else insn.d
+            return d, insn.a, insn.b, insn.c, insn.type
+        case "vsel":
+            return insn.d, insn.a, insn.b, insn.c
+        case "vfma":
+            return insn.d, insn.a, insn.b, insn.c, insn.type
+        case _:
+            return insn.d, insn.a
+
+
+def _to_f32(x: Any) -> Any:
+    return x.astype(F32)
+
+
+def _conversion(insn: Insn) -> Any:
+    function, source = {
+        TYPE_F32: (_to_f32, S32),
+        I32: (sm.truncate, F32),
+        F16: (sm.round_f16, F32),
+        BF16: (sm.round_bf16, F32),
+    }[insn.type]
+    return insn.d, insn.a, function, source, TYPE_F32, False, False
+
+
+def _reduction(name: str, insn: Insn) -> Any:
+    axis = 0 if insn.flags & FLAG_ROW else 1
+    integer = insn.type == I32
+    function = (shave_vector.REDUCE_I32 if integer else shave_vector.REDUCE_F32)[name]
+    return insn.d, insn.a, axis, function, S32 if integer else F32, insn.type, insn.type == F16
+
+
+def _unary(name: str, insn: Insn) -> Any:
+    integer = insn.type == I32
+    function = (sm.UNARY_I32 if integer else sm.UNARY_F32)[name]
+    return insn.d, insn.a, function, S32 if integer else F32, insn.type, name in sm.SPECIAL, insn.type == F16
+
+
+def _binary(name: str, insn: Insn) -> Any:
+    integer = insn.type == I32
+    if name in sm.COMPARE:
+        function, round16 = shave_vector.compared(sm.COMPARE[name]), False
+    else:
+        function, round16 = (sm.BINARY_I32 if integer else sm.BINARY_F32)[name], insn.type == F16
+    form = shave_vector.VECTOR
+    if insn.flags & FLAG_SCALAR:
+        form = shave_vector.INT_SCALAR if integer else shave_vector.FLOAT_SCALAR
+    divides = integer and name in ("vdiv", "vmod")
+    dtype = S32 if integer else F32
+    reverse = bool(insn.flags & FLAG_REVERSE)
+    return insn.d, insn.a, insn.b, form, reverse, function, dtype, insn.type, name in sm.SPECIAL, round16, divides

@@ -1,0 +1,209 @@
+"""One SHAVE core as an explicit state record, and the loop that runs it.
+
+`Machine` holds registers, counters and the traffic log; instructions are rows (handler, argument, is_scalar) that
+`shave_decode.translate` makes from the program's bytes once. With `compute` off the scalars run, vector registers have shapes
+and no data, and cycles and traffic come out the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from npu_abi import C
+
+from npu_model.profile import Shave
+from npu_model.shave_faults import ShaveFault, ShaveFaultCode
+from npu_model.shave_memory import ADDRESS_LIMIT, Access, Array, Box, Memory
+from npu_model.shave_opcodes import BF16, F16, F32, FLOAT_REGISTERS, I32, INSN_BYTES, INT_REGISTERS, VECTOR_REGISTERS
+
+HALT = -1  # what a handler returns instead of the next instruction's number
+MAX_INSNS = 1 << 23  # second watchdog: instructions may cost no cycles
+
+Handler = Callable[["Machine", Any], int | None]
+Row = tuple[Handler, Any, bool]
+Shape = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ShaveResult:
+    """What one invocation did. Boxes are (address, width, ((count, stride), ...)), in program order, adjacent runs merged."""
+
+    cycles: int
+    insns: int
+    read_boxes: tuple[Box, ...]
+    write_boxes: tuple[Box, ...]
+    read_bytes: int
+    write_bytes: int
+
+    @property
+    def reads(self) -> list[tuple[int, int]]:
+        """(address, size) ranges that bound what was read."""
+        return [_bounds(box) for box in self.read_boxes]
+
+    @property
+    def writes(self) -> list[tuple[int, int]]:
+        """(address, size) ranges that bound what was written."""
+        return [_bounds(box) for box in self.write_boxes]
+
+
+def _bounds(box: Box) -> tuple[int, int]:
+    address, width, dims = box
+    return address, width + sum((count - 1) * stride for count, stride in dims)
+
+
+class Traffic:
+    """The boxes that a program touched. Runs of one instruction that continue each other are merged."""
+
+    __slots__ = ("_last", "boxes", "total_bytes")
+
+    def __init__(self) -> None:
+        self.boxes: list[Box] = []
+        self.total_bytes = 0
+        self._last: dict[int, int] = {}
+
+    def add(self, pc: int, tile: Access) -> None:
+        """Record `tile`, touched by the instruction at `pc`."""
+        base, _, width, dims, _ = tile
+        if dims:
+            self.total_bytes += width * tile.runs
+            self.boxes.append((base, width, dims))
+            return
+        self.total_bytes += width
+        index = self._last.get(pc)
+        if index is not None:
+            first, length, _ = self.boxes[index]
+            if first + length == base:
+                self.boxes[index] = (first, length + width, ())
+                return
+            if first <= base and base + width <= first + length:
+                return
+        self._last[pc] = len(self.boxes)
+        self.boxes.append((base, width, ()))
+
+
+class Machine:
+    """Registers, counters and memory of one core. `r[32]` takes writes to r0."""
+
+    __slots__ = (
+        "cols",
+        "compute",
+        "cycles",
+        "f",
+        "insns",
+        "issue",
+        "lanes",
+        "load_bytes",
+        "max_cycles",
+        "memory",
+        "pc",
+        "r",
+        "reads",
+        "rows",
+        "scalar_cycles",
+        "shapes",
+        "special",
+        "store_bytes",
+        "strided",
+        "v",
+        "writes",
+    )
+
+    def __init__(self, args_va: int, memory: Memory, shave: Shave, compute: bool) -> None:
+        self.memory = memory
+        self.compute = compute
+        self.r: list[int] = [0] * (INT_REGISTERS + 1)
+        self.r[1] = args_va
+        self.f: list[Any] = [np.float32(0.0)] * FLOAT_REGISTERS
+        self.v: list[Array | None] = [None] * VECTOR_REGISTERS
+        self.shapes: list[Shape | None] = [None] * VECTOR_REGISTERS
+        self.rows = 1
+        self.cols = 1
+        self.pc = 0
+        self.insns = 0
+        self.cycles = shave.startup_cycles
+        self.reads = Traffic()
+        self.writes = Traffic()
+        self.max_cycles = shave.max_cycles
+        self.issue = shave.issue_cycles
+        self.scalar_cycles = shave.scalar_cycles
+        self.special = shave.special_cycles
+        self.load_bytes = shave.load_bytes_per_cycle
+        self.store_bytes = shave.store_bytes_per_cycle
+        self.strided = shave.strided_elements_per_cycle
+        lanes = shave.lanes
+        self.lanes = {F32: lanes["f32"], F16: lanes["f16"], BF16: lanes["f32"], I32: lanes["i32"]}
+
+    def fault(self, code: ShaveFaultCode, detail: str = "") -> ShaveFault:
+        """Return the fault of the current instruction, for the caller to raise."""
+        return ShaveFault(code, self.pc * INSN_BYTES, detail)
+
+    def shape(self, register: int) -> Shape:
+        """Return the shape of a vector register; UNDEFINED_REGISTER when it was never written."""
+        shape = self.shapes[register]
+        if shape is None:
+            raise self.fault(ShaveFaultCode.UNDEFINED_REGISTER, f"v{register}")
+        return shape
+
+    def touch(self, tile: Access, write: bool) -> None:
+        """Check the addresses of `tile`, add its bytes to the log and its cycles to the clock."""
+        base, span, width, dims, strided = tile
+        if base < 0 or base + span > ADDRESS_LIMIT:
+            raise self.fault(ShaveFaultCode.ADDRESS, f"{base:#x} + {span}")
+        if write:
+            self.writes.add(self.pc, tile)
+            rate = self.store_bytes
+        else:
+            self.reads.add(self.pc, tile)
+            rate = self.load_bytes
+        if not dims:
+            self.cycles += self.issue - (-width // rate)
+        elif strided:
+            self.cycles += self.issue - (-tile.runs // self.strided)
+        else:
+            self.cycles += self.issue + tile.runs * -(-width // rate)
+
+    def run(self, rows: list[Row]) -> None:
+        """Run until HALT. ShaveFault, or whatever the memory raises, ends the program."""
+        count = len(rows)
+        limit = self.max_cycles
+        scalar_cycles = self.scalar_cycles
+        pc = self.pc
+        insns = self.insns
+        with np.errstate(all="ignore"):
+            while True:
+                self.pc = pc
+                if not 0 <= pc < count:
+                    raise self.fault(ShaveFaultCode.BAD_PC)
+                handler, argument, is_scalar = rows[pc]
+                insns += 1
+                if is_scalar:
+                    self.cycles += scalar_cycles
+                target = handler(self, argument)
+                if target is None:
+                    pc += 1
+                    continue
+                self.insns = insns
+                if target == HALT:
+                    return
+                if self.cycles > limit or insns > MAX_INSNS:
+                    raise self.fault(ShaveFaultCode.WATCHDOG, f"{self.cycles} cycles, {insns} instructions")
+                pc = target
+
+    def result(self) -> ShaveResult:
+        """Return the counters and traffic so far."""
+        return ShaveResult(
+            self.cycles,
+            self.insns,
+            tuple(self.reads.boxes),
+            tuple(self.writes.boxes),
+            self.reads.total_bytes,
+            self.writes.total_bytes,
+        )
+
+
+def in_cmx(address: int) -> bool:
+    """Return whether `address` lies in the CMX window."""
+    return int(C.NPU_CMX_BASE) <= address < int(C.NPU_CMX_END)

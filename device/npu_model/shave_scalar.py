@@ -1,0 +1,306 @@
+"""Scalar instructions of the SHAVE core: control flow, 64-bit integers, fp32, loads and stores. One function per instruction."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from npu_model import shave_math as sm
+from npu_model.shave_faults import ShaveFaultCode, ShaveUnimplemented, ShaveUnsupported
+from npu_model.shave_machine import HALT, Handler, Machine, in_cmx
+from npu_model.shave_memory import STORAGE, Access, load, store
+from npu_model.shave_opcodes import BOOL, TYPE_BYTES
+
+_SIGN = 1 << 63
+_MASK = (1 << 64) - 1
+BAD_TARGET = -2  # a branch target outside the program or between instructions
+
+
+def wrap64(value: int) -> int:
+    """Return `value` modulo 2^64 as a signed integer."""
+    return value if -_SIGN <= value < _SIGN else ((value + _SIGN) & _MASK) - _SIGN
+
+
+def halt(m: Machine, arg: Any) -> int | None:
+    """End the program."""
+    return HALT
+
+
+def nop(m: Machine, arg: Any) -> int | None:
+    """Do nothing."""
+    return None
+
+
+def trap(m: Machine, arg: Any) -> int | None:
+    """Fault on purpose."""
+    raise m.fault(ShaveFaultCode.TRAP, str(arg))
+
+
+def illegal(m: Machine, arg: Any) -> int | None:
+    """Fault: `arg` says what is wrong with the instruction."""
+    raise m.fault(ShaveFaultCode.ILLEGAL_INSTRUCTION, arg)
+
+
+def unimplemented(m: Machine, arg: Any) -> int | None:
+    """Refuse an instruction of another engine."""
+    raise ShaveUnimplemented(f"SHAVE instruction {arg}")
+
+
+def _taken(m: Machine, target: int) -> int:
+    if target == BAD_TARGET:
+        raise m.fault(ShaveFaultCode.BAD_PC, "branch to an address that is no instruction")
+    return target
+
+
+def jmp(m: Machine, arg: int) -> int | None:
+    """Go to the target."""
+    return _taken(m, arg)
+
+
+def beq(m: Machine, arg: tuple[int, int, int]) -> int | None:
+    """Branch when equal."""
+    a, b, target = arg
+    return _taken(m, target) if m.r[a] == m.r[b] else None
+
+
+def bne(m: Machine, arg: tuple[int, int, int]) -> int | None:
+    """Branch when not equal."""
+    a, b, target = arg
+    return _taken(m, target) if m.r[a] != m.r[b] else None
+
+
+def blt(m: Machine, arg: tuple[int, int, int]) -> int | None:
+    """Branch when less, signed."""
+    a, b, target = arg
+    return _taken(m, target) if m.r[a] < m.r[b] else None
+
+
+def bge(m: Machine, arg: tuple[int, int, int]) -> int | None:
+    """Branch when greater or equal, signed."""
+    a, b, target = arg
+    return _taken(m, target) if m.r[a] >= m.r[b] else None
+
+
+def li(m: Machine, arg: tuple[int, int]) -> int | None:
+    """Load a 64-bit immediate."""
+    d, value = arg
+    m.r[d] = value
+    return None
+
+
+def addi(m: Machine, arg: tuple[int, int, int]) -> int | None:
+    """Add an immediate."""
+    d, a, value = arg
+    m.r[d] = wrap64(m.r[a] + value)
+    return None
+
+
+def muli(m: Machine, arg: tuple[int, int, int]) -> int | None:
+    """Multiply by an immediate."""
+    d, a, value = arg
+    m.r[d] = wrap64(m.r[a] * value)
+    return None
+
+
+def add(m: Machine, arg: tuple[int, int, int]) -> int | None:
+    """Add."""
+    d, a, b = arg
+    m.r[d] = wrap64(m.r[a] + m.r[b])
+    return None
+
+
+def mul(m: Machine, arg: tuple[int, int, int]) -> int | None:
+    """Multiply, low 64 bits."""
+    d, a, b = arg
+    m.r[d] = wrap64(m.r[a] * m.r[b])
+    return None
+
+
+def _quotient(m: Machine, a: int, b: int) -> int:
+    """Return a / b towards zero."""
+    if b == 0:
+        raise m.fault(ShaveFaultCode.DIVIDE_BY_ZERO)
+    quotient = abs(a) // abs(b)
+    return wrap64(quotient if (a < 0) == (b < 0) else -quotient)
+
+
+def div(m: Machine, arg: tuple[int, int, int]) -> int | None:
+    """Divide towards zero."""
+    d, a, b = arg
+    m.r[d] = _quotient(m, m.r[a], m.r[b])
+    return None
+
+
+def rem(m: Machine, arg: tuple[int, int, int]) -> int | None:
+    """Remainder with the sign of the dividend."""
+    d, a, b = arg
+    m.r[d] = wrap64(m.r[a] - _quotient(m, m.r[a], m.r[b]) * m.r[b])
+    return None
+
+
+def _integer(function: Callable[[int, int], int]) -> Handler:
+    def handler(m: Machine, arg: tuple[int, int, int]) -> int | None:
+        d, a, b = arg
+        m.r[d] = wrap64(function(m.r[a], m.r[b]))
+        return None
+
+    return handler
+
+
+def _float(function: Callable[[Any, Any], Any]) -> Handler:
+    def handler(m: Machine, arg: tuple[int, int, int]) -> int | None:
+        d, a, b = arg
+        m.f[d] = function(m.f[a], m.f[b])
+        return None
+
+    return handler
+
+
+def _address(m: Machine, register: int, offset: int, size: int, write: bool) -> int:
+    """Return a checked address and log the access."""
+    address = m.r[register] + offset
+    before = m.cycles
+    m.touch(Access(address, size, size, (), False), write)
+    m.cycles = before  # a scalar access costs scalar_cycles only
+    if not m.compute and not write and in_cmx(address):
+        raise ShaveUnsupported("a scalar load of CMX data cannot be followed without computing values")
+    return address
+
+
+def ld(m: Machine, arg: tuple[int, int, int, int]) -> int | None:
+    """Load an integer, sign- or zero-extended by its type."""
+    d, a, offset, type_ = arg
+    size = TYPE_BYTES[type_]
+    raw = m.memory.view(_address(m, a, offset, size, False), size, False).tobytes()
+    value = int.from_bytes(raw, "little", signed=STORAGE[type_].kind == "i")
+    m.r[d] = int(value != 0) if type_ == BOOL else value
+    return None
+
+
+def ldm(m: Machine, arg: tuple[int, int, int, int]) -> int | None:
+    """Load consecutive 64-bit words into consecutive registers; costs one scalar instruction per word."""
+    d, a, offset, count = arg
+    address = _address(m, a, offset, 8 * count, False)
+    words = struct.unpack(f"<{count}q", m.memory.view(address, 8 * count, False).tobytes())
+    m.r[d : d + count] = words
+    m.r[0] = 0
+    m.cycles += m.scalar_cycles * (count - 1)
+    return None
+
+
+def st(m: Machine, arg: tuple[int, int, int, int]) -> int | None:
+    """Store the low bytes of an integer (bool: 0 or 1)."""
+    d, a, offset, type_ = arg
+    size = TYPE_BYTES[type_]
+    address = _address(m, a, offset, size, True)
+    if m.compute:
+        value = int(m.r[d] != 0) if type_ == BOOL else m.r[d] & ((1 << 8 * size) - 1)
+        m.memory.view(address, size, True)[:] = np.frombuffer(value.to_bytes(size, "little"), np.uint8)
+    return None
+
+
+def fld(m: Machine, arg: tuple[int, int, int, int]) -> int | None:
+    """Load a float as fp32."""
+    d, a, offset, type_ = arg
+    size = TYPE_BYTES[type_]
+    raw = m.memory.view(_address(m, a, offset, size, False), size, False).tobytes()
+    m.f[d] = load(np.frombuffer(raw, STORAGE[type_]), type_, False)[0]
+    return None
+
+
+def fst(m: Machine, arg: tuple[int, int, int, int]) -> int | None:
+    """Store an fp32 as a float type, nearest even."""
+    d, a, offset, type_ = arg
+    size = TYPE_BYTES[type_]
+    address = _address(m, a, offset, size, True)
+    if m.compute:
+        out = np.empty(1, STORAGE[type_])
+        store(np.array([m.f[d]], np.float32), out, type_)
+        m.memory.view(address, size, True)[:] = out.view(np.uint8)
+    return None
+
+
+def fli(m: Machine, arg: tuple[int, Any]) -> int | None:
+    """Load an fp32 immediate."""
+    d, value = arg
+    m.f[d] = value
+    return None
+
+
+def fmov(m: Machine, arg: tuple[int, int]) -> int | None:
+    """Copy an fp32 register."""
+    m.f[arg[0]] = m.f[arg[1]]
+    return None
+
+
+def mov(m: Machine, arg: tuple[int, int]) -> int | None:
+    """Copy an integer register."""
+    m.r[arg[0]] = m.r[arg[1]]
+    return None
+
+
+def itof(m: Machine, arg: tuple[int, int]) -> int | None:
+    """Convert a 64-bit integer to fp32, nearest even."""
+    m.f[arg[0]] = np.int64(m.r[arg[1]]).astype(np.float32)
+    return None
+
+
+def ftoi(m: Machine, arg: tuple[int, int]) -> int | None:
+    """Convert fp32 to a 64-bit integer: towards zero, NaN is 0, saturating."""
+    value = float(m.f[arg[1]])
+    if value != value:
+        result = 0
+    elif value in (float("inf"), float("-inf")):
+        result = _SIGN - 1 if value > 0 else -_SIGN
+    else:
+        result = max(-_SIGN, min(_SIGN - 1, int(value)))
+    m.r[arg[0]] = result
+    return None
+
+
+HANDLERS: dict[str, Handler] = {
+    "halt": halt,
+    "nop": nop,
+    "trap": trap,
+    "jmp": jmp,
+    "beq": beq,
+    "bne": bne,
+    "blt": blt,
+    "bge": bge,
+    "li": li,
+    "mov": mov,
+    "addi": addi,
+    "muli": muli,
+    "add": add,
+    "sub": _integer(lambda a, b: a - b),
+    "mul": mul,
+    "div": div,
+    "rem": rem,
+    "min": _integer(min),
+    "max": _integer(max),
+    "and": _integer(lambda a, b: a & b),
+    "or": _integer(lambda a, b: a | b),
+    "xor": _integer(lambda a, b: a ^ b),
+    "shl": _integer(lambda a, b: a << (b & 63)),
+    "shr": _integer(lambda a, b: a >> (b & 63)),
+    "ld": ld,
+    "st": st,
+    "ldm": ldm,
+    "fli": fli,
+    "fmov": fmov,
+    "fadd": _float(lambda a, b: a + b),
+    "fsub": _float(lambda a, b: a - b),
+    "fmul": _float(lambda a, b: a * b),
+    "fdiv": _float(sm.divide_f32),
+    "fmin": _float(np.minimum),
+    "fmax": _float(np.maximum),
+    "itof": itof,
+    "ftoi": ftoi,
+    "fld": fld,
+    "fst": fst,
+}
+for _name in ("dmastart", "dmawait", "dpustart", "dpuwait"):
+    HANDLERS[_name] = unimplemented
