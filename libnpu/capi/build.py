@@ -1,0 +1,257 @@
+"""Build libnpu.so for the Python that runs this, once, into a cache.
+
+    npu.h ──header.py──► embed.c, results.c, paths.h (generated) + start.c, errors.c, door.c ──gcc──► CACHE/KEY/libnpu.so
+
+KEY is a digest over the interpreter and everything that the library is made from. A build happens in a folder of its own, which then gets its final
+name in one step: builds may run at the same time, and nobody sees half a library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from npu_abi import INCLUDE_DIR
+
+from libnpu.capi.header import Function, functions, header_text, results
+
+SOURCES = Path(__file__).parent
+C_FILES = ("start.c", "errors.c", "door.c")
+# The functions of npu.h that errors.c has: they work without Python.
+NATIVE = (
+    "npu_get_last_error",
+    "npu_peek_last_error",
+    "npu_get_error_name",
+    "npu_get_error_string",
+    "npu_get_last_error_detail",
+    "npu_get_version",
+)
+# Packages whose folders the library adds to sys.path when the process brought a Python that lacks them.
+PACKAGES = (
+    "libnpu",
+    "npu_abi",
+    "npu_driver",
+    "npu_firmware",
+    "npu_device",
+    "npu_model",
+    "cffi",
+    "_cffi_backend",
+    "numpy",
+    "msgspec",
+    "elftools",
+)
+
+
+class BuildError(Exception):
+    """The library cannot be built; the message names what is missing and the package that brings it."""
+
+
+def source_digest() -> str:
+    """Return the digest over the header and the sources that the library is made from (hexadecimal)."""
+    digest = hashlib.sha256(header_text().encode())
+    for name in (*C_FILES, "library.h", "header.py", "build.py"):
+        digest.update((SOURCES / name).read_bytes())
+    return digest.hexdigest()
+
+
+def cache_folder() -> Path:
+    """Return the folder of all built libraries: `$XDG_CACHE_HOME/libnpu`, else `~/.cache/libnpu`."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "libnpu"
+
+
+def library_folder() -> Path:
+    """Return the folder that has libnpu.so for this interpreter and these sources; build it when it is not there.
+
+    Raises BuildError.
+    """
+    import _cffi_backend
+
+    facts = (
+        sys.executable,
+        sys.prefix,
+        sys.base_prefix,
+        sys.version,
+        _cffi_backend.__version__,
+        source_digest(),
+        __file__,
+    )
+    folder = cache_folder() / hashlib.sha256("\0".join(facts).encode()).hexdigest()[:24]
+    if not (folder / "libnpu.so").exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix="build-") as scratch:
+            work = Path(scratch) / "library"
+            work.mkdir()
+            compile_library(work)
+            with contextlib.suppress(OSError):  # someone else was faster, with the same bytes
+                work.rename(folder)
+    return folder
+
+
+def compile_library(folder: Path) -> None:
+    """Write generated sources and libnpu.so into `folder`. Raises BuildError."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        raise BuildError("no C compiler: install gcc (apt-get install gcc)")
+    include = sysconfig.get_path("include")
+    if not Path(include, "Python.h").exists():
+        raise BuildError(f"no Python.h in {include}: install Python's headers (apt-get install python3-dev)")
+    generate(folder)
+    command = [
+        compiler,
+        "-std=gnu11",
+        "-O2",
+        "-g",
+        "-fPIC",
+        "-shared",
+        "-fvisibility=hidden",
+        "-pthread",
+        "-Wall",
+        "-Wno-unused",
+    ]
+    command += [f"-I{path}" for path in (folder, SOURCES, INCLUDE_DIR, include)]
+    command += [str(folder / "embed.c"), str(folder / "results.c"), *(str(SOURCES / name) for name in C_FILES)]
+    command += ["-o", str(folder / "libnpu.so"), "-Wl,-soname,libnpu.so", "-Wl,-z,nodelete", "-Wl,--disable-new-dtags"]
+    problem = ""
+    for library in python_libraries():
+        if library.suffix == ".a":
+            system = f"{sysconfig.get_config_var('LIBS') or ''} {sysconfig.get_config_var('SYSLIBS') or ''}".split()
+            link = ["-Wl,--whole-archive", str(library), "-Wl,--no-whole-archive", *system]
+        else:
+            link = [str(library), f"-Wl,-rpath,{library.parent}"]
+        run = subprocess.run([*command, *link, "-ldl"], capture_output=True, text=True, check=False)
+        if run.returncode == 0:
+            return
+        problem = run.stderr
+    if not problem:
+        raise BuildError(
+            "no libpython as a shared or position-independent library: install it (apt-get install libpython3-dev)"
+        )
+    raise BuildError(f"gcc failed:\n{problem.rstrip()}")
+
+
+def python_libraries() -> list[Path]:
+    """Return what can be linked as libpython, best first: the shared library, then archives."""
+    var: Callable[[str], Any] = sysconfig.get_config_var
+    names = [var("INSTSONAME"), var("LDLIBRARY")] if var("Py_ENABLE_SHARED") else []
+    names += [f"libpython{var('LDVERSION')}-pic.a", var("LIBRARY")]
+    libdir = var("LIBDIR") or ""
+    folders = [libdir, os.path.join(libdir, var("MULTIARCH") or ""), var("LIBPL") or ""]
+    found = [Path(folder, name) for name in names if name for folder in folders if folder]
+    return [path for path in found if path.exists()]
+
+
+def generate(folder: Path) -> None:
+    """Write embed.c, results.c and paths.h into `folder`."""
+    from cffi import FFI
+
+    text = header_text()
+    wrapped = [function for function in functions(text) if function.name not in NATIVE]
+    builder = FFI()
+    builder.embedding_api("")
+    builder.cdef(
+        "typedef int32_t npu_result_t;\n"
+        + "".join(f'extern "Python" {_python_declaration(function)};\n' for function in wrapped)
+        + 'extern "Python" void py_exit(void);\n'
+        + "void npu_report_for_duty(void);\n"
+        + "void npu_set_error(const char *message, uint64_t enqueue_site, uint64_t job_id);\n"
+        + "uint64_t npu_call_site(void);\n"
+        + "int npu_copy_from_user(void *destination, uintptr_t source, size_t size);\n"
+        + "int npu_copy_to_user(uintptr_t destination, const void *source, size_t size);\n"
+    )
+    builder.embedding_init_code(
+        f"from _libnpu import ffi, lib\nfrom libnpu.capi.entry import start\nstart(ffi, lib, {source_digest()!r})\n"
+    )
+    builder.set_source("_libnpu", _embed_source(wrapped))
+    with contextlib.redirect_stdout(io.StringIO()):  # cffi reports to stdout, which is npu-config's answer
+        builder.emit_c_code(str(folder / "embed.c"))
+    (folder / "results.c").write_text(_results_source(text), encoding="utf-8")
+    (folder / "paths.h").write_text(_paths_source(), encoding="utf-8")
+
+
+def _python_declaration(function: Function) -> str:
+    parameters = ", ".join(f"{'uintptr_t' if p.is_pointer else _plain(p.ctype)} {p.name}" for p in function.parameters)
+    return f"npu_result_t py_{function.name}({parameters or 'void'})"
+
+
+def _plain(ctype: str) -> str:
+    return "int32_t" if ctype in ("npu_memcpy_kind_t", "npu_result_t") else ctype
+
+
+def _embed_source(wrapped: list[Function]) -> str:
+    parts = [
+        '#include "library.h"\n',
+        "static int on_duty;\n",
+        "static void npu_report_for_duty(void) { on_duty = 1; }\n",
+        "static void py_exit(void);\n",
+        "static int cffi_start_python(void);\n",
+        "int npu_embed_start(void) { return cffi_start_python() < 0 || !on_duty ? -1 : 0; }\n",
+        "void npu_embed_exit(void) { py_exit(); }\n",
+    ]
+    for function in wrapped:
+        assert function.result == "npu_result_t", f"{function.name}: only functions with a result can be in Python"
+        arguments = ", ".join(
+            f"({'uintptr_t' if p.is_pointer else _plain(p.ctype)}){p.name}" for p in function.parameters
+        )
+        parameters = ", ".join(f"{p.ctype} {p.name}" for p in function.parameters)
+        parts.append(f"""
+static {_python_declaration(function)};
+npu_result_t {function.name}({parameters or "void"})
+{{
+    npu_result_t result = npu_enter("{function.name}", __builtin_return_address(0), {int(function.name == "npu_init")});
+    if (result == NPU_SUCCESS)
+        result = py_{function.name}({arguments});
+    return npu_leave(result);
+}}
+""")
+    return "".join(parts)
+
+
+def _results_source(text: str) -> str:
+    rows = "".join(f"    {{{r.name}, {json.dumps(r.name)}, {json.dumps(r.text)}}},\n" for r in results(text))
+    return (
+        '#include "library.h"\n'
+        f"const struct npu_result_text npu_result_texts[] = {{\n{rows}}};\n"
+        "const size_t npu_result_text_count = sizeof npu_result_texts / sizeof npu_result_texts[0];\n"
+    )
+
+
+def _paths_source() -> str:
+    shared = [path for path in python_libraries() if path.suffix != ".a"]
+    folders = sorted({str(Path(origin).parent) for origin in map(_origin, PACKAGES)})
+    code = f"import sys\nsys.path += [p for p in {folders!r} if p not in sys.path]\nimport _cffi_backend\n"
+    values = {
+        "NPU_PYTHON": sys.executable,
+        "NPU_STDLIB": str(Path(sysconfig.get_path("stdlib"), "os.py")),
+        "NPU_LIBPYTHON": str(shared[0]) if shared else "",
+        "NPU_PACKAGE": str(SOURCES / "entry.py"),
+        "NPU_PATH_CODE": code,
+    }
+    return "".join(f"#define {name} {_c_string(value)}\n" for name, value in values.items())
+
+
+def _origin(package: str) -> str:
+    """Return the folder of a package, or the file of a module."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.origin:
+        raise BuildError(f"the Python package {package} is not installed in {sys.prefix}")
+    return str(Path(spec.origin).parent) if spec.submodule_search_locations else spec.origin
+
+
+def _c_string(text: str) -> str:
+    """Return `text` as a C string literal (octal escapes end by themselves, hexadecimal ones do not)."""
+    return (
+        '"' + "".join(chr(b) if 32 <= b < 127 and b not in b'"\\?' else f"\\{b:03o}" for b in os.fsencode(text)) + '"'
+    )

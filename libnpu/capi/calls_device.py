@@ -1,0 +1,85 @@
+"""npu.h: initialisation, devices, virtual time. Arguments are as C passed them, pointers as integers."""
+
+from __future__ import annotations
+
+import npu_abi
+from npu_model.profile import load_profile
+
+from libnpu.capi.door import require
+from libnpu.capi.library import Library
+from libnpu.capi.refusal import Refusal
+
+MAX_DELAY_NS = 10**15
+
+
+def npu_init(library: Library, flags: int) -> None:
+    """Count one more user of the library."""
+    if flags:
+        raise Refusal("NPU_ERROR_INVALID_VALUE", f"flags is {flags:#x}, and none is defined")
+    library.open()
+
+
+def npu_shutdown(library: Library) -> None:
+    """Count one user less; the last one ends everything."""
+    if library.users == 1:
+        library.close()
+    else:
+        library.users -= 1
+
+
+def npu_get_device_count(library: Library, count: int) -> None:
+    """Write how many devices there are."""
+    require(count, "count")
+    library.door.write_integer(count, len(library.profiles), 4)
+
+
+def npu_set_device(library: Library, device: int) -> None:
+    """Make a device the thread's current one."""
+    library.select(device)
+
+
+def npu_get_device(library: Library, device: int) -> None:
+    """Write the thread's current device."""
+    require(device, "device")
+    library.door.write_integer(device, library.current, 4)
+
+
+def npu_get_device_properties(library: Library, properties: int, device: int) -> None:
+    """Write what a device is."""
+    found = library.door.read_struct("npu_device_properties", properties, "properties")
+    library.check_index(device)
+    profile = load_profile(library.profiles[device])
+    found.tile_count = profile.tiles
+    found.shaves_per_tile = profile.shaves_per_tile
+    found.dma_port_count = profile.dma_ports
+    found.barrier_count = profile.barriers_per_tile * profile.tiles
+    found.cmx_bytes_per_tile = profile.cmx.workspace_bytes
+    found.ddr_bytes = profile.ddr.capacity_bytes
+    found.clock_hz = profile.dpu.clock_hz
+    found.profile = profile.name.encode()[:63]
+    library.door.write(properties, npu_abi.pack(found))
+
+
+def npu_synchronize_device(library: Library) -> None:
+    """Wait for every stream of the current device; the first error comes out after all have been waited for."""
+    first: Exception | None = None
+    for entry in library.device().streams:
+        try:
+            entry.synchronize(None)
+        except Exception as error:
+            first = first or error
+    if first is not None:
+        raise first
+
+
+def npu_get_time_ps(library: Library, time_ps: int) -> None:
+    """Write the host's position on the current device's clock."""
+    require(time_ps, "time_ps")
+    library.door.write_integer(time_ps, library.device().device.now_ps, 8)
+
+
+def npu_host_delay(library: Library, duration_ns: int) -> None:
+    """Move the host's position."""
+    if duration_ns > MAX_DELAY_NS:
+        raise Refusal("NPU_ERROR_INVALID_VALUE", f"duration_ns is {duration_ns}, above 10^15")
+    library.device().device.host_delay(duration_ns)

@@ -1,0 +1,76 @@
+"""`npu-config`: how to compile and link a C program with libnpu.
+
+    gcc prog.c $(npu-config --cflags --libs)
+
+The library is built on the first use of `--libs`, `--libdir` or `--selftest`. One line on standard output; an error is one line on standard
+error and exit status 1.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shlex
+import sys
+
+from npu_abi import INCLUDE_DIR, C
+
+from libnpu.capi.build import BuildError, library_folder
+
+USAGE = """usage: npu-config [--cflags] [--libs] [--includedir] [--libdir] [--version] [--selftest] [--help]
+
+  --cflags      compiler flags: where npu.h is
+  --libs        linker flags: libnpu.so, and where the program finds it at run time
+  --includedir  the folder of npu.h
+  --libdir      the folder of libnpu.so
+  --version     the version of npu.h
+  --selftest    start the library in this process, and say what is wrong when it does not
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print what `arguments` (default: the command line) ask for. Returns the exit status."""
+    options = sys.argv[1:] if arguments is None else arguments
+    if not options or "--help" in options:
+        print(USAGE, end="", file=sys.stdout if options else sys.stderr)
+        return 0 if options else 2
+    try:
+        words = [word for option in options for word in _answer(option)]
+    except (BuildError, OSError) as error:
+        print(f"npu-config: {error}", file=sys.stderr)
+        return 1
+    print(" ".join(words))
+    return 0
+
+
+def _answer(option: str) -> list[str]:
+    if option == "--version":
+        return [f"{C.NPU_VERSION_MAJOR}.{C.NPU_VERSION_MINOR}"]
+    if option == "--includedir":
+        return [str(INCLUDE_DIR)]
+    if option == "--cflags":
+        return [shlex.quote(f"-I{INCLUDE_DIR}")]
+    if option == "--libdir":
+        return [str(library_folder())]
+    if option == "--libs":
+        folder = library_folder()
+        return [shlex.quote(f"-L{folder}"), "-lnpu", shlex.quote(f"-Wl,-rpath,{folder}")]
+    if option == "--selftest":
+        return [selftest()]
+    raise BuildError(f"unknown option {option}; npu-config --help lists them")
+
+
+def selftest() -> str:
+    """Load the library into this process, start and end it; return "ok". Raises BuildError, with the library's reason."""
+    import libnpu.capi.entry  # noqa: F401  (its import errors are worth more than the library's fixed text)
+
+    library = ctypes.CDLL(str(library_folder() / "libnpu.so"))
+    library.npu_get_error_string.restype = ctypes.c_char_p
+    result = library.npu_init(0)
+    if result != 0:
+        raise BuildError(f"npu_init: {library.npu_get_error_string(result).decode()}")
+    library.npu_shutdown()
+    return "ok"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

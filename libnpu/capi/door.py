@@ -1,0 +1,73 @@
+"""The program's memory, as this side reaches it: always through door.c, so a bad address is an error and not a crash."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import npu_abi
+
+from libnpu.capi.refusal import Refusal
+
+MAX_STRING_BYTES = 4096
+PAGE_BYTES = 4096
+
+
+class Door:
+    """Reads and writes host memory by address. `lib`: the functions of door.c. Every method raises BAD_ADDRESS."""
+
+    def __init__(self, ffi: Any, lib: Any) -> None:
+        self._ffi = ffi
+        self._lib = lib
+
+    def read_into(self, target: memoryview, address: int) -> None:
+        """Fill `target` (writable, contiguous) with what is at `address`."""
+        if target.nbytes and self._lib.npu_copy_from_user(self._ffi.from_buffer(target), address, target.nbytes) < 0:
+            raise self._bad(address, target.nbytes, "read")
+
+    def read(self, address: int, size: int) -> bytearray:
+        """Return `size` bytes at `address`."""
+        data = bytearray(size)
+        self.read_into(memoryview(data), address)
+        return data
+
+    def write(self, address: int, data: bytes | bytearray | memoryview) -> None:
+        """Put `data` at `address`."""
+        source = self._ffi.from_buffer(data)
+        if len(source) and self._lib.npu_copy_to_user(address, source, len(source)) < 0:
+            raise self._bad(address, len(source), "write")
+
+    def read_string(self, address: int, what: str) -> bytes:
+        """Return the NUL-terminated string at `address`, without the NUL. Raises INVALID_VALUE when it has no end."""
+        found = bytearray()
+        while len(found) < MAX_STRING_BYTES:
+            here = address + len(found)
+            piece = self.read(
+                here, PAGE_BYTES - here % PAGE_BYTES
+            )  # up to the page's end: the next one may not be there
+            end = piece.find(0)
+            if end >= 0:
+                return bytes(found + piece[:end])
+            found += piece
+        raise Refusal("NPU_ERROR_INVALID_VALUE", f"{what} has no NUL in its first {MAX_STRING_BYTES} bytes")
+
+    def read_struct(self, struct: str, address: int, what: str) -> Any:
+        """Return a copy of the `struct STRUCT` that the program passes as `what`. Raises INVALID_SIZE when its field `size` is wrong."""
+        require(address, what)
+        found = npu_abi.view(struct, self.read(address, npu_abi.sizeof(struct)))
+        if found.size != npu_abi.sizeof(struct):
+            raise Refusal("NPU_ERROR_INVALID_SIZE", f"{what}->size is {found.size}, not {npu_abi.sizeof(struct)}")
+        return found
+
+    def write_integer(self, address: int, value: int, size: int) -> None:
+        """Put an unsigned integer of `size` bytes at `address`."""
+        self.write(address, value.to_bytes(size, "little"))
+
+    @staticmethod
+    def _bad(address: int, size: int, verb: str) -> Refusal:
+        return Refusal("NPU_ERROR_BAD_ADDRESS", f"cannot {verb} {size} bytes of host memory at {address:#x}")
+
+
+def require(address: int, what: str) -> None:
+    """Raise NULL_POINTER when `address` is 0."""
+    if not address:
+        raise Refusal("NPU_ERROR_NULL_POINTER", f"{what} is NULL")

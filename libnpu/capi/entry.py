@@ -1,0 +1,89 @@
+"""Where C enters Python: connects each function of npu.h to the Python function of its name, and turns exceptions into results.
+
+Called once, by the start code inside libnpu.so.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from npu_abi import C
+
+from libnpu.capi import calls_device, calls_kernel, calls_memory, calls_stream
+from libnpu.capi.build import NATIVE, source_digest
+from libnpu.capi.door import Door
+from libnpu.capi.header import functions, header_text
+from libnpu.capi.library import Library
+from libnpu.capi.refusal import Refusal
+from libnpu.capi.reports import result_of
+
+MODULES: tuple[ModuleType, ...] = (calls_device, calls_memory, calls_stream, calls_kernel)
+
+
+def start(ffi: Any, lib: Any, digest: str) -> None:
+    """Connect the functions of npu.h and report for duty. `digest`: of the sources that libnpu.so was made from.
+
+    Raises RuntimeError when libnpu.so is older or newer than this package.
+    """
+    if digest != source_digest():
+        raise RuntimeError("libnpu.so was made from other sources than this package: run npu-config again")
+    library = Library(Door(ffi, lib), lib.npu_call_site)
+    for function in functions(header_text()):
+        if function.name not in NATIVE:
+            call = _guard(library, lib, _implementation(function.name))
+            ffi.def_extern(name=f"py_{function.name}", error=int(C.NPU_ERROR_INTERNAL))(call)
+    ffi.def_extern(name="py_exit")(_exit(library))
+    lib.npu_report_for_duty()
+
+
+def _implementation(name: str) -> Callable[..., int | None]:
+    for module in MODULES:
+        if name in vars(module):
+            found: Callable[..., int | None] = getattr(module, name)
+            return found
+    raise NotImplementedError(f"npu.h declares {name}, and nothing implements it")
+
+
+def _guard(library: Library, lib: Any, function: Callable[..., int | None]) -> Callable[..., int]:
+    """Return `function` as C calls it: one call at a time, initialised, with a result instead of exceptions.
+
+    An exception that is neither a refusal nor the runtime's is a defect: cffi prints it and the call returns NPU_ERROR_INTERNAL.
+    """
+    starts = function.__name__ == "npu_init"
+
+    def call(*arguments: int) -> int:
+        with library.lock:
+            try:
+                if not library.users and not starts:
+                    raise Refusal(
+                        "NPU_ERROR_NOT_INITIALIZED",
+                        "npu_init has not been called, or npu_shutdown has ended the library",
+                    )
+                return function(library, *arguments) or 0
+            except Exception as error:
+                report = result_of(error)
+                if report is None:
+                    lib.npu_set_error(b"a defect of the library; its traceback is on standard error", 0, 0)
+                    raise
+                message = report.message.encode("utf-8", "replace")
+                lib.npu_set_error(message, library.enqueue_site(report.job), report.job_id)
+                return report.result
+
+    return call
+
+
+def _exit(library: Library) -> Callable[[], None]:
+    def leave() -> None:
+        if library.lock.acquire(timeout=1):  # a thread that is still inside keeps what it has
+            try:
+                library.close()
+            finally:
+                library.lock.release()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+
+    return leave

@@ -1,0 +1,72 @@
+"""What npu.h declares, read from its text: its functions, and its results with their sentences.
+
+The library is generated from this, so that no name, type or text of the header is written a second time.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from npu_abi import INCLUDE_DIR
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a function."""
+
+    ctype: str  # as in the header, "const void *"
+    name: str
+
+    @property
+    def is_pointer(self) -> bool:
+        """Whether it is an address or a handle: Python gets it as an integer."""
+        return "*" in self.ctype or self.ctype in HANDLES
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One function of npu.h."""
+
+    result: str
+    name: str
+    parameters: tuple[Parameter, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One enumerator of enum npu_result."""
+
+    name: str
+    text: str
+
+
+def header_text() -> str:
+    """Return the text of npu.h."""
+    return (INCLUDE_DIR / "npu.h").read_text(encoding="utf-8")
+
+
+HANDLES = ("npu_stream_t", "npu_blob_t", "npu_kernel_t")  # pointers to structures that nobody defines
+
+
+def functions(text: str) -> list[Function]:
+    """Return the functions that header `text` marks NPU_API, in its order."""
+    text = re.sub(r"/\*.*?\*/", " ", text, flags=re.S)
+    found = []
+    for result, name, parameters in re.findall(r"^NPU_API\s+([\w ]+?[\s*]+)(\w+)\(([^)]*)\);", text, flags=re.M):
+        items = [_parameter(item) for item in parameters.split(",") if item.strip() != "void"]
+        found.append(Function(result.strip(), name, tuple(items)))
+    return found
+
+
+def _parameter(declaration: str) -> Parameter:
+    match = re.fullmatch(r"\s*(.*?[\s*])(\w+)\s*", declaration)
+    assert match, f"npu.h: cannot read the parameter {declaration!r}"
+    return Parameter(match[1].strip(), match[2])
+
+
+def results(text: str) -> list[Result]:
+    """Return the enumerators of enum npu_result with the comments behind them, in the order of header `text`."""
+    body = re.search(r"typedef enum npu_result \{(.*?)\} npu_result_t;", text, flags=re.S)
+    assert body, "npu.h: no enum npu_result"
+    return [Result(*pair) for pair in re.findall(r"(NPU_\w+) = -?\d+,?\s*/\* (.*?) \*/", body[1])]

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * library.h - what the C parts of libnpu.so share. Not installed, nothing here is exported.
+ *
+ *   start.c    starts Python once and keeps it working in any environment
+ *   errors.c   the last error of each thread, and the functions of npu.h that need no Python
+ *   door.c     the only code that touches memory of the program that uses the library
+ *   embed.c    (generated) one wrapper for each other function of npu.h, and cffi's embedding
+ */
+#ifndef NPU_LIBRARY_H
+#define NPU_LIBRARY_H
+#include "npu.h"
+
+#define NPU_HIDDEN __attribute__((visibility("hidden")))
+
+/* Generated from the comments of enum npu_result. */
+struct npu_result_text { npu_result_t result; const char *name; const char *text; };
+extern NPU_HIDDEN const struct npu_result_text npu_result_texts[];
+extern NPU_HIDDEN const size_t npu_result_text_count;
+
+/* Open a call: note who called and refuse it when the library cannot serve it. `starts`: the call may start Python. */
+NPU_HIDDEN npu_result_t npu_enter(const char *function, void *call_site, int starts);
+/* Close a call: keep an error as the thread's last one. Returns `result`. */
+NPU_HIDDEN npu_result_t npu_leave(npu_result_t result);
+/* From Python, inside a call: say more about the error that the call will return. `message` is cut to fit. */
+NPU_HIDDEN void npu_set_error(const char *message, uint64_t enqueue_site, uint64_t job_id);
+/* From Python, inside a call: the code address behind the call. */
+NPU_HIDDEN uint64_t npu_call_site(void);
+
+/* Copy between this library and the program's memory. 0, or -1 when a byte of it cannot be read or written. */
+NPU_HIDDEN int npu_copy_from_user(void *destination, uintptr_t source, size_t size);
+NPU_HIDDEN int npu_copy_to_user(uintptr_t destination, const void *source, size_t size);
+
+/* Start Python and the library's Python part, once. Returns NULL when they run, else why not (static text). */
+NPU_HIDDEN const char *npu_start(void);
+/* Whether npu_start has succeeded. */
+NPU_HIDDEN int npu_running(void);
+/* Whether this is a child made by fork from the process that started Python. */
+NPU_HIDDEN int npu_forked(void);
+/* In embed.c: run cffi's start code, then say whether the Python part reported for duty; and end of the process. */
+NPU_HIDDEN int npu_embed_start(void);
+NPU_HIDDEN void npu_embed_exit(void);
+#endif

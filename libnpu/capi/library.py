@@ -1,0 +1,150 @@
+"""Everything that the C API remembers: one `Library` per process, made when C starts it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from libnpu.capi.allocations import Allocations
+from libnpu.capi.door import Door
+from libnpu.capi.handles import HandleTable, Kind
+from libnpu.capi.refusal import Refusal
+
+DEFAULT_PROFILE = "npu-37xx"
+
+
+@dataclass(slots=True, eq=False)
+class StreamEntry:
+    """A stream as C sees it. `sites`: who enqueued each of its jobs that may still fail."""
+
+    device: OpenDevice
+    stream: Any  # libnpu.runtime.Stream
+    sites: dict[Any, int] = field(default_factory=dict)  # job -> code address
+
+    def synchronize(self, timeout_ns: int | None) -> bool:
+        """Wait for the stream's work (None: for ever). False when some is left. Raises the first error of it that was not yet raised."""
+        raise NotImplementedError
+
+
+@dataclass(slots=True, eq=False)
+class BlobEntry:
+    """A loaded blob and its kernel's handle, once somebody asked for it."""
+
+    device: OpenDevice
+    blob: Any  # libnpu.runtime.Blob
+    kernel: int = 0
+    jobs: list[Any] = field(default_factory=list)  # launches that may not have finished
+
+    @property
+    def tensors(self) -> list[Any]:
+        """The kernel's arguments: inputs, then outputs."""
+        return [*self.blob.inputs, *self.blob.outputs]
+
+
+@dataclass(slots=True, eq=False)
+class OpenDevice:
+    """A device that was used: it runs."""
+
+    index: int
+    device: Any  # libnpu.runtime.Device
+    default_stream: StreamEntry | None = None
+    streams: list[StreamEntry] = field(default_factory=list)
+
+
+class Library:
+    """The state behind npu.h. `lock` is held in every call; `call_site()` is the code address behind the current one."""
+
+    def __init__(self, door: Door, call_site: Callable[[], int]) -> None:
+        self.door = door
+        self.call_site = call_site
+        self.lock = threading.RLock()
+        self.users = 0
+        self.profiles: list[str] = []
+        self.handles = HandleTable()
+        self.allocations = Allocations()
+        self._devices: dict[int, OpenDevice] = {}
+        self._thread = threading.local()
+
+    def open(self) -> None:
+        """Count one more user; the first one reads NPU_PROFILE. Raises INVALID_VALUE when it names no profile."""
+        if self.users == 0:
+            from npu_model.profile import ProfileError, load_profile
+
+            names = [name.strip() for name in os.environ.get("NPU_PROFILE", DEFAULT_PROFILE).split(",")]
+            try:
+                for name in names:
+                    load_profile(name)
+            except (ProfileError, OSError) as error:
+                raise Refusal("NPU_ERROR_INVALID_VALUE", f"NPU_PROFILE: {error}") from None
+            self.profiles = names
+        self.users += 1
+
+    def close(self) -> None:
+        """End everything: streams, blobs and memory go, every handle becomes stale."""
+        devices, self._devices = self._devices, {}
+        self.users = 0
+        self.handles.clear()
+        self.allocations.clear()
+        for entry in devices.values():
+            entry.device.close()
+
+    @property
+    def current(self) -> int:
+        """The calling thread's current device."""
+        index: int = getattr(self._thread, "device", 0)
+        return index if index < len(self.profiles) else 0
+
+    def select(self, index: int) -> None:
+        """Make device `index` the calling thread's current one, and boot it. Raises INVALID_VALUE."""
+        self.check_index(index)
+        self.device(index)
+        self._thread.device = index
+
+    def check_index(self, index: int) -> None:
+        """Raise INVALID_VALUE when there is no device `index`."""
+        if index >= len(self.profiles):
+            raise Refusal("NPU_ERROR_INVALID_VALUE", f"device {index} does not exist: there are {len(self.profiles)}")
+
+    def device(self, index: int | None = None) -> OpenDevice:
+        """Return device `index` (default: the current one), booted."""
+        number = self.current if index is None else index
+        if number not in self._devices:
+            import libnpu
+
+            self._devices[number] = OpenDevice(number, libnpu.open(self.profiles[number]))
+        return self._devices[number]
+
+    def stream(self, handle: int) -> StreamEntry:
+        """Return the stream behind `handle`, the current device's default stream for 0. Raises INVALID_HANDLE, STALE_HANDLE."""
+        if handle:
+            found = self.handles.get(Kind.STREAM, handle)
+            assert isinstance(found, StreamEntry)
+            return found
+        entry = self.device()
+        if entry.default_stream is None:
+            entry.default_stream = self.add_stream(entry)
+        return entry.default_stream
+
+    def add_stream(self, entry: OpenDevice) -> StreamEntry:
+        """Create a stream on a device."""
+        created = StreamEntry(entry, entry.device.create_stream())
+        entry.streams.append(created)
+        return created
+
+    def drop_stream(self, entry: StreamEntry) -> None:
+        """Destroy a stream that has no handle any more."""
+        entry.device.streams.remove(entry)
+        entry.stream.close()
+
+    def enqueue_site(self, job: Any) -> int:
+        """Return the code address behind the call that enqueued `job`; 0 when it is unknown."""
+        if job is None:
+            return 0
+        for entry in self._devices.values():
+            for stream in entry.streams:
+                if job in stream.sites:
+                    return stream.sites[job]
+        return 0

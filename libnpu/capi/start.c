@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * start.c - start Python inside the program that uses the library, the same way in every environment.
+ *
+ *   1. Refuse a process that runs another Python version, or an installation that is gone.
+ *   2. Unless the process runs Python already, start it: isolated from the environment (PATH, PYTHONHOME, PYTHONPATH and locale have no
+ *      say), with the interpreter that npu-config ran under as its program name, without signal handlers.
+ *   3. Release the GIL, add the package folders to sys.path where they are missing, and run cffi's start code.
+ */
+#define PY_SSIZE_T_CLEAN
+#define _GNU_SOURCE
+#include <Python.h>
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "library.h"
+#include "paths.h" /* generated: NPU_PYTHON, NPU_STDLIB, NPU_LIBPYTHON, NPU_PACKAGE, NPU_PATH_CODE */
+
+#define STRING_OF(x) #x
+#define STRING(x) STRING_OF(x)
+#define PYTHON_SERIES STRING(PY_MAJOR_VERSION) "." STRING(PY_MINOR_VERSION) "."
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static atomic_int running;
+static atomic_int forked;
+static const char *failure; /* the first start's verdict holds for the life of the process */
+
+static void in_child(void)
+{
+    atomic_store(&forked, 1);
+}
+
+static void at_exit(void)
+{
+    if (!npu_forked() && Py_IsInitialized())
+        npu_embed_exit();
+}
+
+static const char *start_python(void)
+{
+    PyPreConfig before;
+    PyConfig config;
+    PyStatus status;
+
+    /* Python prints pages to stderr when it finds no standard library, so look first. */
+    if (access(NPU_PYTHON, X_OK) < 0 || access(NPU_STDLIB, R_OK) < 0)
+        return "the Python installation that libnpu.so was built for is gone: run npu-config again";
+    /* The standard library's extension modules expect Python's symbols in the global scope, also when this library is a plug-in. */
+    if (NPU_LIBPYTHON[0])
+        dlopen(NPU_LIBPYTHON, RTLD_NOW | RTLD_GLOBAL);
+    PyPreConfig_InitIsolatedConfig(&before);
+    before.utf8_mode = 1;
+    status = Py_PreInitialize(&before);
+    if (PyStatus_Exception(status))
+        return "Python does not start";
+    PyConfig_InitIsolatedConfig(&config); /* no environment, no signal handlers, no stdio settings, no user site */
+    config.pathconfig_warnings = 0;
+    status = PyConfig_SetBytesString(&config, &config.program_name, NPU_PYTHON);
+    if (!PyStatus_Exception(status))
+        status = Py_InitializeFromConfig(&config);
+    PyConfig_Clear(&config);
+    if (PyStatus_Exception(status))
+        return "Python does not start";
+    PyEval_SaveThread();
+    return NULL;
+}
+
+static const char *find_packages(void)
+{
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *names = PyDict_New();
+    PyObject *done = NULL;
+
+    if (names && PyDict_SetItemString(names, "__builtins__", PyEval_GetBuiltins()) == 0)
+        done = PyRun_String(NPU_PATH_CODE, Py_file_input, names, names);
+    PyErr_Clear();
+    Py_XDECREF(names);
+    Py_XDECREF(done);
+    PyGILState_Release(state);
+    return done ? NULL : "cffi is not installed in this Python environment";
+}
+
+static const char *start(void)
+{
+    const char *reason;
+
+    if (strncmp(Py_GetVersion(), PYTHON_SERIES, strlen(PYTHON_SERIES)) != 0)
+        return "this process runs another Python version than libnpu.so was built for (" PYTHON_SERIES "x)";
+    if (access(NPU_PACKAGE, R_OK) < 0)
+        return "the libnpu package that libnpu.so was built from is gone: run npu-config again";
+    if (!Py_IsInitialized() && (reason = start_python()) != NULL)
+        return reason;
+    if ((reason = find_packages()) != NULL)
+        return reason;
+    if (npu_embed_start() < 0)
+        return "the library's Python part does not start: npu-config --selftest says why";
+    pthread_atfork(NULL, NULL, in_child);
+    atexit(at_exit);
+    return NULL;
+}
+
+const char *npu_start(void)
+{
+    static int tried;
+
+    if (atomic_load(&running))
+        return NULL;
+    pthread_mutex_lock(&lock);
+    if (!tried) {
+        failure = start();
+        tried = 1;
+        atomic_store(&running, failure == NULL);
+    }
+    pthread_mutex_unlock(&lock);
+    return failure;
+}
+
+int npu_running(void)
+{
+    return atomic_load(&running);
+}
+
+int npu_forked(void)
+{
+    return atomic_load(&forked);
+}
