@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from npu_device.engine import Channel
+    from npu_device.slot import JobSlot
 
 INVALID = 1 << 20  # producers of a barrier that is not loaded: never ready
 
@@ -23,7 +24,7 @@ class Barrier:
         "physical_id",
         "producers",
         "relative_id",
-        "slot_index",
+        "slot",
         "underflow",
         "virtual_id",
         "waiters",
@@ -31,6 +32,8 @@ class Barrier:
 
     def __init__(self, physical_id: int) -> None:
         self.physical_id = physical_id
+        self.relative_id = 0  # in the window of `slot`
+        self.slot: JobSlot | None = None  # the job that owns it
         self.clear()
 
     def clear(self) -> None:
@@ -38,9 +41,6 @@ class Barrier:
         self.producers = INVALID
         self.consumers = 0
         self.virtual_id = 0  # of the loaded barrier, for traces and reports
-        self.relative_id = 0  # in the window of the job that owns it
-        self.slot_index = -1
-        self.job_id = 0
         self.underflow = False
         self.waiters: list[Channel] = []
 

@@ -6,7 +6,7 @@ Events are explicit records (time_ps, priority, sequence, unit, action, argument
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any, Protocol
 
 PS_PER_SECOND = 10**12
@@ -52,6 +52,11 @@ class Clock:
     def next_event_ps(self) -> int | None:
         """Return the time of the next event, or None when nothing will ever happen by itself."""
         return self.heap[0][0] if self.heap else None
+
+    def cancel(self, unit: Unit, arg: Any) -> None:
+        """Drop the events of `unit` with argument `arg`. Slow: for aborts."""
+        self.heap[:] = [event for event in self.heap if event[3] is not unit or event[5] is not arg]
+        heapify(self.heap)
 
     def clear(self) -> None:
         """Drop every scheduled event."""

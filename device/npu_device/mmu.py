@@ -56,6 +56,7 @@ class Mmu:
     def __init__(self, dram: Dram, raise_event: Callable[[], None]) -> None:
         self._dram = dram
         self._raise_event = raise_event
+        self.misses = 0  # walks, ever
         self.reset()
 
     def reset(self) -> None:
@@ -63,7 +64,6 @@ class Mmu:
         self.enabled = False
         self.context_table_pa = 0
         self.events: deque[MmuEvent] = deque()
-        self.misses = 0
         self._tlb: dict[int, _Tlb] = {}
 
     def invalidate(self, ssid: int | None = None) -> None:

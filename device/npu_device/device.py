@@ -1,0 +1,123 @@
+"""The device: registers, DRAM and interrupt line on the outside, a clock that the driver advances.
+
+Nothing happens between calls: `run_until` executes every event up to a time, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from npu_abi import C
+from npu_model.profile import Profile, load_profile
+
+from npu_device.bus import Bus
+from npu_device.clock import ClockDomain
+from npu_device.dma import DmaPort
+from npu_device.dpu import DpuEngine
+from npu_device.dram import Dram
+from npu_device.engine import Engine
+from npu_device.fabric import Fabric
+from npu_device.management_core import ManagementCore
+from npu_device.schedule import Schedule
+from npu_device.shave import ShaveEngine
+
+
+class Device:
+    """One NPU of a hardware profile (or its name). `numerics` is "exact" or "fast"; `compute=False` models time only."""
+
+    def __init__(
+        self, profile: Profile | str, *, compute: bool = True, numerics: str = "exact", trace: bool = False
+    ) -> None:
+        self.profile = load_profile(profile) if isinstance(profile, str) else profile
+        if numerics not in ("exact", "fast"):
+            raise ValueError(f"numerics {numerics!r}: 'exact' or 'fast'")
+        self.fabric = fabric = Fabric(self.profile, compute, numerics, trace)
+        dma, dpu = ClockDomain(self.profile.dma.clock_hz), ClockDomain(self.profile.dpu.clock_hz)
+        shave = ClockDomain(self.profile.shave.clock_hz)
+        self.ports: list[Engine] = [DmaPort(fabric, port, dma) for port in range(self.profile.dma_ports)]
+        self.dpus: list[Engine] = [DpuEngine(fabric, tile, dpu) for tile in range(self.profile.tiles)]
+        self.shaves: list[list[Engine]] = [
+            [ShaveEngine(fabric, tile, core, shave) for core in range(self.profile.shaves_per_tile)]
+            for tile in range(self.profile.tiles)
+        ]
+        fabric.engines = [*self.ports, *self.dpus, *(engine for row in self.shaves for engine in row)]
+        self.core = fabric.core = ManagementCore(fabric, self.ports, self.dpus, self.shaves)
+        fabric.interrupts.on_edge = self._count_interrupt
+        self.bus = Bus(self)
+        self._clock = fabric.clock
+
+    @property
+    def dram(self) -> Dram:
+        """The physical memory."""
+        return self.fabric.dram
+
+    @property
+    def now_ps(self) -> int:
+        """The device's time."""
+        return self._clock.now_ps
+
+    @property
+    def idle(self) -> bool:
+        """Whether no engine and no step of the core is in progress."""
+        return self.core.idle and all(engine.task is None for engine in self.fabric.engines)
+
+    def run_until(self, time_ps: int) -> None:
+        """Run all events with time <= `time_ps` and move to it; an earlier time changes nothing."""
+        self._clock.run_until(time_ps)
+
+    def next_event_ps(self) -> int | None:
+        """Return the time of the next event, or None: then only the host can make something happen."""
+        return self._clock.next_event_ps()
+
+    def connect_irq(self, handler: Callable[[], None]) -> None:
+        """Call `handler` on each rising edge of the interrupt line, at device time `now_ps`."""
+        self.fabric.interrupts.handler = handler
+
+    def set_schedule(self, kind: int, seed: int = 0) -> None:
+        """Choose task durations: enum npu_schedule. Applies to tasks that start from now on."""
+        if kind not in (C.NPU_SCHEDULE_TIMED, C.NPU_SCHEDULE_SEED):
+            raise ValueError(f"schedule {kind}")
+        self.fabric.schedule = Schedule(kind, seed)
+
+    def counters(self) -> list[int]:
+        """Return all counters by enum npu_pmu."""
+        return self.fabric.pmu.values()
+
+    def drain_trace(self) -> bytes:
+        """Return and drop the recorded struct npu_trace_record[]; empty without `trace`."""
+        return b"" if self.fabric.trace is None else self.fabric.trace.drain()
+
+    def reset(self) -> None:
+        """IP_RESET: stop the core, empty engines, FIFOs, barriers and CMX. DRAM and the clock go on."""
+        fabric = self.fabric
+        fabric.clock.clear()
+        for slot in fabric.slots:
+            slot.channels.clear()
+        fabric.slots.clear()
+        for engine in fabric.engines:
+            engine.reset()
+        for barrier in fabric.barriers:
+            barrier.clear()
+            barrier.slot = None
+        fabric.ddr.clear()
+        for tile in range(self.profile.tiles):
+            fabric.cmx.poison(tile)
+        fabric.mmu.reset()
+        fabric.interrupts.reset()
+        self.core.reset()
+        self.bus.reset()
+        fabric.pmu.reset()
+
+    def tile_busy(self, tile: int) -> int:
+        """Return the TILE register: DPU busy 0, SHAVE busy 15:8."""
+        shaves = sum(int(engine.task is not None) << core for core, engine in enumerate(self.shaves[tile]))
+        return int(self.dpus[tile].task is not None) | shaves << 8
+
+    def tile_tasks_done(self, tile: int) -> int:
+        """Return the tasks that a tile's units completed since reset."""
+        return self.dpus[tile].tasks_done + sum(engine.tasks_done for engine in self.shaves[tile])
+
+    def _count_interrupt(self) -> None:
+        self.fabric.pmu.raw[C.NPU_PMU_IRQS] += 1
+        if self.fabric.trace is not None:
+            self.fabric.trace.add(C.NPU_TRACE_IRQ, C.NPU_ENGINE_CORE, 0, 0, 0, self.fabric.interrupts.status)

@@ -1,0 +1,161 @@
+"""DMA ports: strided copies between DDR and CMX. Time is the port's cycles plus latency, or more when DDR is shared.
+
+1. Start: the source is gathered; an on-chip destination is poisoned.
+2. After the latency the data phase enters the DDR channel (only when a side is DDR).
+3. End: the destination is scattered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from npu_abi import C
+from npu_model import cycles as cost
+from npu_model import footprint
+
+from npu_device import dma_copy
+from npu_device.barriers import Barrier
+from npu_device.clock import PRIORITY_ENGINE, ClockDomain
+from npu_device.cmx import in_window
+from npu_device.ddr import Flow, demand_of
+from npu_device.dram import POISON
+from npu_device.engine import END, Channel, Engine, Task
+
+if TYPE_CHECKING:
+    from npu_device.fabric import Fabric
+    from npu_device.slot import JobSlot
+
+JOIN = 1  # action of an event: the latency is over
+READ_DDR, WRITE_DDR = int(C.NPU_PMU_DMA_DDR_READ), int(C.NPU_PMU_DMA_DDR_WRITE)
+READ_CMX, WRITE_CMX = int(C.NPU_PMU_DMA_CMX_READ), int(C.NPU_PMU_DMA_CMX_WRITE)
+
+
+class DmaTask(Task):
+    """A descriptor with its cost. `ddr_bytes` counts both sides."""
+
+    __slots__ = ("ddr_bytes", "flow", "read_counter", "record", "write_counter")
+
+    record: Any
+    read_counter: int
+    write_counter: int
+    ddr_bytes: int
+    flow: Flow | None
+
+
+class DmaPort(Engine):
+    """One port."""
+
+    busy_counter = int(C.NPU_PMU_DMA_BUSY)
+
+    def __init__(self, fabric: Fabric, unit: int, domain: ClockDomain) -> None:
+        super().__init__(fabric, int(C.NPU_ENGINE_DMA), unit, domain)
+        profile = fabric.profile
+        self._latency_ps = round(profile.ddr.latency_ns * 1000)
+        self._cmx_latency_cycles = profile.cmx.latency_cycles
+        # One flow at a time can be as fast as all ports together when the memory is faster than they are.
+        self._memory_limits = (
+            profile.dma_ports * profile.dma.bytes_per_cycle * 2 * domain.hz > profile.ddr.bytes_per_second
+        )
+
+    def begin(self, task: Task, cycles: int) -> None:
+        """Schedule the end: directly when DDR cannot be the limit, through the DDR channel otherwise."""
+        assert isinstance(task, DmaTask)
+        clock, domain = self.fabric.clock, self.domain
+        if not task.ddr_bytes:
+            clock.at(domain.after(clock.now_ps, cycles + self._cmx_latency_cycles), PRIORITY_ENGINE, self, END, task)
+            return
+        joined = domain.after(clock.now_ps + self._latency_ps, 0)
+        if not self._memory_limits:
+            clock.at(domain.after(joined, cycles), PRIORITY_ENGINE, self, END, task)
+            return
+        duration = domain.after(joined, cycles) - joined
+        task.flow = Flow(self, END, task, demand_of(task.ddr_bytes, duration), duration)
+        if joined == clock.now_ps:
+            self.fabric.ddr.join(task.flow)
+        else:
+            clock.at(joined, PRIORITY_ENGINE, self, JOIN, task)
+
+    def fire(self, action: int, arg: Any) -> None:
+        """Enter the data phase, or end the running task."""
+        if action == JOIN:
+            self.fabric.ddr.join(arg.flow)
+        elif arg.__class__ is tuple:
+            flow, token = arg
+            if token == flow.token:
+                self.fabric.ddr.leave(flow)
+                flow.arg.flow = None
+                self.finish(flow.arg)
+        else:
+            self.finish(arg)
+
+    def cancel(self, task: Task) -> None:
+        """Void the end event and leave the DDR channel."""
+        assert isinstance(task, DmaTask)
+        super().cancel(task)
+        if task.flow is not None:
+            self.fabric.ddr.leave(task.flow)
+            task.flow.token += 1
+
+    def execute(self, task: Task) -> None:
+        """Gather the source; poison an on-chip destination."""
+        assert isinstance(task, DmaTask)
+        record, space = task.record, task.slot.space
+        reads, writes = footprint.dma_footprint(record)
+        self.claim(task, reads, writes)
+        task.results = dma_copy.gather(space.view, record)
+        destination = writes[0]
+        space.view(destination.addr, destination.end - destination.addr, True)  # faults now, not at the end
+        if in_window(destination.addr):
+            dma_copy.scatter(space.view, record, np.full(len(task.results), POISON, dtype=np.uint8))
+
+    def publish(self, task: Task) -> None:
+        """Scatter what was read at the start."""
+        assert isinstance(task, DmaTask)
+        if task.tainted:
+            task.results.fill(POISON)
+        dma_copy.scatter(task.slot.space.view, task.record, task.results)
+
+    def count(self, task: Task) -> None:
+        """Count bytes by side."""
+        assert isinstance(task, DmaTask)
+        raw = self.fabric.pmu.raw
+        raw[task.read_counter] += task.amount
+        raw[task.write_counter] += task.amount
+
+
+def dma_tasks(
+    slot: JobSlot,
+    channel: Channel,
+    list_id: int,
+    records: np.ndarray[Any, np.dtype[np.void]],
+    waits: list[tuple[Barrier, ...]],
+    posts: list[tuple[Barrier, ...]],
+    start_after: list[int],
+) -> list[Task]:
+    """Decode records of npu_dma_task in bulk; durations come from npu_model.cycles."""
+    profile = slot.fabric.profile
+    moved = cost.dma_bytes(records)
+    ddr_read, ddr_write = cost.dma_ddr_bytes(records)
+    columns = zip(
+        records["task_id"].tolist(),
+        cost.dma_cycles(profile, records).tolist(),
+        moved.tolist(),
+        waits,
+        posts,
+        start_after,
+        ddr_read.tolist(),
+        ddr_write.tolist(),
+        strict=True,
+    )
+    tasks: list[Task] = []
+    compute = slot.fabric.compute
+    for index, (task_id, cycles, amount, wait, post, after, read, write) in enumerate(columns):
+        task = DmaTask(channel, list_id, index, task_id, cycles, amount, wait, post, after)
+        task.read_counter = READ_DDR if read else READ_CMX
+        task.write_counter = WRITE_DDR if write else WRITE_CMX
+        task.ddr_bytes = read + write
+        task.flow = None
+        task.record = records[index] if compute else None
+        tasks.append(task)
+    return tasks

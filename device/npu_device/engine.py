@@ -1,0 +1,281 @@
+"""Engines: units that run one task at a time from FIFOs, behind barriers. DMA ports, DPUs and SHAVEs are subclasses.
+
+A job has its own FIFO (`Channel`) in front of each engine that it uses, so that a job never waits behind another job's
+barrier. The life of a task:
+
+1. The management core pushes it into the channel, which has `room`.
+2. At the head of the channel it waits until every barrier that it names is ready.
+3. When the engine is free it starts: it takes one consumer of each, reads operands, poisons its on-chip destination.
+4. After its cycles it ends: publishes results, gives one producer to each barrier that it posts.
+
+With `compute` a task that runs while another task of its job writes what it reads or writes is tainted: it publishes poison.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from npu_abi import C
+from npu_model import footprint
+
+from npu_device.barriers import INVALID, Barrier
+from npu_device.clock import PRIORITY_ENGINE, ClockDomain
+from npu_device.faults import MemoryFault
+
+if TYPE_CHECKING:
+    from npu_device.fabric import Fabric
+    from npu_device.slot import JobSlot
+
+END = 0  # action of an event: the task ends
+PMU_TASKS = int(C.NPU_PMU_TASKS)
+PMU_BARRIER_WAIT = int(C.NPU_PMU_BARRIER_WAIT)
+START_RECORD = int(C.NPU_TRACE_START)
+END_RECORD = int(C.NPU_TRACE_END)
+READY_RECORD = int(C.NPU_TRACE_BARRIER_READY)
+
+Footprints = tuple[list[footprint.Box], list[footprint.Box]]
+
+
+class Task:
+    """One descriptor, decoded. Subclasses of the engines add what they need."""
+
+    __slots__ = (
+        "amount", "channel", "cycles", "footprints", "index", "list_id", "posts", "results", "slot", "start_after",
+        "start_cycle", "tainted", "task_id", "waits",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        channel: Channel,
+        list_id: int,
+        index: int,
+        task_id: int,
+        cycles: int,
+        amount: int,
+        waits: tuple[Barrier, ...],
+        posts: tuple[Barrier, ...],
+        start_after: int,
+    ) -> None:
+        self.channel = channel
+        self.slot = channel.slot
+        self.list_id = list_id  # list and index name the task in error reports
+        self.index = index
+        self.task_id = task_id
+        self.cycles = cycles  # of the engine's clock
+        self.amount = amount  # bytes, MACs or 0: what the trace shows
+        self.waits = waits
+        self.posts = posts
+        self.start_after = start_after  # virtual barrier, -1 = at once
+        self.start_cycle = 0
+        self.tainted = False
+        self.results: Any = None
+        self.footprints: Footprints | None = None
+
+
+class Channel:
+    """A job's FIFO in front of one engine."""
+
+    __slots__ = ("engine", "fifo", "room", "slot", "waiting_since", "wanting")
+
+    def __init__(self, engine: Engine, slot: JobSlot, depth: int) -> None:
+        self.engine = engine
+        self.slot = slot
+        self.fifo: deque[Task] = deque()
+        self.room = depth
+        self.waiting_since = -1  # engine-clock cycle since which the head waits for a barrier
+        self.wanting = False  # the head is ready, the engine is not
+
+    def push(self, task: Task) -> None:
+        """Put a task in; there must be room."""
+        self.room -= 1
+        self.slot.outstanding += 1
+        self.fifo.append(task)
+        if len(self.fifo) == 1 and self.engine.task_of(self.slot) is None:
+            self.engine.poke(self)
+
+
+class Engine:
+    """One unit. `kind` is enum npu_engine, `unit` as in struct npu_trace_record."""
+
+    busy_counter = 0
+    always_executes = False  # also when only the time matters
+
+    def __init__(self, fabric: Fabric, kind: int, unit: int, domain: ClockDomain) -> None:
+        self.fabric = fabric
+        self.kind = kind
+        self.unit = unit
+        self.domain = domain
+        self.reset()
+
+    def reset(self) -> None:
+        """Drop everything."""
+        self.task: Task | None = None
+        self.wanting: deque[Channel] = deque()
+        self.tasks_done = 0
+        self.error = False
+
+    def status_register(self) -> int:
+        """Return BUSY 0, ERR 1, fill 15:8."""
+        fill = sum(len(channel.fifo) for channel in self.fabric.channels_of(self))
+        return int(self.task is not None) | int(self.error) << 1 | min(fill, 255) << 8
+
+    def task_of(self, slot: JobSlot) -> Task | None:
+        """Return the running task when it is one of `slot`."""
+        task = self.task
+        return task if task is not None and task.slot is slot else None
+
+    def poke(self, channel: Channel) -> None:
+        """Look at the head of `channel`: start it, or note what it waits for."""
+        if channel.slot.failed:
+            return
+        head = channel.fifo[0]
+        for barrier in head.waits:
+            if barrier.producers:
+                barrier.waiters.append(channel)
+                if channel.waiting_since < 0:
+                    channel.waiting_since = self.fabric.cycle_now()
+                return
+        if channel.waiting_since >= 0:
+            self.fabric.pmu.raw[PMU_BARRIER_WAIT] += self.fabric.cycle_now() - channel.waiting_since
+            channel.waiting_since = -1
+        if self.task is not None:
+            if not channel.wanting:
+                channel.wanting = True
+                self.wanting.append(channel)
+            return
+        self.start(channel)
+
+    def start(self, channel: Channel) -> None:
+        """Start the head of `channel`, whose barriers are ready."""
+        fabric = self.fabric
+        task = channel.fifo.popleft()
+        slot = task.slot
+        room = channel.room = channel.room + 1
+        for barrier in task.waits:
+            consumers = barrier.consumers = barrier.consumers - 1
+            if consumers <= 0:
+                if consumers < 0:
+                    barrier.underflow = True
+                    slot.fail(C.NPU_JOB_BARRIER_UNDERFLOW, barrier.virtual_id, task)
+                    return
+                fabric.retire(barrier)
+        self.task = task
+        slot.running += 1
+        task.start_cycle = fabric.cycle_now()
+        if fabric.trace is not None:
+            fabric.trace.add(START_RECORD, self.kind, self.unit, task.task_id, slot.job_id, task.amount)
+        if fabric.compute or self.always_executes:
+            try:
+                self.execute(task)
+            except MemoryFault as fault:
+                self.fault(task, fault)
+                return
+            if slot.failed:
+                return
+        cycles = task.cycles
+        if fabric.schedule.stretches:
+            cycles = fabric.schedule.stretch(cycles)
+        self.begin(task, cycles)
+        if room == 1:
+            fabric.core.wake()
+
+    def begin(self, task: Task, cycles: int) -> None:
+        """Schedule the end of a task that takes `cycles`."""
+        clock = self.fabric.clock
+        clock.at(self.domain.after(clock.now_ps, cycles), PRIORITY_ENGINE, self, END, task)
+
+    def execute(self, task: Task) -> None:
+        """Read operands and compute; leave in `task.results` what `publish` needs. Raises MemoryFault."""
+        raise NotImplementedError
+
+    def publish(self, task: Task) -> None:
+        """Write the results of a task."""
+        raise NotImplementedError
+
+    def count(self, task: Task) -> None:
+        """Add what only this kind of engine counts."""
+
+    def fire(self, action: int, arg: Any) -> None:
+        """End the running task."""
+        self.finish(arg)
+
+    def finish(self, task: Task) -> None:
+        """Publish, count, post barriers, and start what can start now."""
+        fabric = self.fabric
+        slot = task.slot
+        if task.footprints is not None:
+            slot.executing.remove(task)
+            self.publish(task)
+            task.results = task.footprints = None
+        self.task = None
+        self.tasks_done += 1
+        slot.running -= 1
+        slot.outstanding -= 1
+        raw = fabric.pmu.raw
+        busy = fabric.cycle_now() - task.start_cycle
+        raw[self.busy_counter] += busy
+        raw[PMU_TASKS] += 1
+        self.count(task)
+        if fabric.trace is not None:
+            fabric.trace.add(END_RECORD, self.kind, self.unit, task.task_id, slot.job_id, busy)
+        for barrier in task.posts:
+            producers = barrier.producers = barrier.producers - 1
+            if not producers:
+                if fabric.trace is not None:
+                    fabric.trace.add(READY_RECORD, 0, 0, barrier.virtual_id, slot.job_id, barrier.physical_id)
+                if barrier.waiters:
+                    waiters, barrier.waiters = barrier.waiters, []
+                    for channel in waiters:
+                        channel.engine.poke(channel)
+                if not barrier.consumers and not barrier.producers:
+                    fabric.retire(barrier)
+            elif producers < 0 or producers == INVALID - 1:
+                barrier.underflow = True
+                slot.fail(C.NPU_JOB_BARRIER_UNDERFLOW, barrier.virtual_id, task)
+        if task.channel.fifo:
+            self.poke(task.channel)
+        while self.wanting and self.task is None:
+            channel = self.wanting.popleft()
+            channel.wanting = False
+            if not channel.slot.failed:
+                self.start(channel)
+        if not slot.running:
+            fabric.core.wake()
+
+    def fault(self, task: Task, fault: MemoryFault) -> None:
+        """Report an access that left the job's memory: the driver by an MMU event, the firmware by the job's status."""
+        self.error = True
+        task.slot.fail(C.NPU_JOB_CTX_VIOLATION, fault.address, task)
+        self.fabric.mmu.report(fault, task.slot.ssid, self.kind)  # last: the host may answer with a reset
+
+    def drop(self, channel: Channel) -> None:
+        """Forget a channel whose job ends; cancel its running task, then let others have the engine."""
+        if channel.wanting:
+            self.wanting.remove(channel)
+            channel.wanting = False
+        task = self.task
+        if task is not None and task.slot is channel.slot:
+            self.cancel(task)
+            self.task = None
+            while self.wanting and self.task is None:
+                other = self.wanting.popleft()
+                other.wanting = False
+                self.start(other)
+
+    def cancel(self, task: Task) -> None:
+        """Make the end event of the running task void."""
+        self.fabric.clock.cancel(self, task)
+
+    def claim(self, task: Task, reads: list[footprint.Box], writes: list[footprint.Box]) -> None:
+        """Note the ranges of a task that starts, and taint every pair of running tasks of the job that are in conflict."""
+        task.footprints = (reads, writes)
+        task.tainted = False
+        for other in task.slot.executing:
+            assert other.footprints is not None
+            other_reads, other_writes = other.footprints
+            if footprint.any_overlap(reads, other_writes):
+                task.tainted = True
+            if footprint.any_overlap(writes, other_reads) or footprint.any_overlap(writes, other_writes):
+                other.tainted = True
+        task.slot.executing.append(task)

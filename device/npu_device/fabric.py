@@ -1,0 +1,86 @@
+"""What the units of one device share: clock, memories, counters, trace, the core that they wake."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from npu_abi import C
+from npu_model.profile import Profile
+
+from npu_device.barriers import INVALID, Barrier
+from npu_device.clock import PS_PER_SECOND, Clock, ClockDomain
+from npu_device.cmx import Cmx
+from npu_device.ddr import DdrChannel
+from npu_device.dram import Dram
+from npu_device.interrupts import Interrupts
+from npu_device.mmu import Mmu
+from npu_device.pmu import Pmu
+from npu_device.schedule import Schedule
+from npu_device.shave_core import ProgramCache
+from npu_device.trace import Trace
+
+if TYPE_CHECKING:
+    from npu_device.engine import Channel, Engine
+    from npu_device.management_core import ManagementCore
+    from npu_device.slot import JobSlot
+
+CYCLES = int(C.NPU_PMU_CYCLES)
+TLB_MISS = int(C.NPU_PMU_TLB_MISS)
+RETIRE_RECORD = int(C.NPU_TRACE_BARRIER_RETIRE)
+
+
+class Fabric:
+    """The shared parts of a device. `engine_hz` is the clock that counters and traces are in."""
+
+    def __init__(self, profile: Profile, compute: bool, numerics: str, trace: bool) -> None:
+        self.profile = profile
+        self.compute = compute
+        self.numerics = numerics
+        self.clock = Clock()
+        self.engine_hz = profile.dpu.clock_hz
+        self.dram = Dram(profile.ddr.capacity_bytes, poison=compute)
+        self.interrupts = Interrupts()
+        self.mmu = Mmu(self.dram, lambda: self.interrupts.raise_cause(C.NPU_ICB_MMU_EVENT))
+        self.cmx = Cmx(profile.tiles, profile.cmx.workspace_bytes)
+        self.ddr = DdrChannel(self.clock, profile.ddr)
+        self.programs = ProgramCache()
+        self.schedule = Schedule()
+        self.trace = Trace(self.clock, ClockDomain(self.engine_hz)) if trace else None
+        self.barriers = [Barrier(i) for i in range(profile.tiles * profile.barriers_per_tile)]
+        self.engines: list[Engine] = []
+        self.slots: list[JobSlot] = []  # jobs on the engines
+        self.core: ManagementCore
+        self.pmu = Pmu(self._sample)
+
+    def cycle_now(self) -> int:
+        """Return the engine-clock cycle of now."""
+        return self.clock.now_ps * self.engine_hz // PS_PER_SECOND
+
+    def tile_barriers(self, tile: int) -> list[Barrier]:
+        """Return the physical barriers of a tile."""
+        count = self.profile.barriers_per_tile
+        return self.barriers[tile * count : (tile + 1) * count]
+
+    def channels_of(self, engine: Engine) -> list[Channel]:
+        """Return the FIFOs in front of an engine, of all jobs."""
+        return [slot.channels[engine] for slot in self.slots if engine in slot.channels]
+
+    def retire(self, barrier: Barrier) -> None:
+        """Invalidate a barrier whose counts are used up, and tell the core."""
+        barrier.producers = INVALID
+        if self.trace is not None and barrier.slot is not None:
+            self.trace.add(RETIRE_RECORD, 0, 0, barrier.virtual_id, barrier.slot.job_id, barrier.physical_id)
+        core = self.core
+        core.retired.append(barrier)
+        core.wake()
+
+    def _sample(self) -> list[int]:
+        """Return the running totals, tasks in progress included."""
+        now = self.cycle_now()
+        values = list(self.pmu.raw)
+        values[CYCLES] = now
+        values[TLB_MISS] = self.mmu.misses
+        for engine in self.engines:
+            if engine.task is not None:
+                values[engine.busy_counter] += now - engine.task.start_cycle
+        return values

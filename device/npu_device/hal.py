@@ -1,0 +1,172 @@
+"""What the firmware sees of the device: message FIFOs, doorbells, loads and stores, job slots, engine FIFOs, barriers.
+
+The firmware states this interface as protocols of its own (npu_firmware/hal.py); nothing else of the device is reachable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from npu_abi import C
+from npu_model.descriptors import DescriptorError
+from npu_model.profile import Profile
+
+from npu_device.barriers import Barrier
+from npu_device.dma import dma_tasks
+from npu_device.dpu import dpu_tasks
+from npu_device.engine import Channel, Engine, Task
+from npu_device.faults import MemoryFault
+from npu_device.shave import shave_tasks
+from npu_device.slot import JobSlot
+
+if TYPE_CHECKING:
+    from npu_device.fabric import Fabric
+    from npu_device.management_core import ManagementCore
+
+Records = np.ndarray[Any, np.dtype[np.void]]
+LOAD_RECORD = int(C.NPU_TRACE_BARRIER_LOAD)
+CORE = int(C.NPU_ENGINE_CORE)
+
+
+class Hal:
+    """The management core's view. `params` are the bytes of struct npu_boot_params."""
+
+    Fault = MemoryFault
+    DescriptorError = DescriptorError
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        core: ManagementCore,
+        params: bytes,
+        ports: list[Engine],
+        dpus: list[Engine],
+        shaves: list[list[Engine]],
+    ) -> None:
+        self._fabric = fabric
+        self._core = core
+        self._ports = ports
+        self._dpus = dpus
+        self._shaves = shaves
+        self.params = params
+        self.profile: Profile = fabric.profile
+        trace = fabric.trace
+        self.trace: Callable[[int, int, int, int, int, int], None] | None = None if trace is None else trace.add
+
+    def now_ps(self) -> int:
+        """Return the time."""
+        return self._fabric.clock.now_ps
+
+    # ---- messages and doorbells ----
+
+    def pop_message(self) -> int:
+        """Return the next message address that the host posted, 0 when there is none."""
+        queue = self._core.messages
+        return queue.popleft() if queue else 0
+
+    def post_message(self, address: int) -> None:
+        """Post a message address to the host and raise its interrupt."""
+        self._fabric.interrupts.push_host(address)
+
+    def pop_doorbell(self) -> int:
+        """Return the next doorbell that was rung, 0 when there is none."""
+        queue = self._core.doorbells
+        return queue.popleft() if queue else 0
+
+    # ---- memory ----
+
+    def load(self, ssid: int, va: int, nbytes: int) -> bytes:
+        """Return bytes of a context. Raises Fault; nothing is queued for the driver."""
+        if nbytes < 0 or va < 0:
+            raise MemoryFault(va)
+        return b"".join(piece.tobytes() for piece in self._fabric.mmu.segments(ssid, va, nbytes, False))
+
+    def store(self, ssid: int, va: int, data: bytes) -> None:
+        """Write bytes of a context. Raises Fault before anything is written."""
+        position = 0
+        for piece in self._fabric.mmu.segments(ssid, va, len(data), True):
+            piece[...] = np.frombuffer(data, np.uint8, len(piece), position)
+            position += len(piece)
+
+    # ---- job slots ----
+
+    def open_slot(self, ssid: int, job_id: int, tiles: tuple[int, ...]) -> JobSlot:
+        """Give physical `tiles` to a job; their CMX becomes poison."""
+        for tile in tiles:
+            self._fabric.cmx.poison(tile)
+        slot = JobSlot(self._fabric, ssid, job_id, tiles)
+        self._fabric.slots.append(slot)
+        return slot
+
+    def close_slot(self, slot: JobSlot) -> None:
+        """Take a job off the engines, finished or not."""
+        core = self._core
+        core.retired[:] = [barrier for barrier in core.retired if barrier.slot is not slot]
+        core.faults = [one for one in core.faults if one is not slot]
+        slot.close()
+        self._fabric.slots.remove(slot)
+
+    def faulted(self) -> list[JobSlot]:
+        """Return and forget the slots that failed since the last call; `slot.fault` says how."""
+        found, self._core.faults = self._core.faults, []
+        return found
+
+    # ---- barriers ----
+
+    def load_barrier(self, slot: JobSlot, relative_id: int, virtual_id: int, producers: int, consumers: int) -> None:
+        """Load a virtual barrier; the physical one must have retired."""
+        barrier = slot.barriers[relative_id]
+        barrier.virtual_id = virtual_id
+        barrier.producers = producers
+        barrier.consumers = consumers
+        if self.trace is not None:
+            self.trace(LOAD_RECORD, CORE, 0, virtual_id, slot.job_id, barrier.physical_id)
+
+    def retired(self) -> list[Barrier]:
+        """Return and forget the barriers that retired since the last call."""
+        core = self._core
+        found, core.retired = core.retired, []
+        return found
+
+    # ---- engine FIFOs ----
+
+    def dma_tasks(self, slot: JobSlot, port: int, list_id: int, records: Records) -> list[Task]:
+        """Decode records of npu_dma_task for a port."""
+        channel = self._channel(slot, self._ports[port])
+        return dma_tasks(slot, channel, list_id, records, *_dependencies(slot, records))
+
+    def dpu_tasks(self, slot: JobSlot, list_id: int, invariants: Records, variants: Records) -> list[Task]:
+        """Decode invariants. Raises DescriptorError when the DPU cannot do what one asks."""
+        channels = [self._channel(slot, self._dpus[tile]) for tile in slot.tiles]
+        return dpu_tasks(slot, channels, list_id, invariants, variants, *_dependencies(slot, invariants))
+
+    def shave_tasks(self, slot: JobSlot, list_id: int, invocations: Records, ranges: Records) -> list[Task]:
+        """Decode invocations."""
+        channels = [[self._channel(slot, engine) for engine in self._shaves[tile]] for tile in slot.tiles]
+        return shave_tasks(slot, channels, list_id, invocations, ranges, *_dependencies(slot, invocations))
+
+    def _channel(self, slot: JobSlot, engine: Engine) -> Channel:
+        channel = slot.channels.get(engine)
+        if channel is None:
+            channel = slot.channels[engine] = Channel(engine, slot, self.profile.core.fifo_depth)
+        return channel
+
+
+Barriers = list[tuple[Barrier, ...]]
+
+
+def _dependencies(slot: JobSlot, records: Records) -> tuple[Barriers, Barriers, list[int]]:
+    """Map barrier masks to the job's physical barriers, and start_after to signed (NONE = -1)."""
+    sets: dict[int, tuple[Barrier, ...]] = {0: ()}
+    barriers = slot.barriers
+    columns: list[Barriers] = []
+    for name in ("barriers_wait_mask", "barriers_post_mask"):
+        masks = records[name].tolist()
+        for mask in masks:
+            if mask not in sets:
+                sets[mask] = tuple(barriers[i] for i in range(mask.bit_length()) if mask >> i & 1)
+        columns.append([sets[mask] for mask in masks])
+    after = records["sched_start_after"].astype(np.int32)
+    return columns[0], columns[1], after.tolist()

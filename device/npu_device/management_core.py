@@ -1,0 +1,124 @@
+"""The management core: runs the firmware's `step` on the clock and collects what interrupts it.
+
+`core.step()` performs the effect of the action that it announced before, picks the next one and returns its cost in core
+cycles; 0 means that there is nothing to do: the core sleeps until an interrupt (message, doorbell, FIFO room, barrier
+retired, task failed or job quiet).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from npu_abi import C
+
+from npu_device import boot_rom
+from npu_device.barriers import Barrier
+from npu_device.clock import PRIORITY_CORE, ClockDomain
+from npu_device.faults import MemoryFault
+from npu_device.hal import Hal
+
+if TYPE_CHECKING:
+    from npu_device.engine import Engine
+    from npu_device.fabric import Fabric
+    from npu_device.slot import JobSlot
+
+STEP = 0
+CORE_BUSY = int(C.NPU_PMU_CORE_BUSY)
+DOORBELLS = int(C.NPU_PMU_DOORBELLS)
+
+
+class ManagementCore:
+    """The core and its inputs."""
+
+    def __init__(self, fabric: Fabric, ports: list[Engine], dpus: list[Engine], shaves: list[list[Engine]]) -> None:
+        self._fabric = fabric
+        self._units = (ports, dpus, shaves)
+        self._domain = ClockDomain(fabric.profile.core.clock_hz)
+        self.reset()
+
+    def reset(self) -> None:
+        """Stop the core and empty its inputs."""
+        self.status = int(C.NPU_BOOT_OFF)
+        self.messages: deque[int] = deque()
+        self.doorbells: deque[int] = deque()
+        self.retired: list[Barrier] = []
+        self.faults: list[JobSlot] = []
+        self._core: Any = None
+        self._sleeping = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether the core runs and has nothing to do."""
+        return self._core is None or self._sleeping
+
+    def start(self, image_pa: int, params_pa: int) -> None:
+        """Boot from an image; `status` says how it went."""
+        if self.status == C.NPU_BOOT_RUNNING:
+            return
+        fabric = self._fabric
+        try:
+            entry = boot_rom.read_image(fabric.dram, image_pa)
+            params = boot_rom.read_params(fabric.dram, params_pa)
+        except boot_rom.BootError as error:
+            self.status = error.status
+            return
+        self.status = int(C.NPU_BOOT_RUNNING)
+        if fabric.trace is not None:
+            fabric.trace.add(C.NPU_TRACE_BOOT, C.NPU_ENGINE_CORE, 0, 0, 0, 0)
+        self._core = entry(Hal(fabric, self, params, *self._units))
+        self._sleeping = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Let a sleeping core look at its inputs, now."""
+        if self._sleeping:
+            self._sleeping = False
+            clock = self._fabric.clock
+            clock.at(clock.now_ps, PRIORITY_CORE, self, STEP, None)
+
+    def fire(self, action: int, arg: Any) -> None:
+        """Run one step of the firmware."""
+        core = self._core
+        try:
+            cost = core.step()
+        except MemoryFault:
+            self._crash()
+            return
+        if core is not self._core:  # the host reset the device from its interrupt handler
+            return
+        if cost:
+            fabric = self._fabric
+            clock = fabric.clock
+            end = self._domain.after(clock.now_ps, cost)
+            hz = fabric.engine_hz
+            fabric.pmu.raw[CORE_BUSY] += end * hz // 10**12 - clock.now_ps * hz // 10**12
+            clock.at(end, PRIORITY_CORE, self, STEP, None)
+        else:
+            self._sleeping = True
+
+    def post(self, address: int) -> None:
+        """Take a message address from the host."""
+        self.messages.append(address)
+        self.wake()
+
+    def ring(self, doorbell: int) -> None:
+        """Take a doorbell."""
+        self._fabric.pmu.raw[DOORBELLS] += 1
+        if self._fabric.trace is not None:
+            self._fabric.trace.add(C.NPU_TRACE_DOORBELL, C.NPU_ENGINE_CORE, 0, doorbell, 0, 0)
+        if doorbell not in self.doorbells:
+            self.doorbells.append(doorbell)
+        self.wake()
+
+    def report_fault(self, slot: JobSlot) -> None:
+        """Tell the firmware that a job failed."""
+        self.faults.append(slot)
+        self.wake()
+
+    def _crash(self) -> None:
+        """Stop for good: the firmware touched memory of its own that is not mapped."""
+        self.status = int(C.NPU_BOOT_CRASHED)
+        self._core = None
+        self._sleeping = False
+        self._fabric.interrupts.raise_cause(C.NPU_ICB_CORE_FAULT)

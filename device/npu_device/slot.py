@@ -1,0 +1,78 @@
+"""Job slots: the window registers and run-time state of a job that owns tiles.
+
+A slot maps what descriptors name relatively (CMX tiles, barrier ids) to the physical units that the job got.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from npu_device.barriers import Barrier
+from npu_device.cmx import AddressSpace
+
+if TYPE_CHECKING:
+    from npu_device.engine import Channel, Engine, Task
+    from npu_device.fabric import Fabric
+
+
+class JobSlot:
+    """One job on the engines."""
+
+    __slots__ = (
+        "barriers", "channels", "executing", "fabric", "failed", "fault", "job_id", "outstanding", "running", "space",
+        "ssid", "tiles",
+    )  # fmt: skip
+
+    def __init__(self, fabric: Fabric, ssid: int, job_id: int, tiles: tuple[int, ...]) -> None:
+        self.fabric = fabric
+        self.ssid = ssid
+        self.job_id = job_id
+        self.tiles = tiles
+        self.space = AddressSpace(fabric.mmu, fabric.cmx, ssid, tiles)
+        self.barriers: list[Barrier] = []
+        for tile in tiles:
+            self.barriers += fabric.tile_barriers(tile)
+        for relative_id, barrier in enumerate(self.barriers):
+            barrier.clear()
+            barrier.relative_id = relative_id
+            barrier.slot = self
+        self.channels: dict[Engine, Channel] = {}
+        self.outstanding = 0  # tasks pushed and not ended
+        self.running = 0  # tasks started and not ended
+        self.executing: list[Task] = []  # running tasks with data, for conflicts
+        self.failed = False
+        self.fault: tuple[int, int, int] | None = None  # enum npu_job_status, detail, info
+
+    def fail(self, status: int, detail: int, task: Task) -> None:
+        """Stop the slot: nothing of it starts any more, and the firmware is told. The first failure counts."""
+        if not self.failed:
+            self.failed = True
+            self.fault = (status, detail, task.index | task.list_id << 32)
+            self.fabric.core.report_fault(self)
+
+    def quiet(self) -> bool:
+        """Say whether nothing of the slot runs or could run: only the firmware could change that."""
+        return not self.running and not any(channel.wanting for channel in self.channels.values())
+
+    def blocking_barrier(self) -> int:
+        """Return the lowest virtual barrier that a FIFO head waits for and that is loaded, or -1."""
+        waited = [
+            barrier.virtual_id
+            for channel in self.channels.values()
+            if channel.fifo
+            for barrier in channel.fifo[0].waits
+            if barrier.producers and barrier.valid
+        ]
+        return min(waited, default=-1)
+
+    def close(self) -> None:
+        """Take the slot off the engines: FIFOs emptied, running tasks cancelled, barriers invalid."""
+        self.failed = True
+        for engine, channel in self.channels.items():
+            channel.fifo.clear()
+            engine.drop(channel)
+        for barrier in self.barriers:
+            barrier.clear()
+            barrier.slot = None
+        self.executing.clear()
+        self.outstanding = self.running = 0
