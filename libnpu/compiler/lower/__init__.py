@@ -1,0 +1,80 @@
+"""Lowering: a graph of operators becomes a tile program of engine operations on buffers.
+
+Values get homes (`builder.py`), matrix-engine nodes become tiles with weights and halos (`matrix.py`, `dpu_ops.py`,
+`dpu_tiler.py`), vector nodes become boxes (`shave_tiler.py`, `boxes.py`), data movement becomes views or DMA (`movement.py`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from libnpu.compiler.lower.builder import Builder
+from libnpu.compiler.lower.errors import CompileError
+from libnpu.compiler.lower.matrix import lower_average_pool, lower_conv, lower_eltwise, lower_matmul, lower_max_pool
+from libnpu.compiler.lower.movement import (
+    lower_concat,
+    lower_expand,
+    lower_pad,
+    lower_reshape,
+    lower_slice,
+    lower_transpose,
+    plan_concats,
+)
+from libnpu.compiler.lower.shave_tiler import (
+    lower_argmax,
+    lower_elementwise,
+    lower_gather,
+    lower_reduce,
+    lower_softmax,
+)
+from libnpu.errors import Unimplemented
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from npu_model.profile import Profile
+
+    from libnpu.compiler.ir import Graph, Node
+    from libnpu.compiler.program import TileProgram
+
+__all__ = ["CompileError", "lower"]
+
+
+def _lower_elementwise(builder: Builder, node: Node) -> None:
+    if not lower_eltwise(builder, node):
+        lower_elementwise(builder, node)
+
+
+LOWERINGS: dict[str, Callable[[Builder, Node], None]] = {
+    "Conv": lower_conv,
+    "MatMul": lower_matmul,
+    "MaxPool": lower_max_pool,
+    "AvgPool": lower_average_pool,
+    "Elementwise": _lower_elementwise,
+    "Reduce": lower_reduce,
+    "Softmax": lower_softmax,
+    "Gather": lower_gather,
+    "ArgMax": lower_argmax,
+    "Reshape": lower_reshape,
+    "Transpose": lower_transpose,
+    "Slice": lower_slice,
+    "Concat": lower_concat,
+    "Expand": lower_expand,
+    "Pad": lower_pad,
+}
+
+
+def lower(graph: Graph, profile: Profile, cmx_bytes: int | None = None, pingpong: bool = True) -> TileProgram:
+    """Return the tile program of `graph` for one tile of `profile` with `cmx_bytes` of CMX (default: all of it).
+
+    Raises CompileError when an operation's smallest tile does not fit, Unimplemented or Unsupported for operators and forms.
+    """
+    available = min(cmx_bytes or profile.cmx.workspace_bytes, profile.cmx.workspace_bytes)
+    builder = Builder(graph, profile, available, pingpong)
+    plan_concats(builder)
+    for node in graph.nodes:
+        lowering = LOWERINGS.get(node.op)
+        if lowering is None:
+            raise Unimplemented(f"{node.name}: operator {node.op} has no lowering")
+        lowering(builder, node)
+    return builder.finish()

@@ -1,0 +1,139 @@
+"""Box tiling: one operation computed box by box over its iteration space, operands in place or through tile buffers.
+
+Used by everything whose tasks are the same program on a smaller box: SHAVE kernels and element-wise matrix-engine tasks. The
+convolution loop nest, with halos and weights, is `dpu_tiler.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING
+
+from libnpu.compiler.lower.errors import does_not_fit
+
+if TYPE_CHECKING:
+    from libnpu.compiler.ir import Node
+    from libnpu.compiler.lower.builder import Builder
+    from libnpu.compiler.lower.view import Order, View
+
+PARALLEL_ELEMENTS = 8192  # below, a second task costs more than it saves; chosen: about the start-up cost of a SHAVE
+STREAM_BYTES = 1 << 17  # a streamed operation of this size is cut further, so that loads, tasks and stores overlap
+
+Emit = Callable[["list[View]", "View"], None]
+
+
+def box_of(view: View, starts: Sequence[int], sizes: Sequence[int]) -> View:
+    """Return the part of `view` that belongs to a box of the iteration space; axes of one element belong to every box."""
+    own_starts = [0 if n == 1 else a for a, n in zip(starts, view.shape, strict=True)]
+    own_sizes = [1 if n == 1 else k for k, n in zip(sizes, view.shape, strict=True)]
+    return view.sliced(own_starts, own_sizes)
+
+
+def in_place(view: View, order: Order) -> bool:
+    """Whether a task that walks `order` can use the view where it is, without jumping inside rows."""
+    if not view.in_cmx:
+        return False
+    steps = [view.strides[k] for k in order if view.shape[k] > 1 and view.strides[k] != 0]
+    return not steps or (steps == sorted(steps, reverse=True) and steps[-1] == view.dtype.itemsize)
+
+
+def chunks(shape: Sequence[int], axes: Sequence[int], pieces: int) -> list[int]:
+    """Return the box size that cuts `shape` into at least `pieces` boxes where possible, along `axes` in turn."""
+    size = list(shape)
+    left = pieces
+    for axis in axes:
+        if left <= 1:
+            break
+        size[axis] = -(-shape[axis] // min(shape[axis], left))
+        left = -(-left // -(-shape[axis] // size[axis]))
+    return size
+
+
+def each_box(shape: Sequence[int], size: Sequence[int]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Yield (starts, sizes) of every box, the last axis fastest."""
+    for starts in product(*(range(0, n, k) for n, k in zip(shape, size, strict=True))):
+        yield starts, tuple(min(k, n - a) for a, k, n in zip(starts, size, shape, strict=True))
+
+
+def tile_boxes(
+    builder: Builder,
+    node: Node,
+    inputs: Sequence[View],
+    out: View,
+    shape: Sequence[int],
+    order: Order,
+    axes: Sequence[int],
+    usable: Sequence[bool],
+    units: int,
+    emit: Emit,
+    beside: Sequence[View] = (),
+) -> None:
+    """Call `emit(input tiles, output tile)` for every box of the iteration space `shape`, with loads before and stores after.
+
+    `inputs` and `out` have the iteration space's rank, with one element where they do not vary. Boxes are cut along `axes`
+    (outermost first). `usable[i]` says that input i is read in place; the others pass through tile buffers that are dense in
+    `order`. `units` engines can work at once. `beside` are further
+    operands that stay in CMX all the while.
+    """
+    streamed = [view for view, used in zip(inputs, usable, strict=True) if not used]
+    streamed += [] if out.in_cmx else [out]
+    resident = [view for view, used in zip(inputs, usable, strict=True) if used] + ([out] if out.in_cmx else [])
+    resident += beside
+
+    def tile_bytes(size: Sequence[int]) -> int:
+        return sum(
+            prod(1 if n == 1 or s == 0 else k for k, n, s in zip(size, v.shape, v.strides, strict=True))
+            * v.dtype.itemsize
+            for v in streamed
+        )
+
+    size = _box_size(builder, node, shape, axes, tile_bytes, builder.room(resident))
+    pieces = prod(-(-n // k) for n, k in zip(shape, size, strict=True))
+    if prod(shape) >= PARALLEL_ELEMENTS:
+        wanted = units * (2 if tile_bytes(shape) >= STREAM_BYTES else 1)
+        pieces = -(-max(pieces, wanted) // units) * units
+        size = chunks(shape, axes, pieces)
+    loaded: dict[tuple[int, int, tuple[int, ...]], View] = {}
+    for starts, sizes in each_box(shape, size):
+        tiles = []
+        for index, (view, used) in enumerate(zip(inputs, usable, strict=True)):
+            box = box_of(view, starts, sizes)
+            if not used:
+                key = (index, box.offset, box.shape)
+                if key not in loaded:
+                    loaded = {k: v for k, v in loaded.items() if k[0] != index}
+                    loaded[key] = builder.fetch(box, order, node, f"in{index}")
+                box = loaded[key]
+            tiles.append(box)
+        box = box_of(out, starts, sizes)
+        tile = box if out.in_cmx else builder.scratch_tile(box, order, node)
+        emit(tiles, tile)
+        if tile is not box:
+            builder.flush(box, tile, node)
+
+
+def _box_size(
+    builder: Builder,
+    node: Node,
+    shape: Sequence[int],
+    axes: Sequence[int],
+    tile_bytes: Callable[[Sequence[int]], int],
+    room: int,
+) -> list[int]:
+    """Return the largest box whose tile buffers fit: two sets of them when double buffering, else one."""
+    limit = prod(shape[k] for k in axes)
+    for copies in (2, 1) if builder.pingpong else (1,):
+        whole = tile_bytes(shape)
+        if whole <= room:
+            return list(shape)
+        pieces = max(1, whole * copies // max(room, 1))
+        while True:
+            size = chunks(shape, axes, pieces)
+            if tile_bytes(size) * copies <= room:
+                return size
+            if pieces >= limit:
+                break
+            pieces = min(limit, pieces * 5 // 4 + 1)
+    raise does_not_fit(f"{node.name} ({node.op})", f"a box of {size}", tile_bytes(size), room)

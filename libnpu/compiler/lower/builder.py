@@ -1,0 +1,296 @@
+"""The tile program under construction: where each value lives, and the operations so far.
+
+Every value gets a home: a view on a CMX buffer when it is small, else on a DDR scratch tensor; network inputs and outputs are
+DDR tensors, constants are in the weights section. Producers write homes box by box, consumers read boxes of them; a box of a
+DDR home passes through a fresh CMX buffer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from npu_model import cycles
+
+from libnpu.compiler.lower.copy import copies
+from libnpu.compiler.lower.errors import CompileError
+from libnpu.compiler.lower.records import dma_records, dpu_records
+from libnpu.compiler.lower.view import Order, View, dense
+from libnpu.compiler.program import (
+    Access,
+    Buffer,
+    DdrKind,
+    DdrTensor,
+    DmaPayload,
+    DpuPayload,
+    Engine,
+    ShavePayload,
+    TileOp,
+    TileProgram,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from npu_model.profile import Profile
+    from numpy.typing import NDArray
+
+    from libnpu.compiler.ir import Graph, Node, Value
+
+ALIGNMENT = 64
+RESIDENT_FRACTION = 4  # a value lives in CMX when it takes at most one part in this many
+FILL = (
+    0.9  # of CMX that one operation may need, its resident operands included; the rest is room for alignment and gaps
+)
+CHANNELS_LAST: Order = (0, 2, 3, 1)
+_CHANNELS_LAST_OPS = frozenset({"Conv", "MaxPool", "AvgPool"})
+_LAYOUT_NEUTRAL_OPS = frozenset({"Elementwise", "Concat", "Pad", "Slice"})
+_SECTIONS = {DdrKind.WEIGHTS: ".data.weights", DdrKind.SCRATCH: ".bss.scratch"}
+
+
+class Builder:
+    """Homes of values and the list of operations, for one graph on one profile."""
+
+    def __init__(self, graph: Graph, profile: Profile, cmx_bytes: int, pingpong: bool) -> None:
+        self.graph = graph
+        self.profile = profile
+        self.cmx_bytes = cmx_bytes
+        self.pingpong = pingpong
+        self.ops: list[TileOp] = []
+        self.ddr: list[DdrTensor] = []
+        self.weights = bytearray()
+        self.macs = 0
+        self.homes: dict[Value, View] = {}
+        self._outputs = set(graph.outputs)
+        self._written_outputs: set[Value] = set()
+        self._inside: dict[Value, tuple[Value, int, int]] = {}  # value -> (concatenation it is part of, axis, start)
+        self._consumers: dict[Value, list[tuple[Node, int]]] = {}
+        self._channels_last: dict[Value, bool] = {}
+        for node in graph.nodes:
+            for index, value in enumerate(node.inputs):
+                if value is not None:
+                    self._consumers.setdefault(value, []).append((node, index))
+        for value in graph.inputs:
+            tensor = DdrTensor(value.name, _size(value), DdrKind.INPUT, symbol=f"in:{value.name}")
+            self.ddr.append(tensor)
+            self.homes[value] = dense(tensor, value.shape, value.dtype)
+
+    # ---- homes ------------------------------------------------------------------------------------
+
+    def home(self, value: Value) -> View:
+        """Return where a value is; a constant enters the weights section, row-major, on first use."""
+        if value not in self.homes:
+            if value.const is None:
+                raise AssertionError(f"{value.name} is used before it is produced")
+            self.homes[value] = self.constant(value.const, value.name, value.dtype)
+        return self.homes[value]
+
+    def place(self, value: Value, order: Order | None = None) -> View:
+        """Give `value` a home, in `order` where the choice is free, and return it. Called by its producer."""
+        if value in self.homes:
+            return self.homes[value]
+        if value in self._outputs:
+            tensor = DdrTensor(value.name, _size(value), DdrKind.OUTPUT, symbol=f"out:{value.name}")
+            self.ddr.append(tensor)
+            self._written_outputs.add(value)
+            view = dense(tensor, value.shape, value.dtype)
+        elif value in self._inside:
+            whole, axis, start = self._inside[value]
+            starts = [start if k == axis else 0 for k in range(len(value.shape))]
+            view = self.place(whole, order).sliced(starts, value.shape)
+        else:
+            view = self.storage(value.name, value.shape, value.dtype, order)
+        self.homes[value] = view
+        return view
+
+    def bind(self, value: Value, view: View, node: Node) -> None:
+        """Make `value` a view of bytes that exist; copied when its home is decided already (outputs, concatenations)."""
+        if value in self._outputs or value in self._inside:
+            self.copy(self.place(value, view.order()), view, node, "copy")
+        else:
+            self.homes[value] = replace(view, dtype=value.dtype)
+
+    def set_inside(self, value: Value, whole: Value, axis: int, start: int) -> bool:
+        """Let the producer of `value` write straight into the concatenation `whole`; False when it cannot."""
+        if value in self._outputs or value in self._inside or value.const is not None or value in self.homes:
+            return False
+        self._inside[value] = (whole, axis, start)
+        return True
+
+    def storage(
+        self,
+        name: str,
+        shape: Sequence[int],
+        dtype: np.dtype[Any],
+        order: Order | None = None,
+        small: bool | None = None,
+    ) -> View:
+        """Return a fresh dense home: CMX when small (by the rule, unless `small` says), else DDR scratch."""
+        size = prod(shape) * dtype.itemsize
+        if small if small is not None else size * RESIDENT_FRACTION <= self.cmx_bytes:
+            return dense(Buffer(name, size), shape, dtype, order)
+        tensor = DdrTensor(name, size, DdrKind.SCRATCH, symbol=_SECTIONS[DdrKind.SCRATCH])
+        self.ddr.append(tensor)
+        return dense(tensor, shape, dtype, order)
+
+    def constant(self, array: NDArray[Any], name: str, dtype: np.dtype[Any] | None = None) -> View:
+        """Append an array to the weights section and return its row-major view."""
+        data = np.ascontiguousarray(array, dtype)
+        self.weights += bytes(-len(self.weights) % ALIGNMENT)
+        tensor = DdrTensor(name, data.nbytes, DdrKind.WEIGHTS, len(self.weights), _SECTIONS[DdrKind.WEIGHTS])
+        self.weights += data.tobytes()
+        self.ddr.append(tensor)
+        return dense(tensor, array.shape, data.dtype)
+
+    def wants_channels_last(self, value: Value) -> bool:
+        """Whether a matrix-engine consumer, possibly behind element-wise ones, reads `value` as [H][W][C]."""
+        if value not in self._channels_last:
+            self._channels_last[value] = False
+            self._channels_last[value] = len(value.shape) == 4 and any(
+                (node.op in _CHANNELS_LAST_OPS and index == 0)
+                or (
+                    node.op in _LAYOUT_NEUTRAL_OPS
+                    and node.outputs[0].shape[1:2] == value.shape[1:2]
+                    and self.wants_channels_last(node.outputs[0])
+                )
+                for node, index in self._consumers.get(value, [])
+            )
+        return self._channels_last[value]
+
+    def order_for(self, value: Value, view: View) -> Order:
+        """Return the physical order for an output that is computed from `view` of the same rank."""
+        order = view.order()
+        if order == tuple(range(4)) and self.wants_channels_last(value):
+            return CHANNELS_LAST
+        return order
+
+    # ---- room -------------------------------------------------------------------------------------
+
+    def room(self, views: Sequence[View], streams: int = 1) -> int:
+        """Return the bytes that each of `streams` sets of tile buffers may take beside the resident operands."""
+        buffers = {view.target: view.target.size_bytes for view in views if isinstance(view.target, Buffer)}
+        return max(0, int(self.cmx_bytes * FILL) - sum(_aligned(size) for size in buffers.values())) // streams
+
+    def relieve(self, values: Sequence[Value], reserve_bytes: int, node: Node) -> None:
+        """Move resident operands of `node` to DDR, the largest first, until `reserve_bytes` fit beside them."""
+        while self.room([self.home(v) for v in values]) < reserve_bytes:
+            homes = [self.home(v) for v in values]
+            resident = [h.target for h in homes if isinstance(h.target, Buffer)]
+            if not resident:
+                raise CompileError(
+                    f"{node.name} ({node.op}): needs {reserve_bytes} bytes of CMX, there are {int(self.cmx_bytes * FILL)}"
+                )
+            self._evict(max(resident, key=lambda b: b.size_bytes), node)
+
+    def _evict(self, buffer: Buffer, node: Node) -> None:
+        tensor = DdrTensor(buffer.name, buffer.size_bytes, DdrKind.SCRATCH, symbol=_SECTIONS[DdrKind.SCRATCH])
+        self.ddr.append(tensor)
+        byte = np.dtype(np.uint8)
+        shape = (buffer.size_bytes,)
+        self.copy(dense(tensor, shape, byte), dense(buffer, shape, byte), node, "evict")
+        for value, view in self.homes.items():
+            if view.target is buffer:
+                self.homes[value] = replace(view, target=tensor)
+
+    # ---- operations -------------------------------------------------------------------------------
+
+    def copy(self, dst: View, src: View, node: Node, what: str) -> None:
+        """Append the DMAs that copy `src` to `dst`."""
+        for payload, read, written in copies(dst, src):
+            self._append(node, what, Engine.DMA, [read], [written], payload)
+
+    def fetch(self, box: View, order: Order, node: Node, what: str) -> View:
+        """Bring a box into a fresh CMX buffer, dense in `order`; repeated axes stay repeated."""
+        once = tuple(1 if s == 0 else n for n, s in zip(box.shape, box.strides, strict=True))
+        source = replace(box, shape=once)
+        buffer = Buffer(f"{node.name}.{what}.{len(self.ops)}", prod(once) * box.dtype.itemsize)
+        tile = dense(buffer, once, box.dtype, order)
+        self.copy(tile, source, node, f"load {what}")
+        return tile.broadcast(box.shape)
+
+    def scratch_tile(self, box: View, order: Order, node: Node) -> View:
+        """Return a fresh CMX buffer for a box of an output, dense in `order`."""
+        return dense(Buffer(f"{node.name}.out.{len(self.ops)}", box.nbytes), box.shape, box.dtype, order)
+
+    def flush(self, box: View, tile: View, node: Node) -> None:
+        """Write a tile back to its box of the home."""
+        self.copy(box, tile, node, "store")
+
+    def dense_home(self, view: View, order: Order, node: Node) -> View:
+        """Return a copy of `view` that is dense in `order`."""
+        home = self.storage(f"{node.name}.relayout.{len(self.ops)}", view.shape, view.dtype, order)
+        self.copy(home, view, node, "relayout")
+        return home
+
+    def dpu(self, node: Node, payload: DpuPayload, reads: list[Access], writes: list[Access]) -> None:
+        """Append a matrix-engine task."""
+        self._append(node, node.op, Engine.DPU, reads, writes, payload)
+
+    def shave(self, node: Node, payload: ShavePayload, reads: list[Access], writes: list[Access], cost: int) -> None:
+        """Append a vector-core task of `cost` cycles."""
+        self._append(node, node.op, Engine.SHAVE, reads, writes, payload)
+        self.ops[-1].cost_ps = _ps(cost, self.profile.shave.clock_hz)
+
+    def _append(
+        self,
+        node: Node,
+        what: str,
+        engine: Engine,
+        reads: list[Access],
+        writes: list[Access],
+        payload: DmaPayload | DpuPayload | ShavePayload,
+    ) -> None:
+        layer = node.layers[0] if node.layers else node.name
+        name = f"{node.name}.{what}.{len(self.ops)}".replace(" ", ".")
+        self.ops.append(TileOp(name, layer, engine, 0, reads, writes, payload, {"what": what}))
+
+    def finish(self) -> TileProgram:
+        """Copy outputs that no node wrote, predict costs, and return the program."""
+        for value in self.graph.outputs:
+            if value not in self._written_outputs:
+                source = self.home(value)
+                del self.homes[value]
+                self.copy(self.place(value), source, _identity(value), "copy")
+        self._cost_dma()
+        self._cost_dpu()
+        return TileProgram(self.graph.name, self.ops, self.ddr, self.weights, self.macs)
+
+    def _cost_dma(self) -> None:
+        ops = [op for op in self.ops if isinstance(op.payload, DmaPayload)]
+        records = dma_records([op.payload for op in ops if isinstance(op.payload, DmaPayload)])
+        dma, ddr = self.profile.dma, self.profile.ddr
+        latency_ps = round(ddr.latency_ns * 1000)
+        for op, count in zip(ops, cycles.dma_cycles(self.profile, records).tolist(), strict=True):
+            payload = op.payload
+            assert isinstance(payload, DmaPayload)
+            ends = sum(isinstance(ref.target, DdrTensor) for ref in (payload.src, payload.dst))
+            transfer = ends * payload.length * payload.num_planes * 10**12 // ddr.bytes_per_second
+            op.cost_ps = max(_ps(count, dma.clock_hz), transfer) + (latency_ps if ends else 0)
+
+    def _cost_dpu(self) -> None:
+        ops = [op for op in self.ops if isinstance(op.payload, DpuPayload)]
+        if not ops:
+            return
+        invariants, variants = dpu_records([op.payload for op in ops if isinstance(op.payload, DpuPayload)])
+        for op, count in zip(ops, cycles.dpu_cycles(self.profile, invariants, variants).tolist(), strict=True):
+            op.cost_ps = _ps(count, self.profile.dpu.clock_hz)
+
+
+def _identity(value: Value) -> Node:
+    from libnpu.compiler.ir import Node
+
+    return Node("Reshape", f"output {value.name}", [value], [value])
+
+
+def _size(value: Value) -> int:
+    return prod(value.shape) * value.dtype.itemsize
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _ps(count: int, clock_hz: int) -> int:
+    return -(-int(count) * 10**12 // clock_hz)

@@ -1,0 +1,278 @@
+"""Matrix-engine operations as tiles: convolution, matmul and pooling share one loop nest over row and channel tiles.
+
+A `Job` says what is computed on [N][Y][X][Z] views; `emit_job` picks a tiling (`dpu_tiler.py`) and appends loads, tasks and
+stores. Each task is one invariant with several variants (channel blocks, or row groups).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from npu_abi import C
+from npu_model.dtypes import code_of_numpy, name
+
+from libnpu.compiler.lower.dpu_tiler import Geometry, plan_tiles
+from libnpu.compiler.lower.view import View
+from libnpu.compiler.lower.weights import Loaded, WeightSource
+from libnpu.compiler.program import DpuPayload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from libnpu.compiler.ir import Node
+    from libnpu.compiler.lower.builder import Builder
+
+VARIANT_CHANNELS = 64  # channels of one workload; chosen: four blocks of the MAC array
+_VARIANT_ROWS = 4  # row groups are multiples of the MAC array's block height
+_MEMORY_ORDER = (0, 1, 2, 3)
+
+
+@dataclass(slots=True, frozen=True)
+class Window:
+    """Kernel geometry along one axis."""
+
+    kernel: int = 1
+    stride: int = 1
+    dilation: int = 1
+    pad: int = 0  # before the first element
+
+    def inputs(self, first: int, count: int) -> tuple[int, int]:
+        """Return the input range [lo, hi) that outputs [first, first + count) read; it may leave the tensor."""
+        low = first * self.stride - self.pad
+        return low, low + (count - 1) * self.stride + (self.kernel - 1) * self.dilation + 1
+
+
+@dataclass(slots=True, frozen=True)
+class Job:
+    """One operation on the matrix engine. `act` and `out` are [N][Y][X][Z] views; Z of `out` is split by `weights`."""
+
+    node: Node
+    op: int  # enum npu_dpu_op
+    act: View
+    out: View
+    y: Window
+    x: Window
+    groups: int
+    weights: WeightSource
+    fields: dict[str, Any]  # PPE and flags of the invariant
+    per_channel: bool = False  # output channel z reads input channel z only
+    row_axis: int = 1  # Y, or X for MATMUL
+
+    @property
+    def act_resident(self) -> bool:
+        """Whether the engine can read the input where it is: in CMX with dense channels."""
+        return self.act.in_cmx and _channels_dense(self.act)
+
+    @property
+    def out_resident(self) -> bool:
+        """Whether the engine can write the output where it goes."""
+        return self.out.in_cmx and _channels_dense(self.out)
+
+    @property
+    def taps(self) -> int:
+        """Multiply-accumulates, or compared elements, of one output element."""
+        channels = 1 if self.per_channel else self.act.shape[3] // self.groups
+        return self.y.kernel * self.x.kernel * channels
+
+    def input_channels(self, c0: int, c1: int) -> tuple[int, int]:
+        """Return the input channels of output channels [c0, c1), which cover whole groups."""
+        if self.per_channel:
+            return c0, c1
+        if self.groups == 1:
+            return 0, self.act.shape[3]
+        per_group_in, per_group_out = self.act.shape[3] // self.groups, self.out.shape[3] // self.groups
+        return c0 // per_group_out * per_group_in, -(-c1 // per_group_out) * per_group_in
+
+
+def _channels_dense(view: View) -> bool:
+    repeated = any(s == 0 and n > 1 for s, n in zip(view.strides, view.shape, strict=True))
+    return not repeated and (view.shape[3] == 1 or view.strides[3] == view.dtype.itemsize)
+
+
+def ppe_fields(act: tuple[Any, ...] | None, scale: float = 1.0) -> dict[str, Any]:
+    """Return the PPE part of an invariant for an activation of the IR."""
+    fields: dict[str, Any] = {
+        "ppe_scale": scale,
+        "ppe_bias": 0.0,
+        "ppe_fn": C.NPU_PPE_NONE,
+        "clamp_low": -inf,
+        "clamp_high": inf,
+    }
+    if act is None:
+        return fields
+    if act[0] == "relu":
+        fields["ppe_fn"] = C.NPU_PPE_RELU
+    elif act[0] == "clip":
+        fields["clamp_low"], fields["clamp_high"] = float(act[1]), float(act[2])
+    elif act[0] == "leaky_relu":
+        fields["ppe_fn"], fields["lrelu_slope"] = C.NPU_PPE_LRELU, float(act[1])
+    else:
+        raise AssertionError(f"activation {act!r}")
+    return fields
+
+
+def emit_job(builder: Builder, job: Job) -> None:
+    """Append the tiles of one operation."""
+    plan = plan_tiles(_geometry(builder, job), _room(builder, job), builder.profile, builder.pingpong, _label(job))
+    images, rows, channels = job.out.shape[0], job.out.shape[job.row_axis], job.out.shape[3]
+    row_tiles = [(n, r0, min(r0 + plan.rows, rows)) for n in range(images) for r0 in range(0, rows, plan.rows)]
+    channel_tiles = [(c0, min(c0 + plan.channels, channels)) for c0 in range(0, channels, plan.channels)]
+    kept: dict[tuple[int, int], Loaded] = {}
+    if plan.channels_outside:
+        for c in channel_tiles:
+            loaded = job.weights.load(builder, job.node, *c)
+            for row in row_tiles:
+                _task(builder, job, _load_act(builder, job, row, c), loaded, row, c)
+        return
+    for row in row_tiles:
+        act = None if job.per_channel or job.groups > 1 else _load_act(builder, job, row, (0, channels))
+        for c in channel_tiles:
+            loaded_c = kept.get(c) or job.weights.load(builder, job.node, *c)
+            if plan.keep_weights:
+                kept[c] = loaded_c
+            _task(builder, job, act or _load_act(builder, job, row, c), loaded_c, row, c)
+
+
+def _label(job: Job) -> str:
+    return f"{job.node.name} ({job.node.op})"
+
+
+def _room(builder: Builder, job: Job) -> int:
+    resident = [v for v, used in ((job.act, job.act_resident), (job.out, job.out_resident)) if used]
+    matrix = getattr(job.weights, "matrix", None)
+    if matrix is not None and job.weights.tile_bytes(1) == 0:
+        resident.append(matrix)
+    return builder.room(resident)
+
+
+def _geometry(builder: Builder, job: Job) -> Geometry:
+    unit = builder.profile.channel_alignment
+    if job.groups > 1 and not job.per_channel:
+        per_group = job.out.shape[3] // job.groups
+        unit = per_group * max(1, -(-unit // per_group))
+    in_rows, in_columns = job.act.shape[job.row_axis], job.act.shape[3 - job.row_axis]
+    out_columns = job.out.shape[3 - job.row_axis]
+    window = job.y if job.row_axis == 1 else job.x
+
+    def act_bytes(rows: int, channels: int) -> int:
+        low, high = job.input_channels(0, channels)
+        used = min(in_rows, window.inputs(0, rows)[1] + window.pad)
+        return 0 if job.act_resident else used * in_columns * (high - low) * job.act.dtype.itemsize
+
+    def out_bytes(rows: int, channels: int) -> int:
+        return 0 if job.out_resident else rows * out_columns * channels * job.out.dtype.itemsize
+
+    n, y, x, z = job.out.shape
+    dpu = builder.profile.dpu
+    table = dpu.dw_macs_per_cycle if job.per_channel else dpu.macs_per_cycle
+    macs = n * y * x * z * job.taps
+    rate = table[name(code_of_numpy(job.act.dtype))] * dpu.clock_hz
+    return Geometry(
+        rows=job.out.shape[job.row_axis],
+        images=n,
+        channels=z,
+        channel_unit=min(unit, z),
+        act_bytes=act_bytes,
+        out_bytes=out_bytes,
+        weight_bytes=job.weights.tile_bytes,
+        act_per_channel=job.per_channel or job.groups > 1,
+        compute_ps=macs * 10**12 // rate,
+    )
+
+
+def _load_act(builder: Builder, job: Job, row: tuple[int, int, int], c: tuple[int, int]) -> View:
+    """Return the input of a row tile: a box of the home when resident, else fetched."""
+    window = job.y if job.row_axis == 1 else job.x
+    low, high = window.inputs(row[1], row[2] - row[1])
+    low, high = max(low, 0), min(high, job.act.shape[job.row_axis])
+    z0, z1 = job.input_channels(*c)
+    starts, extents = [row[0], 0, 0, z0], [1, job.act.shape[1], job.act.shape[2], z1 - z0]
+    starts[job.row_axis], extents[job.row_axis] = low, high - low
+    box = job.act.sliced(starts, extents)
+    return box if job.act_resident else builder.fetch(box, _MEMORY_ORDER, job.node, "act")
+
+
+def _task(builder: Builder, job: Job, act: View, loaded: Loaded, row: tuple[int, int, int], c: tuple[int, int]) -> None:
+    """Append one invariant: output rows `row`, channels `c`."""
+    starts, extents = [row[0], 0, 0, c[0]], [1, job.out.shape[1], job.out.shape[2], c[1] - c[0]]
+    starts[job.row_axis], extents[job.row_axis] = row[1], row[2] - row[1]
+    box = job.out.sliced(starts, extents)
+    tile = box if job.out_resident else builder.scratch_tile(box, _MEMORY_ORDER, job.node)
+    pads = {}
+    for axis, window, before, after in ((1, job.y, "pad_top", "pad_bottom"), (2, job.x, "pad_left", "pad_right")):
+        first, count = (row[1], row[2] - row[1]) if axis == job.row_axis else (0, job.out.shape[axis])
+        low, high = window.inputs(first, count)
+        pads[before], pads[after] = max(0, -low), max(0, high - job.act.shape[axis])
+    fields = {
+        "op": job.op,
+        "in_x": act.shape[2],
+        "in_y": act.shape[1],
+        "in_z": act.shape[3],
+        "out_x": tile.shape[2],
+        "out_y": tile.shape[1],
+        "out_z": tile.shape[3],
+        "act_stride_x": _stride(act, 2),
+        "act_stride_y": _stride(act, 1),
+        "out_stride_x": _stride(tile, 2),
+        "out_stride_y": _stride(tile, 1),
+        "groups": _groups(job, act),
+        "kernel_x": job.x.kernel,
+        "kernel_y": job.y.kernel,
+        "stride_x": job.x.stride,
+        "stride_y": job.y.stride,
+        "dilation_x": job.x.dilation,
+        "dilation_y": job.y.dilation,
+        "act_dtype": code_of_numpy(job.act.dtype),
+        "wt_dtype": code_of_numpy(job.act.dtype),
+        "out_dtype": code_of_numpy(job.out.dtype),
+        "mpe_grid": C.NPU_MPE_16X16,
+        **job.fields,
+    }
+    payload = DpuPayload(
+        {"act_addr": act.ref, "out_addr": tile.ref, **loaded.refs}, fields, list(variants(tile.shape[1:], pads))
+    )
+    builder.dpu(job.node, payload, [act.access(), *loaded.reads], [tile.access()])
+    if job.op in (C.NPU_DPU_CONV, C.NPU_DPU_DWCONV, C.NPU_DPU_MATMUL):
+        builder.macs += tile.shape[1] * tile.shape[2] * tile.shape[3] * job.taps
+    if tile is not box:
+        builder.flush(box, tile, job.node)
+
+
+def _groups(job: Job, act: View) -> int:
+    if job.per_channel or job.groups == 1:
+        return 1
+    return act.shape[3] * job.groups // job.act.shape[3]
+
+
+def _stride(view: View, axis: int) -> int:
+    """Return the byte stride of X (2) or Y (1); the dense one for an axis of one element."""
+    if view.shape[axis] > 1:
+        return view.strides[axis]
+    x = view.strides[2] if view.shape[2] > 1 else view.shape[3] * view.dtype.itemsize
+    return x if axis == 2 else x * view.shape[2]
+
+
+def variants(shape: tuple[int, ...], pads: dict[str, int]) -> Iterator[dict[str, Any]]:
+    """Yield the workloads of an output [y][x][z]: blocks of channels, or row groups when there is one block."""
+    rows, columns, channels = shape
+    step_z = VARIANT_CHANNELS
+    step_y = rows
+    if channels <= step_z and rows >= 2 * _VARIANT_ROWS:
+        step_y = -(-rows // 2 // _VARIANT_ROWS) * _VARIANT_ROWS
+    for z in range(0, channels, step_z):
+        for y in range(0, rows, step_y):
+            yield {
+                "start_x": 0,
+                "start_y": y,
+                "start_z": z,
+                "size_x": columns,
+                "size_y": min(step_y, rows - y),
+                "size_z": min(step_z, channels - z),
+                "pad_left": 0,
+                "pad_right": 0,
+                "pad_top": 0,
+                "pad_bottom": 0,
+                **pads,
+            }
