@@ -24,6 +24,7 @@ bench: $(STAMP)
 # After a change of a header, or of the firmware's sources.
 headers: $(STAMP)
 	$(BIN)/python -m npu_abi._generate
+	$(BIN)/python -m npu_abi._dump > tests/abi/abi.txt
 firmware: $(STAMP)
 	$(BIN)/python -m npu_firmware.image
 

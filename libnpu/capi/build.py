@@ -77,14 +77,14 @@ def library_folder() -> Path:
 
     Raises BuildError.
     """
-    import _cffi_backend
+    import cffi
 
     facts = (
         sys.executable,
         sys.prefix,
         sys.base_prefix,
         sys.version,
-        _cffi_backend.__version__,
+        cffi.__version__,
         source_digest(),
         __file__,
     )
@@ -163,17 +163,24 @@ def generate(folder: Path) -> None:
     builder.embedding_api("")
     builder.cdef(
         "typedef int32_t npu_result_t;\n"
-        + "".join(f'extern "Python" {_python_declaration(function)};\n' for function in wrapped)
+        + "".join(f'extern "Python" {python_declaration(function)};\n' for function in wrapped)
         + 'extern "Python" void py_exit(void);\n'
         + "void npu_report_for_duty(void);\n"
+        + "void npu_set_reason(const char *text);\n"
         + "void npu_set_error(const char *message, uint64_t enqueue_site, uint64_t job_id);\n"
         + "uint64_t npu_call_site(void);\n"
         + "int npu_copy_from_user(void *destination, uintptr_t source, size_t size);\n"
         + "int npu_copy_to_user(uintptr_t destination, const void *source, size_t size);\n"
     )
-    builder.embedding_init_code(
-        f"from _libnpu import ffi, lib\nfrom libnpu.capi.entry import start\nstart(ffi, lib, {source_digest()!r})\n"
-    )
+    declarations = {function.name: python_declaration(function) for function in wrapped}
+    builder.embedding_init_code(f"""
+from _libnpu import ffi, lib
+try:
+    from libnpu.capi.entry import start
+    start(ffi, lib, {declarations!r})
+except BaseException as error:
+    lib.npu_set_reason(f"{{type(error).__name__}}: {{error}}".encode("utf-8", "replace"))
+""")
     builder.set_source("_libnpu", _embed_source(wrapped))
     with contextlib.redirect_stdout(io.StringIO()):  # cffi reports to stdout, which is npu-config's answer
         builder.emit_c_code(str(folder / "embed.c"))
@@ -181,7 +188,8 @@ def generate(folder: Path) -> None:
     (folder / "paths.h").write_text(_paths_source(), encoding="utf-8")
 
 
-def _python_declaration(function: Function) -> str:
+def python_declaration(function: Function) -> str:
+    """Return how the C wrapper of `function` calls Python: pointers and handles are integers."""
     parameters = ", ".join(f"{'uintptr_t' if p.is_pointer else _plain(p.ctype)} {p.name}" for p in function.parameters)
     return f"npu_result_t py_{function.name}({parameters or 'void'})"
 
@@ -207,7 +215,7 @@ def _embed_source(wrapped: list[Function]) -> str:
         )
         parameters = ", ".join(f"{p.ctype} {p.name}" for p in function.parameters)
         parts.append(f"""
-static {_python_declaration(function)};
+static {python_declaration(function)};
 npu_result_t {function.name}({parameters or "void"})
 {{
     npu_result_t result = npu_enter("{function.name}", __builtin_return_address(0), {int(function.name == "npu_init")});

@@ -8,10 +8,10 @@ error and exit status 1.
 
 from __future__ import annotations
 
-import ctypes
 import shlex
 import sys
 
+import npu_abi
 from npu_abi import INCLUDE_DIR, C
 
 from libnpu.capi.build import BuildError, library_folder
@@ -61,13 +61,11 @@ def _answer(option: str) -> list[str]:
 
 def selftest() -> str:
     """Load the library into this process, start and end it; return "ok". Raises BuildError, with the library's reason."""
-    import libnpu.capi.entry  # noqa: F401  (its import errors are worth more than the library's fixed text)
-
-    library = ctypes.CDLL(str(library_folder() / "libnpu.so"))
-    library.npu_get_error_string.restype = ctypes.c_char_p
-    result = library.npu_init(0)
-    if result != 0:
-        raise BuildError(f"npu_init: {library.npu_get_error_string(result).decode()}")
+    library = npu_abi.ffi.dlopen(str(library_folder() / "libnpu.so"))
+    if library.npu_init(0) != C.NPU_SUCCESS:
+        detail = npu_abi.new("npu_error_detail", size=npu_abi.sizeof("npu_error_detail"))
+        library.npu_get_last_error_detail(detail)
+        raise BuildError(npu_abi.ffi.string(detail.message).decode("utf-8", "replace"))
     library.npu_shutdown()
     return "ok"
 

@@ -13,7 +13,7 @@ from typing import Any
 from npu_abi import C
 
 from libnpu.capi import calls_device, calls_kernel, calls_memory, calls_stream
-from libnpu.capi.build import NATIVE, source_digest
+from libnpu.capi.build import python_declaration
 from libnpu.capi.door import Door
 from libnpu.capi.header import functions, header_text
 from libnpu.capi.library import Library
@@ -23,18 +23,18 @@ from libnpu.capi.reports import result_of
 MODULES: tuple[ModuleType, ...] = (calls_device, calls_memory, calls_stream, calls_kernel)
 
 
-def start(ffi: Any, lib: Any, digest: str) -> None:
-    """Connect the functions of npu.h and report for duty. `digest`: of the sources that libnpu.so was made from.
+def start(ffi: Any, lib: Any, declarations: dict[str, str]) -> None:
+    """Connect the functions of npu.h and report for duty. `declarations`: what libnpu.so was built with, by function.
 
-    Raises RuntimeError when libnpu.so is older or newer than this package.
+    An older libnpu.so may lack functions that npu.h has by now; that is fine. Raises RuntimeError when one that it has means something else.
     """
-    if digest != source_digest():
-        raise RuntimeError("libnpu.so was made from other sources than this package: run npu-config again")
     library = Library(Door(ffi, lib), lib.npu_call_site)
-    for function in functions(header_text()):
-        if function.name not in NATIVE:
-            call = _guard(library, lib, _implementation(function.name))
-            ffi.def_extern(name=f"py_{function.name}", error=int(C.NPU_ERROR_INTERNAL))(call)
+    known = {function.name: python_declaration(function) for function in functions(header_text())}
+    for name, declaration in declarations.items():
+        if known.get(name) != declaration:
+            raise RuntimeError(f"libnpu.so was built for another npu.h ({name} differs): run npu-config again")
+        call = _guard(library, lib, _implementation(name))
+        ffi.def_extern(name=f"py_{name}", error=int(C.NPU_ERROR_INTERNAL))(call)
     ffi.def_extern(name="py_exit")(_exit(library))
     lib.npu_report_for_duty()
 
@@ -69,7 +69,7 @@ def _guard(library: Library, lib: Any, function: Callable[..., int | None]) -> C
                     lib.npu_set_error(b"a defect of the library; its traceback is on standard error", 0, 0)
                     raise
                 message = report.message.encode("utf-8", "replace")
-                lib.npu_set_error(message, library.enqueue_site(report.job), report.job_id)
+                lib.npu_set_error(message, library.enqueue_site(report.job_id), report.job_id)
                 return report.result
 
     return call

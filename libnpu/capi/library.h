@@ -30,8 +30,10 @@ NPU_HIDDEN uint64_t npu_call_site(void);
 NPU_HIDDEN int npu_copy_from_user(void *destination, uintptr_t source, size_t size);
 NPU_HIDDEN int npu_copy_to_user(uintptr_t destination, const void *source, size_t size);
 
-/* Start Python and the library's Python part, once. Returns NULL when they run, else why not (static text). */
+/* Start Python and the library's Python part, once. Returns NULL when they run, else why not (text that stays). */
 NPU_HIDDEN const char *npu_start(void);
+/* From Python, while it starts: why it does not. */
+NPU_HIDDEN void npu_set_reason(const char *text);
 /* Whether npu_start has succeeded. */
 NPU_HIDDEN int npu_running(void);
 /* Whether this is a child made by fork from the process that started Python. */

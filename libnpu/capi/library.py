@@ -22,7 +22,7 @@ class StreamEntry:
 
     device: OpenDevice
     stream: Any  # libnpu.runtime.Stream
-    sites: dict[Any, int] = field(default_factory=dict)  # job -> code address
+    sites: dict[int, int] = field(default_factory=dict)  # job id -> code address
 
     def synchronize(self, timeout_ns: int | None) -> bool:
         """Wait for the stream's work (None: for ever). False when some is left. Raises the first error of it that was not yet raised."""
@@ -139,12 +139,10 @@ class Library:
         entry.device.streams.remove(entry)
         entry.stream.close()
 
-    def enqueue_site(self, job: Any) -> int:
-        """Return the code address behind the call that enqueued `job`; 0 when it is unknown."""
-        if job is None:
-            return 0
+    def enqueue_site(self, job_id: int) -> int:
+        """Return the code address behind the call that enqueued the job; 0 when it is unknown."""
         for entry in self._devices.values():
             for stream in entry.streams:
-                if job in stream.sites:
-                    return stream.sites[job]
+                if job_id in stream.sites:
+                    return stream.sites[job_id]
         return 0

@@ -1,17 +1,14 @@
-"""The answer to a caller's mistake: a result code of npu.h and what exactly is wrong."""
+"""The answer to a caller's mistake in a call of npu.h: a result code and what exactly is wrong."""
 
 from __future__ import annotations
 
-import enum
+from npu_abi import C
 
-import npu_abi
-
-Result: type[enum.IntEnum] = npu_abi.enum("npu_result")
+from libnpu.errors import NpuError
 
 
-class Refusal(Exception):
+class Refusal(NpuError):
     """A call that is refused before anything changed. `result` is the name of an enumerator of enum npu_result."""
 
     def __init__(self, result: str, message: str) -> None:
-        super().__init__(message)
-        self.result = int(Result[result])
+        super().__init__(getattr(C, result), message)

@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from npu_abi import C
 
 from libnpu.blob.image import BlobError
-from libnpu.capi.refusal import Refusal
-from libnpu.errors import Unimplemented, Unsupported
+from libnpu.errors import NpuError
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a call answers."""
+    """What a call answers. `job_id`: the operation of an earlier call that failed, 0 when it is this call."""
 
     result: int
     message: str
-    job: Any = None  # the operation of an earlier call that failed
     job_id: int = 0
 
 
 def result_of(error: Exception) -> Report | None:
     """Return what C is told about `error`, None when it is a defect of the library."""
-    message = str(error)
     match error:
-        case Refusal():
-            return Report(error.result, message)
+        case NpuError():
+            return Report(error.result, error.message, error.job_id)
         case BlobError():
-            return Report(C.NPU_ERROR_INVALID_BLOB, message)
-        case Unsupported():
-            return Report(C.NPU_ERROR_NOT_SUPPORTED, message)
-        case Unimplemented():
-            return Report(C.NPU_ERROR_UNIMPLEMENTED, message)
+            return Report(C.NPU_ERROR_INVALID_BLOB, str(error))
         case MemoryError():
-            return Report(C.NPU_ERROR_OUT_OF_HOST_MEMORY, message or "not enough host memory")
+            return Report(C.NPU_ERROR_OUT_OF_HOST_MEMORY, str(error) or "not enough host memory")
         case _:
             return None

@@ -28,6 +28,13 @@ static atomic_int running;
 static atomic_int forked;
 static const char *failure; /* the first start's verdict holds for the life of the process */
 
+static char reason_text[512] = "the library's Python part does not start";
+
+void npu_set_reason(const char *text)
+{
+    snprintf(reason_text, sizeof reason_text, "the library's Python part does not start: %s", text);
+}
+
 static void in_child(void)
 {
     atomic_store(&forked, 1);
@@ -96,7 +103,7 @@ static const char *start(void)
     if ((reason = find_packages()) != NULL)
         return reason;
     if (npu_embed_start() < 0)
-        return "the library's Python part does not start: npu-config --selftest says why";
+        return reason_text;
     pthread_atfork(NULL, NULL, in_child);
     atexit(at_exit);
     return NULL;
