@@ -1,6 +1,6 @@
 """Front end: an ONNX file becomes the canonical graph of `libnpu.compiler.ir`, in stages that can be looked at.
 
-import → fold → simplify → fuse → precision. A verifier runs after each; `stages` shows the graph after each.
+import → fold → simplify → fuse engine → fuse elementwise → precision. A verifier runs after each; `stages` shows the graph after each.
 """
 
 from __future__ import annotations
@@ -42,7 +42,12 @@ def stages(
 ) -> Iterator[tuple[str, Graph]]:
     """Yield (stage name, graph) after each stage, in order; arguments and errors as of `load`."""
     from libnpu.compiler.frontend.fold import fold, remove_dead
+    from libnpu.compiler.frontend.fuse_activation import fuse_activation
+    from libnpu.compiler.frontend.fuse_affine import fuse_affine
+    from libnpu.compiler.frontend.fuse_elementwise import fuse_elementwise
     from libnpu.compiler.frontend.import_onnx import import_model
+    from libnpu.compiler.frontend.precision import set_precision
+    from libnpu.compiler.frontend.simplify import simplify
     from libnpu.compiler.frontend.source import read_model
     from libnpu.compiler.frontend.verify import verify
 
@@ -52,3 +57,10 @@ def stages(
     yield "import", graph
     graph = verify(remove_dead(fold(graph)), "fold")
     yield "fold", graph
+    graph = verify(remove_dead(fold(simplify(graph))), "simplify")
+    yield "simplify", graph
+    graph = verify(fuse_activation(fuse_affine(graph)), "fuse engine")
+    yield "fuse engine", graph
+    graph = verify(remove_dead(simplify(fuse_elementwise(graph))), "fuse elementwise")
+    yield "fuse elementwise", graph
+    yield "precision", verify(set_precision(graph, precision), "precision")

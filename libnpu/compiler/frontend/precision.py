@@ -1,0 +1,207 @@
+"""Precision policy: which type each value has inside.
+
+Both policies: int64 becomes int32 (constants are checked, the range of computed values is the caller's business), as
+the vector engine has 32-bit integers, and float64 becomes float32. Graph inputs and outputs keep their types: an
+Elementwise cast stands behind an input, unless all readers are Elementwise or Reduce, which read any float type; and
+before an output, unless its maker is Elementwise or a wide Reduce.
+
+"fp16": float32 and bfloat16 become float16, except for wide values, whose range or cancellation float16 cannot hold.
+They are float32 while an Elementwise or Reduce node reads them:
+- results of Reduce sum, mean and prod (they grow with the element count, and variances are differences of them), and
+  an expression that only such reductions read (squares, mostly);
+- results of Elementwise, Reshape and Expand whose computed float operands are all wide.
+A constant operand is float32 in a wide Elementwise node, else float16; constants inside of expressions stay float32.
+Constants beyond float16's range are saturated and noted with the layer's name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from libnpu.compiler.frontend.rewriting import Rewriter
+from libnpu.compiler.ir import Graph, Node, Value
+from libnpu.errors import Unsupported
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+HALF, SINGLE = np.dtype(np.float16), np.dtype(np.float32)
+HALF_MAX = 65504.0
+INT32 = np.iinfo(np.int32)
+_GROWING = frozenset({"sum", "mean", "prod"})
+_MOVING = frozenset({"Reshape", "Expand"})
+_ANY_FLOAT = frozenset({"Elementwise", "Reduce"})  # operands may be of several float types
+_KNOWN = frozenset({"float16", "float32", "bfloat16", "int8", "uint8", "int16", "uint16", "int32", "bool"})
+
+
+def set_precision(graph: Graph, precision: str) -> Graph:
+    """Return `graph` under the policy "fp16" or "fp32". Raises Unsupported for types that no engine computes."""
+    return _Policy(graph, half=precision == "fp16").apply()
+
+
+class _Policy:
+    """One application; builds new values and nodes, so that `graph` stays as it is."""
+
+    def __init__(self, graph: Graph, half: bool) -> None:
+        self.graph = graph
+        self.half = half
+        self.wide = _wide_values(graph) if half else set()
+        self.nodes: list[Node] = []
+        self.notes: list[str] = list(graph.notes)
+        self.new: dict[Value, Value] = {}
+        self.casts: dict[tuple[Value, np.dtype[Any]], Value] = {}
+        self.names = {value.name for node in graph.nodes for value in node.outputs}
+        self.names |= {value.name for value in graph.inputs}
+
+    def apply(self) -> Graph:
+        readers: dict[Value, list[Node]] = {}
+        for node in self.graph.nodes:
+            for value in node.inputs:
+                if value is not None:
+                    readers.setdefault(value, []).append(node)
+        inputs = []
+        for value in self.graph.inputs:
+            outer = Value(value.name, value.shape, value.dtype)
+            inputs.append(outer)
+            flexible = value.dtype in (HALF, SINGLE) and all(n.op in _ANY_FLOAT for n in readers.get(value, []))
+            unread = value not in readers
+            self.new[value] = outer if flexible or unread else self._cast(outer, self._inside(value), value.name)
+        for node in self.graph.nodes:
+            self._node(node)
+        outputs = [self.new[value] for value in self.graph.outputs]
+        return Graph(self.graph.name, inputs, outputs, self.nodes, self.notes)
+
+    def _inside(self, value: Value) -> np.dtype[Any]:
+        name = value.dtype.name
+        if value in self.wide:
+            return SINGLE
+        if name == "int64":
+            return np.dtype(np.int32)
+        if self.half and name in ("float32", "float64", "bfloat16"):
+            return HALF
+        if name == "float64":
+            return SINGLE
+        if name not in _KNOWN:
+            raise Unsupported(f"value {value.name}: type {name}")
+        return value.dtype
+
+    def _node(self, node: Node) -> None:
+        output = node.outputs[0]
+        target = self._inside(output)
+        outer = output.dtype if any(output is end for end in self.graph.outputs) else None
+        if outer is not None and node.op == "Elementwise":
+            target = outer
+        operands = [None if value is None else self._operand(node, value, target) for value in node.inputs]
+        ends_here = outer is None or outer == target
+        result = Value(output.name if ends_here else self._unique(f"{output.name}.inside"), output.shape, target)
+        self.nodes.append(Node(node.op, node.name, operands, [result], node.attrs, node.layers))
+        if not ends_here:
+            assert outer is not None
+            name = f"{output.name}.cast"
+            self.nodes.append(_cast_node(name, result, Value(output.name, output.shape, outer), node.layers))
+            result = self.nodes[-1].outputs[0]
+        self.new[output] = result
+
+    def _operand(self, node: Node, value: Value, target: np.dtype[Any]) -> Value:
+        if value.const is not None:
+            wide = node.op == "Elementwise" and node.outputs[0] in self.wide
+            return self._constant(node, value, SINGLE if wide else self._inside(value))
+        new = self.new[value]
+        if node.op in _ANY_FLOAT or new.dtype.kind in "iub":
+            return new
+        wanted = target if node.op in _MOVING else self._inside_narrow(new)
+        return self._cast(new, wanted, value.name)
+
+    def _inside_narrow(self, value: Value) -> np.dtype[Any]:
+        return HALF if self.half else value.dtype
+
+    def _constant(self, node: Node, value: Value, target: np.dtype[Any]) -> Value:
+        assert value.const is not None
+        if value.dtype == target or (value.dtype.kind in "iub") != (target.kind in "iub"):
+            target = value.dtype if value.dtype.name in _KNOWN else self._inside(value)
+        if value.dtype == target:
+            return value
+        key = (value, target)
+        if key not in self.casts:
+            array, beyond = _narrowed(value.const, target)
+            if beyond:
+                self.notes.append(
+                    f"{node.name}: {beyond} of {array.size} values of {value.name} are beyond {target}, saturated"
+                )
+            self.casts[key] = Value(value.name, array.shape, array.dtype, array)
+        return self.casts[key]
+
+    def _cast(self, value: Value, target: np.dtype[Any], name: str) -> Value:
+        if value.dtype == target:
+            return value
+        key = (value, target)
+        if key not in self.casts:
+            cast = Value(self._unique(f"{name}.{target}"), value.shape, target)
+            self.nodes.append(_cast_node(cast.name, value, cast, [name]))
+            self.casts[key] = cast
+        return self.casts[key]
+
+    def _unique(self, wish: str) -> str:
+        name, number = wish, 0
+        while name in self.names:
+            number += 1
+            name = f"{wish}.{number}"
+        self.names.add(name)
+        return name
+
+
+def _cast_node(name: str, source: Value, target: Value, layers: list[str]) -> Node:
+    return Node("Elementwise", name, [source], [target], {"expr": ("in", 0)}, list(layers))
+
+
+def _narrowed(array: NDArray[Any], target: np.dtype[Any]) -> tuple[NDArray[Any], int]:
+    """Return `array` as `target`, finite values saturated, and how many were."""
+    if target == HALF:
+        wide = array.astype(np.float64)
+        # Values up to half a step above the largest still round to it; infinities stay.
+        beyond = np.isfinite(wide) & (np.abs(wide) >= 65520.0)
+        low, high = -HALF_MAX, HALF_MAX
+    elif target == np.int32:
+        wide = array
+        beyond = (array < INT32.min) | (array > INT32.max)
+        low, high = INT32.min, INT32.max
+    else:
+        return array.astype(target), 0
+    count = int(np.count_nonzero(beyond))
+    if count:
+        wide = np.where(beyond, np.clip(wide, low, high), wide)
+    return wide.astype(target), count
+
+
+def _wide_values(graph: Graph) -> set[Value]:
+    """Return the values that stay float32 under fp16, as the module's docstring says."""
+    edit = Rewriter(graph)  # works on a copy: `origin` leads back
+    copies = [value for node in edit.graph.nodes for value in node.outputs]
+    origin = dict(zip(copies, (value for node in graph.nodes for value in node.outputs), strict=True))
+    wide: set[Value] = set()
+    for node in edit.graph.nodes:
+        output = node.outputs[0]
+        if output.dtype != SINGLE:
+            continue
+        computed = [v for v in node.inputs if v is not None and v.const is None and v.dtype.kind not in "iub"]
+        users = edit.users(output)
+        if (
+            _grows(node)
+            or (node.op == "Elementwise" and users and not edit.is_output(output) and all(map(_grows, users)))
+            or (node.op in ("Elementwise", *_MOVING) and computed and all(value in wide for value in computed))
+        ):
+            wide.add(output)
+    for node in reversed(edit.graph.nodes):  # without a reader that profits, a value need not be wide
+        output = node.outputs[0]
+        profits = edit.is_output(output) or any(
+            user.op in _ANY_FLOAT or (user.op in _MOVING and user.outputs[0] in wide) for user in edit.users(output)
+        )
+        if not profits:
+            wide.discard(output)
+    return {origin[value] for value in wide}
+
+
+def _grows(node: Node) -> bool:
+    return node.op == "Reduce" and node.attrs["kind"] in _GROWING
