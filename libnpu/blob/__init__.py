@@ -1,7 +1,51 @@
-"""The blob container: a compiled model in memory (`BlobImage`), as an ELF file (`write`, `read`), as text, and verified."""
+"""The blob container: a compiled model in memory (`BlobImage`), as an ELF file (`write`, `read`), as text, and verified.
+
+`disassemble`, `assemble` and `verify` are loaded on first use: a loader needs none of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
 
 from libnpu.blob.image import TASK_SECTIONS, BlobError, BlobImage, IoTensor, Relocation
+from libnpu.blob.problem import Problem
 from libnpu.blob.reader import read
 from libnpu.blob.writer import write
 
-__all__ = ["TASK_SECTIONS", "BlobError", "BlobImage", "IoTensor", "Relocation", "read", "write"]
+if TYPE_CHECKING:
+    from npu_model.profile import Profile
+
+__all__ = [
+    "TASK_SECTIONS",
+    "BlobError",
+    "BlobImage",
+    "IoTensor",
+    "Problem",
+    "Relocation",
+    "assemble",
+    "disassemble",
+    "read",
+    "verify",
+    "write",
+]
+
+
+def verify(image: BlobImage, profile: Profile | None = None) -> list[Problem]:
+    """Return every broken rule of `image`; see verifier.py."""
+    from libnpu.blob import verifier
+
+    return verifier.verify(image, profile)
+
+
+def disassemble(image: BlobImage, weights: Literal["inline", "digest"] = "inline") -> str:
+    """Return the text form of `image`; see text.py."""
+    from libnpu.blob import text
+
+    return text.disassemble(image, weights)
+
+
+def assemble(source: str, weights: bytes | None = None) -> BlobImage:
+    """Return the image whose text form is `source`; see assembler.py. Raises BlobError naming the line."""
+    from libnpu.blob import assembler
+
+    return assembler.assemble(source, weights)

@@ -92,7 +92,11 @@ def _sections(data: memoryview) -> dict[str, _Section]:
             continue
         if offset < end or offset + size > shoff:
             raise BlobError(f"section {i}: {size} bytes at {offset:#x}; expected within {end:#x} to {shoff:#x}")
+        if offset - end >= 64 or any(data[end:offset]):
+            raise BlobError(f"section {i}: {offset - end} bytes before it; expected fewer than 64, all zero")
         end = offset + size
+    if shoff - end >= 8 or any(data[end:shoff]):
+        raise BlobError(f"section headers: {shoff - end} bytes before them; expected fewer than 8, all zero")
     names = table[names_index]
     if names[1] != elf.SHT_STRTAB or names[5] > elf.MAX_STRTAB_BYTES:
         raise BlobError(

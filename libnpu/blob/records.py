@@ -117,3 +117,10 @@ def check_mapped_inference(data: bytes, expected: bytes) -> None:
         if found != wanted:
             value, other = int.from_bytes(found, "little"), int.from_bytes(wanted, "little")
             raise BlobError(f"{elf.MAPPED}+{at:#x}: word {value:#x}; the other sections imply {other:#x}")
+
+
+def field_offset(section: str, field: str) -> int:
+    """Return the byte offset of `field` (flat name) in the structure of task section `section`."""
+    fields = npu_abi.dtype(TASK_SECTIONS[section]).fields
+    assert fields is not None
+    return int(fields[field][1])

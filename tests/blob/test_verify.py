@@ -1,0 +1,119 @@
+"""Static verification: a good blob has no problems; each broken rule is found and named with its entry."""
+
+import pytest
+from npu_abi import C
+
+from libnpu.blob import Relocation, verify
+
+CMX = C.NPU_CMX_BASE
+
+
+def found(image):
+    return [(p.rule, p.where) for p in verify(image)]
+
+
+def test_a_good_blob_has_no_problems(image):
+    assert verify(image) == []
+
+
+@pytest.mark.parametrize(
+    ("section", "entry", "field", "value", "problem"),
+    [
+        (".npu.barriers", 0, "real_id", 2, ("barrier-id", ".npu.barriers[0]")),
+        (".npu.barriers", 0, "next_same_id", C.NPU_BARRIER_NONE, ("barrier-chain", ".npu.barriers[0]")),
+        (".npu.barriers", 2, "next_same_id", 3, ("barrier-chain", ".npu.barriers[2]")),
+        (".npu.barriers", 3, "producer_count", 0, ("barrier-count", ".npu.barriers[3]")),
+        (".npu.barriers", 0, "producer_count", 3, ("barrier-count", ".npu.barriers id 0")),
+        (".npu.barriers", 1, "consumer_count", 2, ("barrier-count", ".npu.barriers id 1")),
+        (".npu.tasks.dma0", 0, "barriers_post_mask", 4, ("barrier-id", ".npu.tasks.dma0[0]")),
+        (".npu.tasks.dma0", 0, "barriers_post_mask", 0, ("barrier-count", ".npu.barriers id 0")),
+        (".npu.tasks.dma0", 1, "sched_start_after", 4, ("barrier-id", ".npu.tasks.dma0[1]")),
+        (".npu.tasks.dma0", 0, "transaction_src_width", 48, ("dma-shape", ".npu.tasks.dma0[0]")),
+        (".npu.tasks.dma0", 0, "transaction_length", 0, ("dma-shape", ".npu.tasks.dma0[0]")),
+        (".npu.tasks.dma0", 0, "transaction_dst", CMX + 1000, ("range", ".npu.tasks.dma0[0]")),
+        (".npu.tasks.dma0", 0, "transaction_dst", CMX - 1, ("range", ".npu.tasks.dma0[0]")),
+        (".npu.tasks.dma0", 0, "transaction_dst", CMX + C.NPU_CMX_TILE_STRIDE, ("range", ".npu.tasks.dma0[0]")),
+        (".npu.tasks.dma0", 0, "transaction_num_planes", 2, None),
+        (".npu.tasks.dma0", 0, "transaction_src", 1, ("relocation", ".npu.tasks.dma0[0]")),
+        (".npu.tasks.dpu_invariant", 0, "variant_count", 2, ("variants", ".npu.tasks.dpu_invariant[0]")),
+        (".npu.tasks.dpu_invariant", 0, "variant_first", 1, ("variants", ".npu.tasks.dpu_invariant[0]")),
+        (".npu.tasks.dpu_invariant", 0, "tile", 1, ("tile", ".npu.tasks.dpu_invariant[0]")),
+        (".npu.tasks.dpu_invariant", 0, "out_addr", CMX + 1000, ("range", ".npu.tasks.dpu_invariant[0]")),
+        (".npu.tasks.dpu_invariant", 0, "op", 99, ("dpu-shape", ".npu.tasks.dpu_invariant[0]")),
+        (".npu.tasks.dpu_variant", 0, "invariant_index", 1, ("variants", ".npu.tasks.dpu_invariant[0]")),
+        (".npu.tasks.shave_range", 0, "code_bytes", 48, ("range", ".npu.tasks.shave_range[0]")),
+        (".npu.tasks.shave_range", 0, "code_bytes", 0, ("range", ".npu.tasks.shave_range[0]")),
+        (".npu.tasks.shave_invocation", 0, "range_index", 1, ("shave-range", ".npu.tasks.shave_invocation[0]")),
+        (".npu.tasks.shave_invocation", 0, "shave", 2, ("tile", ".npu.tasks.shave_invocation[0]")),
+        (".npu.tasks.shave_invocation", 0, "args_bytes", 17, ("range", ".npu.tasks.shave_invocation[0]")),
+    ],
+)  # fmt: skip
+def test_a_broken_field_is_found(image, section, entry, field, value, problem):
+    image.tasks[section][field][entry] = value
+    problems = found(image)
+    assert problem in problems if problem else problems == []
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"profile": "no-such"}, ("profile", ".npu.platform")),
+        ({"tile_count": 9}, ("resources", ".npu.platform")),
+        ({"cmx_bytes": 1 << 24}, ("resources", ".npu.platform")),
+        ({"cmx_bytes": 512}, ("range", ".npu.tasks.dma0[1]")),
+        ({"barrier_count": 65}, ("resources", ".npu.platform")),
+        ({"text": b"\xff" * 32}, ("shave-code", ".npu.tasks.shave_range[0]")),
+    ],
+)
+def test_a_broken_header_is_found(image, change, problem):
+    for field, value in change.items():
+        setattr(image, field, value)
+    assert problem in found(image)
+
+
+@pytest.mark.parametrize(
+    ("index", "relocation", "problem"),
+    [
+        (0, Relocation(".npu.tasks.dma0", 0, "in:x", 1), ("range", ".npu.tasks.dma0[0]")),
+        (0, Relocation(".npu.tasks.dma0", 0, "in:x", -1), ("range", ".npu.tasks.dma0[0]")),
+        (0, Relocation(".npu.tasks.dma0", 0, "in:x", 0, 4), ("relocation", ".npu.tasks.dma0[0]")),
+        (0, Relocation(".npu.tasks.dma0", 0, ".text.shave", 0), ("range", ".npu.tasks.dma0[0]")),
+        (1, Relocation(".npu.tasks.dma0", 136, ".data.weights", 0), ("range", ".npu.tasks.dma0[1]")),
+        (0, Relocation(".npu.tasks.dma0", 16, "in:x", 0, 4), ("relocation", ".npu.tasks.dma0+0x10")),
+        (3, Relocation(".npu.tasks.shave_range", 0, ".text.shave", 16), ("range", ".npu.tasks.shave_range[0]")),
+        (3, Relocation(".npu.tasks.shave_range", 0, ".data.weights", 0), ("relocation", ".npu.tasks.shave_range[0]")),
+        (4, Relocation(".npu.tasks.shave_invocation", 4, ".bss.scratch", 0, 4), ("relocation", ".npu.tasks.shave_invocation[0]")),
+    ],
+)  # fmt: skip
+def test_a_broken_relocation_is_found(image, index, relocation, problem):
+    image.relocations[index] = relocation
+    assert problem in found(image)
+
+
+def test_an_unreachable_wait_is_a_deadlock_with_the_barrier(image):
+    """The DPU waits for id 1 and posts id 0: counts agree, but nobody can post first."""
+    invariant, shave = image.tasks[".npu.tasks.dpu_invariant"], image.tasks[".npu.tasks.shave_invocation"]
+    invariant["barriers_wait_mask"], invariant["barriers_post_mask"] = 2, 2
+    shave["barriers_wait_mask"], shave["barriers_post_mask"] = 1, 1
+    text = [str(p) for p in verify(image)]
+    assert (
+        ".npu.tasks.dpu_invariant[0]: waits for ever for virtual barrier 1 on id 1: 1 of its producers never run (deadlock)"
+        in text
+    )
+
+
+def test_a_start_after_of_its_own_barrier_never_starts(image):
+    image.tasks[".npu.tasks.dma0"]["sched_start_after"][1] = 2
+    assert [str(p) for p in verify(image)] == [
+        ".npu.tasks.dma0[1]: never starts: start_after is 2, but virtual barrier 2 does not retire (deadlock)"
+    ]
+
+
+def test_a_task_that_runs_before_its_barrier_is_loaded_takes_from_another(image):
+    """Without start_after the SHAVE posts id 0 while virtual barrier 0 may still be on it; here a DMA posts too early."""
+    dma = image.tasks[".npu.tasks.dma1"]
+    dma["barriers_post_mask"] = 2  # now virtual 1 gets two posts, virtual 0 one
+    configs = image.tasks[".npu.barriers"]
+    configs["producer_count"] = [1, 1, 1, 2]
+    rules = found(image)
+    assert any(rule in ("barrier-count", "deadlock", "barrier-left") for rule, _ in rules)
