@@ -20,25 +20,27 @@ if TYPE_CHECKING:
 _DMA_FIELDS = ("length", "num_planes", "src_plane_stride", "dst_plane_stride", "src_stride", "dst_stride")
 
 
-def nominal_address(ref: Ref) -> int:
+def nominal_address(index: int, ref: Ref) -> int:
     """Return an address on the right side of the window: enough for costs, which depend on CMX or DDR only."""
     return int(C.NPU_CMX_BASE if isinstance(ref.target, Buffer) else C.NPU_VA_USER_BASE) + ref.offset
 
 
-def dma_records(payloads: Sequence[DmaPayload], address: Callable[[Ref], int] = nominal_address) -> NDArray[np.void]:
-    """Return one npu_dma_task per payload; barriers and ids zero."""
+def dma_records(
+    payloads: Sequence[DmaPayload], address: Callable[[int, Ref], int] = nominal_address
+) -> NDArray[np.void]:
+    """Return one npu_dma_task per payload; barriers and ids zero. `address` maps (payload index, operand)."""
     records = np.zeros(len(payloads), dtype("npu_dma_task"))
     for field in _DMA_FIELDS:
         records[f"transaction_{field}"] = [getattr(p, field) for p in payloads]
     records["transaction_src_width"] = [p.src_width or p.length for p in payloads]
     records["transaction_dst_width"] = [p.dst_width or p.length for p in payloads]
-    records["transaction_src"] = [address(p.src) for p in payloads]
-    records["transaction_dst"] = [address(p.dst) for p in payloads]
+    records["transaction_src"] = [address(i, p.src) for i, p in enumerate(payloads)]
+    records["transaction_dst"] = [address(i, p.dst) for i, p in enumerate(payloads)]
     return records
 
 
 def dpu_records(
-    payloads: Sequence[DpuPayload], address: Callable[[Ref], int] = nominal_address
+    payloads: Sequence[DpuPayload], address: Callable[[int, Ref], int] = nominal_address
 ) -> tuple[NDArray[np.void], NDArray[np.void]]:
     """Return (npu_dpu_invariant per payload, their npu_dpu_variants in order); barriers and ids zero."""
     invariants = np.zeros(len(payloads), dtype("npu_dpu_invariant"))
@@ -47,7 +49,7 @@ def dpu_records(
         for field, value in payload.invariant.items():
             columns.setdefault(field, [0] * len(payloads))[index] = value
         for field, ref in payload.refs.items():
-            columns.setdefault(field, [0] * len(payloads))[index] = address(ref)
+            columns.setdefault(field, [0] * len(payloads))[index] = address(index, ref)
     for field, column in columns.items():
         invariants[field] = column
     counts = [len(p.variants) for p in payloads]

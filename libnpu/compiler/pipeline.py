@@ -1,0 +1,84 @@
+"""The order of the compiler's stages, with a check after each and a dump of those that are asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from npu_model.profile import Profile, load_profile
+
+from libnpu import blob
+from libnpu.blob import BlobImage
+from libnpu.compiler.emit import emit
+from libnpu.compiler.lower import CompileError, lower
+from libnpu.compiler.lower.text import program_text, schedule_text
+from libnpu.compiler.lower.verify import verify_program
+from libnpu.compiler.schedule import DoesNotFit, FeasibleMemoryScheduler, synchronise
+
+if TYPE_CHECKING:
+    from libnpu.compiler.ir import Graph
+    from libnpu.compiler.options import CompileOptions
+
+BACK_END_STAGES = ("tiles", "schedule", "barriers", "blob")
+
+
+@dataclass(slots=True, eq=False)
+class Compiled:
+    """A compiled model: the blob's bytes, its image, and what the compiler has to say (`stats`, `decisions`, `dumps`)."""
+
+    blob: bytes
+    image: BlobImage
+    report: dict[str, Any] = field(default_factory=dict)
+
+
+def run(model: str | Path | bytes | Any, options: CompileOptions) -> Compiled:
+    """Run every stage; see `libnpu.compiler.compile_model`."""
+    from libnpu.compiler import frontend
+    from libnpu.compiler.frontend.text import graph_text
+
+    dumps: dict[str, str] = {}
+    graph: Graph | None = None
+    for stage, graph in frontend.stages(model, dict(options.shapes), options.precision):
+        if stage in options.dump:
+            dumps[stage] = graph_text(graph)
+    assert graph is not None
+    return compile_graph(graph, options, dumps)
+
+
+def compile_graph(graph: Graph, options: CompileOptions, dumps: dict[str, str] | None = None) -> Compiled:
+    """Run the back end on a canonical graph."""
+    dumps = {} if dumps is None else dumps
+    profile = load_profile(options.profile)
+    cmx_bytes = min(options.cmx_bytes or profile.cmx.workspace_bytes, profile.cmx.workspace_bytes)
+    program = lower(graph, profile, cmx_bytes, options.pingpong)
+    if "tiles" in options.dump:
+        dumps["tiles"] = program_text(program)
+    verify_program(program, cmx_bytes)
+    try:
+        scheduler = FeasibleMemoryScheduler(
+            program, profile, cmx_bytes, options.prefetching_level_limit, options.pingpong
+        )
+        schedule = scheduler.run()
+    except DoesNotFit as error:
+        raise CompileError(str(error)) from None
+    plan = synchronise(schedule, profile.barriers_per_tile)
+    if "schedule" in options.dump:
+        dumps["schedule"] = schedule_text(schedule)
+    if "barriers" in options.dump:
+        dumps["barriers"] = "\n".join(
+            f"{k}: id {b.real_id} producers {list(b.producers)} consumers {list(b.consumers)}"
+            for k, b in enumerate(plan.barriers)
+        )
+    image = emit(graph, program, schedule, plan, profile)
+    if "blob" in options.dump:
+        dumps["blob"] = blob.disassemble(image, "digest")
+    _verify_image(image, profile)
+    report = {**image.debug["stats"], "decisions": schedule.decisions, "dumps": dumps}
+    return Compiled(blob.write(image), image, report)
+
+
+def _verify_image(image: BlobImage, profile: Profile) -> None:
+    problems = blob.verify(image, profile)
+    if problems:
+        raise AssertionError("the emitted blob breaks its own rules: " + "; ".join(map(str, problems[:5])))
