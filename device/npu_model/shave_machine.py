@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from npu_abi import C
 
+from npu_model import footprint
 from npu_model.profile import Shave
 from npu_model.shave_faults import ShaveFault, ShaveFaultCode
-from npu_model.shave_memory import ADDRESS_LIMIT, Access, Array, Box, Memory
+from npu_model.shave_memory import ADDRESS_LIMIT, Access, Array, Memory, Runs
 from npu_model.shave_opcodes import BF16, F16, F32, FLOAT_REGISTERS, I32, INSN_BYTES, INT_REGISTERS, VECTOR_REGISTERS
 
 HALT = -1  # what a handler returns instead of the next instruction's number
@@ -29,38 +30,37 @@ Shape = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ShaveResult:
-    """What one invocation did. Boxes are (address, width, ((count, stride), ...)), in program order, adjacent runs merged."""
+    """What one invocation did.
+
+    Runs are (address, width, ((count, stride), ...)) in the order of their first access, continued runs of one instruction
+    merged. They are exact but for scatters, whose runs bound every index.
+    """
 
     cycles: int
     insns: int
-    read_boxes: tuple[Box, ...]
-    write_boxes: tuple[Box, ...]
+    read_runs: tuple[Runs, ...]
+    write_runs: tuple[Runs, ...]
     read_bytes: int
     write_bytes: int
 
     @property
-    def reads(self) -> list[tuple[int, int]]:
-        """(address, size) ranges that bound what was read."""
-        return [_bounds(box) for box in self.read_boxes]
+    def reads(self) -> list[footprint.Box]:
+        """What was read, as boxes."""
+        return [footprint.box(*runs) for runs in self.read_runs]
 
     @property
-    def writes(self) -> list[tuple[int, int]]:
-        """(address, size) ranges that bound what was written."""
-        return [_bounds(box) for box in self.write_boxes]
-
-
-def _bounds(box: Box) -> tuple[int, int]:
-    address, width, dims = box
-    return address, width + sum((count - 1) * stride for count, stride in dims)
+    def writes(self) -> list[footprint.Box]:
+        """What was written, as boxes."""
+        return [footprint.box(*runs) for runs in self.write_runs]
 
 
 class Traffic:
     """The boxes that a program touched. Runs of one instruction that continue each other are merged."""
 
-    __slots__ = ("_last", "boxes", "total_bytes")
+    __slots__ = ("_last", "runs", "total_bytes")
 
     def __init__(self) -> None:
-        self.boxes: list[Box] = []
+        self.runs: list[Runs] = []
         self.total_bytes = 0
         self._last: dict[int, int] = {}
 
@@ -68,20 +68,20 @@ class Traffic:
         """Record `tile`, touched by the instruction at `pc`."""
         base, _, width, dims, _ = tile
         if dims:
-            self.total_bytes += width * tile.runs
-            self.boxes.append((base, width, dims))
+            self.total_bytes += width * tile.run_count
+            self.runs.append((base, width, dims))
             return
         self.total_bytes += width
         index = self._last.get(pc)
         if index is not None:
-            first, length, _ = self.boxes[index]
+            first, length, _ = self.runs[index]
             if first + length == base:
-                self.boxes[index] = (first, length + width, ())
+                self.runs[index] = (first, length + width, ())
                 return
             if first <= base and base + width <= first + length:
                 return
-        self._last[pc] = len(self.boxes)
-        self.boxes.append((base, width, ()))
+        self._last[pc] = len(self.runs)
+        self.runs.append((base, width, ()))
 
 
 class Machine:
@@ -149,7 +149,7 @@ class Machine:
 
     def touch(self, tile: Access, write: bool) -> None:
         """Check the addresses of `tile`, add its bytes to the log and its cycles to the clock."""
-        base, span, width, dims, strided = tile
+        base, span, width, dims, elements = tile
         if base < 0 or base + span > ADDRESS_LIMIT:
             raise self.fault(ShaveFaultCode.ADDRESS, f"{base:#x} + {span}")
         if write:
@@ -160,10 +160,10 @@ class Machine:
             rate = self.load_bytes
         if not dims:
             self.cycles += self.issue - (-width // rate)
-        elif strided:
-            self.cycles += self.issue - (-tile.runs // self.strided)
+        elif elements:
+            self.cycles += self.issue - (-elements // self.strided)
         else:
-            self.cycles += self.issue + tile.runs * -(-width // rate)
+            self.cycles += self.issue + tile.run_count * -(-width // rate)
 
     def run(self, rows: list[Row]) -> None:
         """Run until HALT. ShaveFault, or whatever the memory raises, ends the program."""
@@ -197,8 +197,8 @@ class Machine:
         return ShaveResult(
             self.cycles,
             self.insns,
-            tuple(self.reads.boxes),
-            tuple(self.writes.boxes),
+            tuple(self.reads.runs),
+            tuple(self.writes.runs),
             self.reads.total_bytes,
             self.writes.total_bytes,
         )

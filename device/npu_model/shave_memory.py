@@ -16,7 +16,7 @@ from npu_model import shave_math as sm
 from npu_model.shave_opcodes import BF16, BOOL, F16, F32, I8, I16, I32, I64, U8, U16, U32
 
 Array = NDArray[Any]
-Box = tuple[int, int, tuple[tuple[int, int], ...]]  # (address, width, ((count, stride), ...)): width bytes, repeated
+Runs = tuple[int, int, tuple[tuple[int, int], ...]]  # (address, width, ((count, stride), ...)): width bytes, repeated
 
 ADDRESS_LIMIT = 1 << int(C.NPU_VA_BITS)
 
@@ -45,21 +45,24 @@ STORAGE: dict[int, np.dtype[Any]] = {
 
 
 class Access(NamedTuple):
-    """A strided tile in memory: `base` is its lowest byte, `span` the bytes to its last; `strided` its cost class."""
+    """A tile in memory: `base` is its lowest byte, `span` the bytes to its last.
+
+    `elements` counts the elements that are accessed one by one because the inner dimension is not dense; 0 otherwise.
+    """
 
     base: int
     span: int
     width: int
     dims: tuple[tuple[int, int], ...]
-    strided: bool
+    elements: int
 
     @property
-    def box(self) -> Box:
+    def box(self) -> Runs:
         """The bytes as a box."""
         return (self.base, self.width, self.dims)
 
     @property
-    def runs(self) -> int:
+    def run_count(self) -> int:
         """Contiguous runs of `width` bytes."""
         count = 1
         for n, _ in self.dims:
@@ -87,17 +90,17 @@ def access(base: int, size: int, rows: int, cols: int, row_stride: int, col_stri
         if col_stride != size:
             span = size + (cols - 1) * col_stride + (rows - 1) * row_stride
             if rows == 1:
-                return Access(low, span, size, ((cols, col_stride),), True)
+                return Access(low, span, size, ((cols, col_stride),), cols)
             if row_stride == size:
-                return Access(low, span, size * rows, ((cols, col_stride),), True)
-            return Access(low, span, size, ((rows, row_stride), (cols, col_stride)), True)
+                return Access(low, span, size * rows, ((cols, col_stride),), rows * cols)
+            return Access(low, span, size, ((rows, row_stride), (cols, col_stride)), rows * cols)
         size *= cols
         if rows > 1 and row_stride != size:
-            return Access(low, size + (rows - 1) * row_stride, size, ((rows, row_stride),), False)
-        return Access(low, size * rows, size * rows, (), False)
+            return Access(low, size + (rows - 1) * row_stride, size, ((rows, row_stride),), 0)
+        return Access(low, size * rows, size * rows, (), 0)
     if rows > 1 and row_stride != size:
-        return Access(low, size + (rows - 1) * row_stride, size, ((rows, row_stride),), True)
-    return Access(low, size * rows, size * rows, (), False)
+        return Access(low, size + (rows - 1) * row_stride, size, ((rows, row_stride),), rows)
+    return Access(low, size * rows, size * rows, (), 0)
 
 
 def load(raw: Array, type_: int, as_float: bool) -> Array:

@@ -130,8 +130,8 @@ def _table() -> dict[int, Opcode]:
         (0x40, "setvl", "a:r b:r", (), (0,)),
         (0x41, "vld", "d:v a:r b:r c:r imm:imm", _MEMORY, _LOAD_FLAGS),
         (0x42, "vst", "d:v a:r b:r c:r imm:imm", _MEMORY, _LOAD_FLAGS),
-        (0x43, "vgather", "d:v a:v b:r c:r imm:imm imm2:imm", _MEMORY, (0, FLAG_FLOAT)),
-        (0x44, "vscatter", "d:v a:v b:r c:r imm:imm imm2:imm", _MEMORY, (0, FLAG_FLOAT)),
+        (0x43, "vgather", "d:v a:v b:r c:r imm:r imm2:r", _MEMORY, (0, FLAG_FLOAT)),
+        (0x44, "vscatter", "d:v a:v b:r c:r imm:r imm2:r", _MEMORY, (0, FLAG_FLOAT)),
         (0x45, "vsplat", "d:v b:s", (F32, I32), (FLAG_SCALAR,)),
         (0x46, "viota", "d:v", (I32,), _SHAPE_FLAGS),
         (0x47, "vmov", "d:v a:v", (), (0,)),
@@ -226,7 +226,7 @@ def check(insn: Insn) -> str | None:
         if kind == "i64":
             used.add("imm2")
         limit = _LIMITS.get(register_kind(opcode, kind, insn.type, insn.flags))
-        if limit is not None and getattr(insn, field) >= limit:
+        if limit is not None and not 0 <= getattr(insn, field) < limit:
             return f"{opcode.name} has no register {getattr(insn, field)} as operand {field}"
     for field in ("d", "a", "b", "c", "imm", "imm2"):
         if field not in used and getattr(insn, field):

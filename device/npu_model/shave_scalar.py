@@ -163,7 +163,7 @@ def _address(m: Machine, register: int, offset: int, size: int, write: bool) -> 
     """Return a checked address and log the access."""
     address = m.r[register] + offset
     before = m.cycles
-    m.touch(Access(address, size, size, (), False), write)
+    m.touch(Access(address, size, size, (), 0), write)
     m.cycles = before  # a scalar access costs scalar_cycles only
     if not m.compute and not write and in_cmx(address):
         raise ShaveUnsupported("a scalar load of CMX data cannot be followed without computing values")

@@ -81,7 +81,7 @@ def vld(m: Machine, arg: tuple[int, int, int, int, int, int, int]) -> int | None
     m.shapes[d] = (rows, cols)
     if m.compute:
         view = m.memory.view(tile.base, tile.span, False)
-        if not tile.dims and not tile.strided and tile.width == rows * cols * TYPE_BYTES[type_]:
+        if not tile.dims and tile.width == rows * cols * TYPE_BYTES[type_]:
             raw = view.view(STORAGE[type_]).reshape(rows, cols) if row_stride >= 0 and col_stride >= 0 else None
         else:
             raw = None
@@ -123,9 +123,10 @@ def _register_dtype(type_: int, flags: int) -> np.dtype[Any]:
 def _indexed(m: Machine, arg: tuple[int, ...], write: bool) -> tuple[Access, Shape]:
     """Return the bounding tile of a gather or scatter and the shape of its index; logs and charges the access.
 
-    Element (i, j) is at r[b] + index[i, j] * imm + j * imm2, 0 <= index < r[c]. The log holds the bounding box of all indices.
+    Element (i, j) is at r[b] + index[i, j] * r[imm] + j * r[imm2], 0 <= index < r[c]. The log holds the bounding box of all indices.
     """
     _, a, b, c, index_stride, col_stride, type_, _ = arg
+    index_stride, col_stride = m.r[index_stride], m.r[col_stride]
     size = TYPE_BYTES[type_]
     index_shape = m.shape(a)
     if _broadcast(m, index_shape, (m.rows, m.cols)) != (m.rows, m.cols):
@@ -150,6 +151,7 @@ def _indexed(m: Machine, arg: tuple[int, ...], write: bool) -> tuple[Access, Sha
 def _table(m: Machine, arg: tuple[int, ...], tile: Access, write: bool) -> tuple[Array, Any]:
     """Return the table [limit, cols] in memory and the checked index that selects the tile from it."""
     _, a, b, c, index_stride, col_stride, type_, _ = arg
+    index_stride, col_stride = m.r[index_stride], m.r[col_stride]
     limit = m.r[c]
     view = m.memory.view(tile.base, tile.span, write)
     table: Array = np.ndarray(

@@ -8,9 +8,8 @@ cycles = cost_cycles(program, template, profile)
 
 from __future__ import annotations
 
-from npu_model.profile import Profile
-
-from libnpu.compiler.ir import Expr
+from libnpu.compiler.kernels.cost import cost_cycles
+from libnpu.compiler.kernels.elementwise import convert, elementwise
 from libnpu.compiler.kernels.errors import Unimplemented, Unsupported
 from libnpu.compiler.kernels.program import ArgsTemplate, Operand, Program
 
@@ -28,19 +27,6 @@ __all__ = [
     "reduce",
     "softmax",
 ]
-
-
-def elementwise(expr: Expr, in_dtypes: tuple[int, ...], out_dtype: int) -> Program:
-    """Return the program of `expr` over operands of up to four dims: inputs in order, then the output.
-
-    All operands have the same dims (after merging at most four); an input broadcasts with stride 0.
-    """
-    raise Unimplemented("kernel elementwise")
-
-
-def convert(in_dtype: int, out_dtype: int) -> Program:
-    """Return the strided copy with conversion; operands (in, out) as of `elementwise`. A transpose is a choice of strides."""
-    raise Unimplemented("kernel convert")
 
 
 def reduce(kind: str, in_dtype: int, out_dtype: int) -> Program:
@@ -64,8 +50,3 @@ def gather(data_dtype: int, index_dtype: int) -> Program:
 def argmax(in_dtype: int, out_dtype: int) -> Program:
     """Return the index of the first maximum along n; operands (in [outer, n, inner], out [outer, inner] of an integer type)."""
     raise Unimplemented("kernel argmax")
-
-
-def cost_cycles(program: Program, args: ArgsTemplate, profile: Profile) -> int:
-    """Return the SHAVE cycles of one invocation: the program itself, run for its timing. Memoised."""
-    raise Unimplemented("cost_cycles")
