@@ -1,1 +1,39 @@
-"""libnpu."""
+"""libnpu: open a simulated NPU, load compiled models, run them on streams.
+
+    with libnpu.open("npu-37xx") as device:
+        blob = device.load("model.blob")
+        outputs = blob.run({"input": array})
+
+Importing this is cheap: NumPy, the driver and the device are loaded by `open`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from libnpu.errors import NpuError, Unimplemented, Unsupported
+
+if TYPE_CHECKING:
+    from libnpu.runtime import Blob, Device, DeviceBuffer, Job, Stream
+
+__version__ = "0.1.0"
+__all__ = ["Blob", "Device", "DeviceBuffer", "Job", "NpuError", "Stream", "Unimplemented", "Unsupported", "open"]
+
+
+def open(profile: str = "npu-37xx", *, compute: bool = True, numerics: str = "exact", trace: bool = False) -> Device:
+    """Return a new device of hardware profile `profile` (name, alias or .json path), booted; a context manager.
+
+    `compute=False` runs the same path for its times alone: no values. `numerics` is "exact" or "fast". `trace=True` records what the device
+    does for `Device.trace`. Raises NpuError (INVALID_VALUE for an unknown profile).
+    """
+    from libnpu.runtime.device import open_device
+
+    return open_device(profile, compute=compute, numerics=numerics, trace=trace)
+
+
+def __getattr__(name: str) -> object:
+    if name in ("Blob", "Device", "DeviceBuffer", "Job", "Stream"):
+        import libnpu.runtime
+
+        return getattr(libnpu.runtime, name)
+    raise AttributeError(f"module 'libnpu' has no attribute {name!r}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from enum import IntEnum
+from typing import NoReturn
 
 from npu_abi import C, name_of
 from npu_abi import enum as abi_enum
@@ -49,7 +50,8 @@ class NpuError(Exception):
     """A call or a job that failed.
 
     `result` is of enum npu_result. `errno` is the driver's, 0 when it was not asked. Of a failed job: `job_id`, `job_status`
-    (enum npu_job_status), `error_detail`, `error_info` (struct npu_jsm_job_done) and `task`, the name of the task when it is known.
+    (enum npu_job_status), `error_detail`, `error_info` (struct npu_jsm_job_done) `task`, the name of the task when it is known,
+    and `job`, the launch.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class NpuError(Exception):
         error_detail: int = 0,
         error_info: int = 0,
         task: str | None = None,
+        job: object = None,
     ) -> None:
         super().__init__(f"{name_of('npu_result', result)}: {message}")
         self.result = result
@@ -73,6 +76,7 @@ class NpuError(Exception):
         self.error_detail = error_detail
         self.error_info = error_info
         self.task = task
+        self.job = job
 
 
 class Unsupported(NpuError):
@@ -89,7 +93,7 @@ class Unimplemented(NpuError):
         super().__init__(C.NPU_ERROR_UNIMPLEMENTED, message)
 
 
-def raise_errno(code: int, what: str) -> None:
+def raise_errno(code: int, what: str) -> NoReturn:
     """Raise the NpuError of driver answer -`code` to call `what`."""
     result = _BY_ERRNO.get(code, C.NPU_ERROR_INTERNAL)
     name = errno.errorcode.get(code, str(code))

@@ -1,0 +1,19 @@
+"""The board: a simulated device with its driver, as a machine would find them at start-up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from npu_device import Device
+from npu_model.profile import load_profile
+
+from npu_driver.kernel import Kernel
+
+if TYPE_CHECKING:
+    from npu_model.profile import Profile
+
+
+def start(profile: str, *, compute: bool, numerics: str, trace: bool) -> tuple[Kernel, Profile]:
+    """Return the driver of a new device of hardware profile `profile` (name, alias or path), and the profile."""
+    hardware = load_profile(profile)
+    return Kernel(Device(hardware, compute=compute, numerics=numerics, trace=trace)), hardware

@@ -1,0 +1,182 @@
+"""A compiled model in device memory, ready to launch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from npu_abi import C
+
+from libnpu.blob import TASK_SECTIONS, BlobError, read
+from libnpu.errors import NpuError
+from libnpu.runtime.buffer import BufferObject, DeviceBuffer
+from libnpu.runtime.instance import Instance
+from libnpu.runtime.placement import (
+    ARGS,
+    TEXT,
+    WEIGHTS,
+    Layout,
+    Patch,
+    check_resources,
+    layout,
+    split_relocations,
+    task_layout,
+)  # fmt: skip
+from libnpu.runtime.tensor import TensorInfo, check_names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from libnpu.blob import BlobImage
+    from libnpu.runtime.device import Device
+    from libnpu.runtime.stream import Stream
+
+# Lists of the firmware's error_info, by number.
+ERROR_LISTS = (".npu.tasks.dma0", ".npu.tasks.dma1", ".npu.tasks.dpu_invariant", ".npu.tasks.shave_invocation")
+
+
+class Blob:
+    """Made by `Device.load`. `inputs` and `outputs` are its tensors, in order; `unload` or the device's end frees it."""
+
+    def __init__(self, device: Device, image: BlobImage) -> None:
+        """Check and place `image`. Raises NpuError; then nothing is left allocated."""
+        profile = device.profile
+        check_resources(image, profile)
+        self.device = device
+        self.name = image.name
+        self.inputs = [TensorInfo(t.name, t.dtype, t.shape, t.size_bytes) for t in image.inputs]
+        self.outputs = [TensorInfo(t.name, t.dtype, t.shape, t.size_bytes) for t in image.outputs]
+        self._symbols = [f"in:{t.name}" for t in self.inputs] + [f"out:{t.name}" for t in self.outputs]
+        self._image = image
+        self._scratch_bytes = image.scratch_bytes
+        shared, made, launched = split_relocations(image)
+        low = layout([(TEXT, image.text), (ARGS, image.shave_args)])
+        self._tasks = task_layout(image)
+        self._made = Patch(self._tasks, made, image)
+        self._launched = Patch(self._tasks, launched, image)
+        low_patch = Patch(low, shared, image)
+        self._objects: list[BufferObject] = []
+        self._shared: dict[str, int] = {}
+        self._instances: list[Instance] = []
+        self._io: dict[str, DeviceBuffer] | None = None
+        try:
+            self._place(layout([(WEIGHTS, image.weights)]), C.NPU_BO_DMA_MEM | C.NPU_BO_READ_ONLY)
+            low_object = self._place(low, C.NPU_BO_SHAVE_MEM)
+            if low_object and low_object.view:
+                low_patch.apply(low_object.view, self._shared)
+            self._new_instance()
+        except BaseException:
+            self._release()
+            raise
+
+    def _place(self, sections: Layout, flags: int) -> BufferObject | None:
+        if not sections.size:
+            return None
+        bo = BufferObject(self.device.node, sections.size, flags | C.NPU_BO_MAPPABLE | C.NPU_BO_WC)
+        self._objects.append(bo)
+        assert bo.view is not None
+        bo.view[: sections.size] = sections.content
+        self._shared |= {name: bo.va + offset for name, offset in sections.offsets.items()}
+        self.device.charge_copy(sections.size)
+        return bo
+
+    def _new_instance(self) -> Instance:
+        instance = Instance(self.device.node, self._tasks, self._made, self._scratch_bytes, self._shared)
+        self._instances.append(instance)
+        self.device.charge_copy(self._tasks.size)
+        return instance
+
+    def instance_for(self, stream: Stream, key: tuple[int, ...], handles: list[int]) -> Instance:
+        """Return an instance bound to the addresses `key` that a launch in `stream` may use; `handles` are its buffers'."""
+        if not self._instances:
+            raise NpuError(C.NPU_ERROR_STALE_HANDLE, f"blob {self.name!r} was unloaded")
+        idle = None
+        for instance in self._instances:
+            if instance.key == key and instance.only_in(stream):
+                return instance
+            if idle is None and not instance.jobs:
+                idle = instance
+        if idle is None:
+            idle = self._new_instance()
+        addresses = dict(zip(self._symbols, key, strict=True))
+        idle.bind(self._launched, key, addresses, [*(bo.handle for bo in self._objects), *handles])
+        return idle
+
+    @property
+    def in_flight(self) -> int:
+        """How many launches may not have finished."""
+        return sum(len(instance.jobs) for instance in self._instances)
+
+    def task_name(self, error_info: int) -> str | None:
+        """Return the name of the task that a failed job reports in `error_info`, None when it is not known."""
+        index, number = error_info & 0xFFFFFFFF, error_info >> 32
+        tasks = self._image.tasks.get(ERROR_LISTS[number]) if number < len(ERROR_LISTS) else None
+        names = self._image.debug.get("tasks")
+        if tasks is None or index >= len(tasks) or not isinstance(names, list):
+            return None
+        task_id = int(tasks[index]["task_id"])
+        entry = names[task_id] if task_id < len(names) else None
+        return str(entry.get("name")) if isinstance(entry, dict) else None
+
+    def run(self, arrays: Mapping[str, Any], stream: Stream | None = None) -> dict[str, NDArray[Any]]:
+        """Copy `arrays` in, launch, wait, and return the outputs by name ({} on a device that computes no values).
+
+        Raises INVALID_VALUE for a name, type or shape that is not the blob's, and what `Stream.synchronize` raises.
+        """
+        check_names(arrays, [t.name for t in self.inputs], "inputs")
+        checked = [tensor.check(arrays[tensor.name]) for tensor in self.inputs]
+        if self._io is None:
+            self._io = {
+                symbol: self.device.alloc(max(1, tensor.size_bytes))
+                for symbol, tensor in zip(self._symbols, [*self.inputs, *self.outputs], strict=True)
+            }
+        buffers = [self._io[symbol] for symbol in self._symbols]
+        ins, outs = buffers[: len(self.inputs)], buffers[len(self.inputs) :]
+        queue = stream or self.device.default_stream
+        for buffer, array in zip(ins, checked, strict=True):
+            buffer.write(array)
+        queue.launch(
+            self,
+            {t.name: b for t, b in zip(self.inputs, ins, strict=True)},
+            {t.name: b for t, b in zip(self.outputs, outs, strict=True)},
+        )
+        queue.synchronize()
+        if not self.device.compute:
+            return {}
+        return {t.name: b.read(t.numpy_dtype, t.shape) for t, b in zip(self.outputs, outs, strict=True)}
+
+    def unload(self) -> None:
+        """Free its memory. Raises IN_USE while a launch of it has not been waited for. Twice is allowed."""
+        if self.in_flight:
+            raise NpuError(C.NPU_ERROR_IN_USE, f"{self.in_flight} launches of {self.name!r} have not finished")
+        self._release()
+        self.device.forget_blob(self)
+
+    def _release(self) -> None:
+        for buffer in (self._io or {}).values():
+            buffer.free()
+        for instance in self._instances:
+            instance.free()
+        for bo in self._objects:
+            bo.free()
+        self._io = None
+        self._instances.clear()
+        self._objects.clear()
+
+
+def read_blob(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> BlobImage:
+    """Return the image in a file or in bytes. Raises FILE when it cannot be read, INVALID_BLOB when it is damaged or foreign."""
+    if isinstance(source, str | os.PathLike):
+        try:
+            source = Path(source).read_bytes()
+        except OSError as error:
+            raise NpuError(C.NPU_ERROR_FILE, f"{os.fspath(error.filename)!r}: {error.strerror}") from None
+    try:
+        image = read(source)
+    except BlobError as error:
+        raise NpuError(C.NPU_ERROR_INVALID_BLOB, str(error)) from error
+    assert all(name in TASK_SECTIONS for name in image.tasks)
+    return image

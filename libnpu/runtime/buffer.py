@@ -1,0 +1,151 @@
+"""Device memory: buffer objects as the runtime uses them, and `DeviceBuffer`, which programs hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from npu_abi import C
+
+from libnpu.errors import NpuError
+from libnpu.syscalls import Node, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+
+class BufferObject:
+    """One object of the driver. `view` is its memory, None when it was made without NPU_BO_MAPPABLE."""
+
+    __slots__ = ("_node", "handle", "size", "va", "view")
+
+    def __init__(self, node: Node, size: int, flags: int) -> None:
+        request = Request(C.NPU_IOCTL_BO_CREATE, "npu_bo_create", f"BO_CREATE of {size} bytes")
+        request.arg.size, request.arg.flags = size, flags
+        node.ioctl(request)
+        self._node = node
+        self.handle: int = request.arg.handle
+        self.va: int = request.arg.npu_va
+        self.size: int = request.arg.size
+        self.view: memoryview | None = None
+        if flags & C.NPU_BO_MAPPABLE:
+            info = Request(C.NPU_IOCTL_BO_INFO, "npu_bo_info", "BO_INFO")
+            info.arg.handle = self.handle
+            node.ioctl(info)
+            self.view = node.mmap(info.arg.mmap_offset, self.size)
+
+    def free(self) -> None:
+        """Give the object back; a job in flight keeps its memory. Twice is allowed."""
+        if self.handle:
+            request = Request(C.NPU_IOCTL_BO_FREE, "npu_bo_free", "BO_FREE")
+            request.arg.handle = self.handle
+            self.view = None
+            self.handle = 0
+            self._node.ioctl(request)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpan:
+    """Part of a buffer, `size` bytes from `offset`, as a launch argument."""
+
+    buffer: DeviceBuffer
+    offset: int
+    size: int
+
+    @property
+    def device_address(self) -> int:
+        """Device virtual address of the first byte."""
+        return self.buffer.device_address + self.offset
+
+
+class DeviceBuffer:
+    """`size` bytes of device memory, poison until written. Copies are complete on return and cost host time; they wait for no stream."""
+
+    __slots__ = ("_bo", "_copy_ps", "_forget", "_node", "_values", "device_address", "offset", "size")
+
+    def __init__(self, node: Node, size: int, *, values: bool, forget: Callable[[DeviceBuffer], None]) -> None:
+        if size <= 0:
+            raise NpuError(C.NPU_ERROR_INVALID_SIZE, f"a buffer of {size} bytes")
+        self._node = node
+        self._bo = BufferObject(node, size, C.NPU_BO_MAPPABLE | C.NPU_BO_DMA_MEM)
+        self._values = values
+        self._forget = forget
+        self._copy_ps = 1000 / node.profile.host.copy_bytes_per_ns
+        self.size = size
+        self.offset = 0  # as a DeviceSpan of the whole
+        self.device_address: int = self._bo.va
+
+    @property
+    def handle(self) -> int:
+        """The driver's handle. Raises STALE_HANDLE after `free`."""
+        if not self._bo.handle:
+            raise NpuError(C.NPU_ERROR_STALE_HANDLE, f"the buffer at {self.device_address:#x} was freed")
+        return self._bo.handle
+
+    @property
+    def buffer(self) -> DeviceBuffer:
+        """This buffer, as a DeviceSpan has it."""
+        return self
+
+    def at(self, offset: int, size: int | None = None) -> DeviceSpan:
+        """Return the part of `size` bytes (default: the rest) from `offset`."""
+        length = self.size - offset if size is None else size
+        self._check(offset, length)
+        return DeviceSpan(self, offset, length)
+
+    def write(self, data: ArrayLike | bytes | memoryview, offset: int = 0) -> None:
+        """Copy an array (or bytes) to `offset`. Raises OUT_OF_RANGE when it does not fit."""
+        source = _bytes_of(data)
+        view = self._view(offset, source.nbytes)
+        if self._values:
+            view[:] = source.data
+        self._node.advance(round(source.nbytes * self._copy_ps))
+
+    def read(self, dtype: DTypeLike = np.uint8, shape: tuple[int, ...] | None = None, offset: int = 0) -> NDArray[Any]:
+        """Return a copy as an array of `dtype` and `shape` (default: 1-d, the rest of the buffer)."""
+        kind = np.dtype(dtype)
+        if shape is None:
+            shape = ((self.size - offset) // kind.itemsize,)
+        count = int(np.prod(shape, dtype=np.int64))
+        data = self.read_bytes(offset, count * kind.itemsize)
+        return np.frombuffer(bytearray(data), np.uint8).view(kind).reshape(shape)
+
+    def read_bytes(self, offset: int, size: int) -> bytes:
+        """Return a copy of `size` bytes at `offset`. Raises BAD_STATE on a device that computes no values."""
+        view = self._view(offset, size)
+        if not self._values:
+            raise NpuError(
+                C.NPU_ERROR_BAD_STATE, "the device was opened with compute=False: its memory holds no values"
+            )
+        self._node.catch_up()
+        data = bytes(view)
+        self._node.advance(round(size * self._copy_ps))
+        return data
+
+    def free(self) -> None:
+        """Give the memory back; jobs in flight keep it until they end. Twice is allowed."""
+        if self._bo.handle:
+            self._forget(self)
+            self._bo.free()
+
+    def _view(self, offset: int, size: int) -> memoryview:
+        self._check(offset, size)
+        view = self._bo.view
+        assert view is not None
+        return view[offset : offset + size]
+
+    def _check(self, offset: int, size: int) -> None:
+        if not self._bo.handle:
+            raise NpuError(C.NPU_ERROR_STALE_HANDLE, f"the buffer at {self.device_address:#x} was freed")
+        if offset < 0 or size < 0 or offset + size > self.size:
+            raise NpuError(C.NPU_ERROR_OUT_OF_RANGE, f"{size} bytes at {offset} of a buffer of {self.size} bytes")
+
+
+def _bytes_of(data: ArrayLike | bytes | memoryview) -> NDArray[np.uint8]:
+    if isinstance(data, bytes | bytearray | memoryview):
+        return np.frombuffer(data, np.uint8)
+    array = np.ascontiguousarray(data)
+    return array.reshape(-1).view(np.uint8)

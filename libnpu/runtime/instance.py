@@ -1,0 +1,62 @@
+"""An instance of a blob: what one launch in flight needs for itself. MappedInference, the task lists, and scratch memory.
+
+The task lists hold the addresses of inputs and outputs, and the firmware reads them while the job runs; so they are patched only when no job uses
+them. Launches with equal arguments in one stream share an instance: they run one after the other.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from npu_abi import C
+
+from libnpu.runtime.buffer import BufferObject
+from libnpu.runtime.placement import MAPPED, SCRATCH, Layout, Patch
+
+if TYPE_CHECKING:
+    from libnpu.runtime.job import Job
+    from libnpu.runtime.stream import Stream
+    from libnpu.syscalls import Node
+
+
+class Instance:
+    """`key` is what it is bound to: the addresses of inputs and outputs, in order; () before the first launch."""
+
+    __slots__ = ("_scratch", "_tasks", "handles", "jobs", "key", "mapped_va", "segment")
+
+    def __init__(self, node: Node, layout: Layout, patch: Patch, scratch_bytes: int, shared: dict[str, int]) -> None:
+        """Copy and relocate the task lists. `shared` are the addresses of the blob's shared sections."""
+        self._tasks = BufferObject(node, layout.size, C.NPU_BO_MAPPABLE | C.NPU_BO_DMA_MEM | C.NPU_BO_WC)
+        self._scratch = BufferObject(node, scratch_bytes, C.NPU_BO_DMA_MEM | C.NPU_BO_WC) if scratch_bytes else None
+        view = self._tasks.view
+        assert view is not None
+        view[: layout.size] = layout.content
+        addresses = shared | {name: self._tasks.va + offset for name, offset in layout.offsets.items()}
+        if self._scratch:
+            addresses[SCRATCH] = self._scratch.va
+        patch.apply(view, addresses)
+        self.mapped_va = addresses[MAPPED]
+        self.handles = [self._tasks.handle, *([self._scratch.handle] if self._scratch else [])]
+        self.key: tuple[int, ...] | None = None
+        self.segment = b""  # handles of a submit behind the command buffer's
+        self.jobs: list[Job] = []  # that may not have finished
+
+    def only_in(self, stream: Stream) -> bool:
+        """Whether no job outside of `stream` uses it."""
+        return all(job.stream is stream for job in self.jobs)
+
+    def bind(self, patch: Patch, key: tuple[int, ...], addresses: dict[str, int], handles: list[int]) -> None:
+        """Patch the addresses of inputs and outputs; no job may be using it. `handles`: what else the job touches."""
+        view = self._tasks.view
+        assert view is not None
+        patch.apply(view, addresses)
+        every = dict.fromkeys([*self.handles, *handles])
+        self.segment = struct.pack(f"<{len(every)}I", *every)
+        self.key = key
+
+    def free(self) -> None:
+        """Give its memory back."""
+        self._tasks.free()
+        if self._scratch:
+            self._scratch.free()

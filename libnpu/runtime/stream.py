@@ -1,0 +1,250 @@
+"""A stream: a command queue of the driver. Launches run in order; streams are independent of each other."""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from npu_abi import C, sizeof, view
+
+from libnpu.errors import NpuError, raise_errno
+from libnpu.runtime.buffer import BufferObject
+from libnpu.runtime.job import Job
+from libnpu.runtime.tensor import check_names
+from libnpu.syscalls import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from libnpu.runtime.blob import Blob
+    from libnpu.runtime.buffer import DeviceBuffer, DeviceSpan
+    from libnpu.runtime.device import Device
+
+FOR_EVER_PS = (1 << 63) - 1
+ALIGNMENT = 64  # of launch arguments, bytes
+REAP_AT = 32  # jobs in flight from which a launch first looks for finished ones
+
+
+class Command:
+    """A command buffer with one INFERENCE_EXECUTE. One job in flight at a time."""
+
+    __slots__ = ("bo", "inference", "prefix")
+
+    def __init__(self, device: Device) -> None:
+        header_bytes, command_bytes = sizeof("npu_cmd_buffer_header"), sizeof("npu_cmd_inference")
+        self.bo = BufferObject(device.node, header_bytes + command_bytes, C.NPU_BO_MAPPABLE)
+        memory = self.bo.view
+        assert memory is not None
+        memory[: header_bytes + command_bytes] = bytes(header_bytes + command_bytes)
+        header = view("npu_cmd_buffer_header", memory)
+        header.cmd_buffer_size = header_bytes + command_bytes
+        header.cmd_offset = header_bytes
+        header.api_version = C.NPU_CMD_API_VERSION
+        self.inference: Any = view("npu_cmd_inference", memory, header_bytes)
+        self.inference.h.type = C.NPU_CMD_INFERENCE_EXECUTE
+        self.inference.h.size = command_bytes
+        self.prefix = struct.pack("<I", self.bo.handle)
+
+
+class Stream:
+    """Made by `Device.create_stream`; a context manager. `launch` returns at once, `synchronize` waits."""
+
+    def __init__(self, device: Device) -> None:
+        create = Request(C.NPU_IOCTL_CMDQ_CREATE, "npu_cmdq_create", "CMDQ_CREATE")
+        device.node.ioctl(create)
+        self.device = device
+        self._node = device.node
+        self._submit = Request(C.NPU_IOCTL_CMDQ_SUBMIT, "npu_cmdq_submit", "CMDQ_SUBMIT")
+        self._submit.arg.cmdq_id = self._cmdq_id = create.arg.cmdq_id
+        self._submit.arg.buffers_ptr = 1  # the handles travel as a segment
+        self._wait = Request(C.NPU_IOCTL_BO_WAIT, "npu_bo_wait", "BO_WAIT")
+        self._idle: list[Command] = []
+        self._jobs: deque[Job] = deque()  # in flight, oldest first
+        self._failed: deque[Job] = deque()  # errors that no call has raised yet
+        self._inferences = 0
+        self._api_ps = device.api_ps
+        self._open = True
+
+    def launch(
+        self,
+        blob: Blob,
+        inputs: Mapping[str, DeviceBuffer | DeviceSpan],
+        outputs: Mapping[str, DeviceBuffer | DeviceSpan],
+    ) -> Job:
+        """Enqueue `blob` on device memory by tensor name, and return at once.
+
+        The buffers must stay until the job is done. Raises INVALID_VALUE for names, ARG_SIZE for a buffer that is too small, MISALIGNED,
+        OUT_OF_RESOURCES when the queue is full; what happens on the device comes from the wait.
+        """
+        check_names(inputs, [t.name for t in blob.inputs], "inputs")
+        check_names(outputs, [t.name for t in blob.outputs], "outputs")
+        key, handles = [], []
+        for tensors, given in ((blob.inputs, inputs), (blob.outputs, outputs)):
+            for tensor in tensors:
+                span = given[tensor.name]
+                if span.size < tensor.size_bytes:
+                    raise NpuError(
+                        C.NPU_ERROR_ARG_SIZE,
+                        f"{tensor.name!r} has {span.size} bytes, the blob expects {tensor.size_bytes}",
+                    )
+                if self.device.owner_of(span.buffer) is not self.device:
+                    raise NpuError(C.NPU_ERROR_WRONG_CONTEXT, f"the memory of {tensor.name!r} is another device's")
+                key.append(span.device_address)
+                handles.append(span.buffer.handle)
+        return self._enqueue(blob, tuple(key), handles)
+
+    def launch_addresses(self, blob: Blob, addresses: Sequence[int]) -> Job:
+        """Enqueue `blob` on device addresses, its inputs' and then its outputs'. As `launch`; the addresses lie in buffers of this device."""
+        tensors = [*blob.inputs, *blob.outputs]
+        if len(addresses) != len(tensors):
+            raise NpuError(C.NPU_ERROR_ARG_COUNT, f"{len(addresses)} addresses for {len(tensors)} tensors")
+        handles = []
+        for tensor, address in zip(tensors, addresses, strict=True):
+            buffer = self.device.buffer_at(address, tensor.size_bytes)
+            handles.append(buffer.handle)
+        return self._enqueue(blob, tuple(addresses), handles)
+
+    def _enqueue(self, blob: Blob, key: tuple[int, ...], handles: list[int]) -> Job:
+        self._check_open()
+        if blob.device is not self.device:
+            raise NpuError(C.NPU_ERROR_WRONG_CONTEXT, f"blob {blob.name!r} is another device's")
+        for address in key:
+            if address % ALIGNMENT:
+                raise NpuError(C.NPU_ERROR_MISALIGNED, f"address {address:#x} is not a multiple of {ALIGNMENT}")
+        self._node.advance(self._api_ps)
+        if len(self._jobs) >= REAP_AT:
+            self._reap()
+        instance = blob.instance_for(self, key, handles)
+        command = self._idle.pop() if self._idle else Command(self.device)
+        self._inferences += 1
+        command.inference.inference_id = self._inferences
+        command.inference.mapped_inference_va = instance.mapped_va
+        submit = self._submit
+        handles_segment = command.prefix + instance.segment
+        submit.arg.buffer_count = len(handles_segment) // 4
+        ret = self._node.try_ioctl(submit, [handles_segment])
+        if ret < 0:
+            self._idle.append(command)
+            if ret == -errno.EBUSY:
+                raise NpuError(
+                    C.NPU_ERROR_OUT_OF_RESOURCES, f"the queue already holds {len(self._jobs)} launches: synchronise first",
+                    errno=errno.EBUSY,
+                )  # fmt: skip
+            raise_errno(-ret, submit.name)
+        job = Job(self, blob, instance, command)
+        instance.jobs.append(job)
+        self._jobs.append(job)
+        return job
+
+    def synchronize(self, timeout_ns: float | None = None) -> None:
+        """Wait for everything enqueued. Raises the first error of that work which was not raised before, or TIMEOUT."""
+        self._check_open()
+        node = self._node
+        node.advance(self._api_ps)
+        deadline = FOR_EVER_PS if timeout_ns is None else node.now_ps + round(timeout_ns * 1000)
+        while self._jobs:
+            if not self._finish(self._jobs[0], deadline):
+                raise NpuError(C.NPU_TIMEOUT, f"{len(self._jobs)} launches have not finished after {timeout_ns} ns")
+        self._raise_failed()
+
+    def wait(self, job: Job, timeout_ns: float | None = None) -> None:
+        """Wait for one job of this stream, and raise its error or TIMEOUT."""
+        self._check_open()
+        node = self._node
+        node.advance(self._api_ps)
+        deadline = FOR_EVER_PS if timeout_ns is None else node.now_ps + round(timeout_ns * 1000)
+        while not job.done:
+            if not self._finish(self._jobs[0], deadline):
+                raise NpuError(C.NPU_TIMEOUT, f"the launch has not finished after {timeout_ns} ns")
+        if job.error is not None and not job.reported:
+            self._report(job)
+            raise job.error
+
+    def query(self) -> bool:
+        """Return whether all work has finished. Raises the first error of it which was not raised before."""
+        self._check_open()
+        self._node.advance(self._api_ps)
+        self._reap()
+        self._raise_failed()
+        return not self._jobs
+
+    def close(self) -> None:
+        """Wait for the work and free the queue; errors of the work are dropped. Twice is allowed."""
+        if not self._open:
+            return
+        while self._jobs:
+            self._finish(self._jobs[0], FOR_EVER_PS)
+        self._open = False
+        destroy = Request(C.NPU_IOCTL_CMDQ_DESTROY, "npu_cmdq_destroy", "CMDQ_DESTROY")
+        destroy.arg.cmdq_id = self._cmdq_id
+        self._node.ioctl(destroy)
+        for command in self._idle:
+            command.bo.free()
+        self._idle.clear()
+        self.device.forget_stream(self)
+
+    def abandon(self) -> None:
+        """Forget everything without asking the driver, whose file is closed."""
+        self._open = False
+        for job in self._jobs:
+            job.instance.jobs.clear()
+        self._jobs.clear()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise NpuError(C.NPU_ERROR_STALE_HANDLE, "the stream is closed")
+
+    def _reap(self) -> None:
+        """Take note of jobs that have finished by now."""
+        while self._jobs and self._finish(self._jobs[0], self._node.now_ps):
+            pass
+
+    def _finish(self, job: Job, deadline_ps: int) -> bool:
+        """Wait for the oldest job; False when the deadline passes."""
+        request = self._wait
+        arg = request.arg
+        arg.handle = job.command.bo.handle
+        arg.deadline_ps = deadline_ps
+        ret = self._node.try_ioctl(request)
+        if ret == -errno.ETIMEDOUT:
+            return False
+        if ret < 0:
+            self._drop(job)
+            job.error = NpuError(
+                C.NPU_ERROR_BARRIER_DEADLOCK, "the device is idle and the launch cannot finish", errno=-ret
+            )
+            if ret != -errno.EDEADLK:
+                raise_errno(-ret, request.name)
+            self._failed.append(job)
+            return True
+        job.start_ps, job.end_ps = arg.start_ps, arg.end_ps
+        self._drop(job)
+        self._idle.append(job.command)
+        if arg.job_status:
+            job.describe(arg.job_id, arg.job_status, arg.error_detail, arg.error_info)
+            self._failed.append(job)
+        return True
+
+    def _drop(self, job: Job) -> None:
+        self._jobs.popleft()
+        job.instance.jobs.remove(job)
+        job.done = True
+
+    def _report(self, job: Job) -> None:
+        job.reported = True
+        self._failed.remove(job)
+
+    def _raise_failed(self) -> None:
+        if self._failed:
+            job = self._failed.popleft()
+            job.reported = True
+            assert job.error is not None
+            raise job.error
