@@ -1,0 +1,106 @@
+"""Build C programs as a user does, once per session, and run them in chosen environments."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFIG = [sys.executable, "-m", "libnpu.capi.config"]
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory):
+    """A cache folder of this session's own, as XDG_CACHE_HOME."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def flags(cache):
+    """What npu-config says, as one list of words."""
+    run = subprocess.run(
+        [*CONFIG, "--cflags", "--libs"],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
+    )
+    assert run.stderr == ""
+    return run.stdout.split()
+
+
+@pytest.fixture(scope="session")
+def build(flags, tmp_path_factory):
+    """build(body) -> program: compiles `body` as C, with helpers in front of it. The same text is compiled once."""
+    folder = tmp_path_factory.mktemp("programs")
+
+    def build(body: str, name: str | None = None) -> Path:
+        program = folder / (name or hashlib.sha256(body.encode()).hexdigest()[:16])
+        if not program.exists():
+            source = program.with_suffix(".c")
+            source.write_text(PREAMBLE + body)
+            command = [
+                "gcc",
+                "-std=gnu11",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-Wno-unused",
+                str(source),
+                *flags,
+                "-o",
+                str(program),
+            ]
+            subprocess.run(command, check=True)
+        return program
+
+    return build
+
+
+@pytest.fixture
+def run(build):
+    """run(body, *arguments) -> lines that the program prints; it must end with status 0 and a silent standard error."""
+
+    def run(body: str, *arguments: str, **options) -> list[str]:
+        done = subprocess.run(
+            [build(body), *arguments], capture_output=True, text=True, timeout=60, check=False, **options
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.splitlines()
+
+    return run
+
+
+# say(call) prints the name of the result without its prefix; detail() prints the last error's message.
+PREAMBLE = r"""
+#include <npu.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+static inline void say_result(npu_result_t result)
+{
+    const char *name = npu_get_error_name(result);
+    puts(strncmp(name, "NPU_ERROR_", 10) == 0 ? name + 10 : name + 4);
+}
+#define say(call) say_result(call)
+static inline void detail(void)
+{
+    npu_error_detail_t found = {.size = sizeof found};
+    npu_result_t result = npu_get_last_error_detail(&found);
+    if (result != NPU_SUCCESS)
+        say_result(result);
+    else
+        printf("%s: %s\n", found.function, found.message);
+}
+static inline void need(npu_result_t result)
+{
+    if (result == NPU_SUCCESS)
+        return;
+    say_result(result);
+    detail();
+    exit(3);
+}
+#define BAD ((void *)16) /* an address that no process has */
+"""

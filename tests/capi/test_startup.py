@@ -1,0 +1,321 @@
+"""A C program starts the library the same way in every environment, and says why when it cannot."""
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+HELLO = r"""
+int main(void)
+{
+    uint32_t count;
+    need(npu_init(0));
+    need(npu_get_device_count(&count));
+    printf("%u\n", count);
+    need(npu_shutdown());
+}
+"""
+
+
+@pytest.fixture(scope="session")
+def hello(build):
+    return build(HELLO, "hello")
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    """A folder whose json.py, re.py and site.py end every program that imports them."""
+    folder = tmp_path / "hostile"
+    folder.mkdir()
+    for name in ("json.py", "re.py", "site.py", "cffi.py", "numpy.py"):
+        (folder / name).write_text("raise SystemExit('hostile')\n")
+    return folder
+
+
+def output(program, environment, folder="/"):
+    run = subprocess.run(
+        [program], env=environment, cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    return run.returncode, run.stdout, run.stderr
+
+
+def test_program_runs_in_this_environment(hello):
+    assert output(hello, dict(os.environ)) == (0, "1\n", "")
+
+
+def test_program_runs_in_an_empty_environment(hello):
+    assert output(hello, {}) == (0, "1\n", "")
+
+
+def test_program_runs_with_a_path_that_has_nothing(hello, tmp_path):
+    assert output(hello, {"PATH": str(tmp_path)}) == (0, "1\n", "")
+
+
+def test_program_ignores_python_variables(hello, hostile):
+    environment = {
+        "PYTHONPATH": str(hostile),
+        "PYTHONHOME": "/nonexistent",
+        "PYTHONPLATLIBDIR": "nowhere",
+        "PYTHONIOENCODING": "utf-7",
+        "PYTHONVERBOSE": "1",
+        "PYTHONINSPECT": "1",
+        "PYTHONDEVMODE": "1",
+    }
+    assert output(hello, environment) == (0, "1\n", "")
+
+
+def test_program_ignores_modules_in_the_current_folder(hello, hostile):
+    assert output(hello, {}, hostile) == (0, "1\n", "")
+
+
+@pytest.mark.parametrize("locale", ["C", "POSIX", "de_DE.ISO-8859-1", "no_SUCH.LOCALE"])
+def test_program_runs_in_every_locale(hello, locale):
+    assert output(hello, {"LC_ALL": locale, "LANG": locale}) == (0, "1\n", "")
+
+
+def test_program_finds_the_library_without_ld_library_path(hello):
+    environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
+    assert output(hello, environment) == (0, "1\n", "")
+
+
+def test_plain_command_line_links_from_another_folder_outside_the_virtual_environment(cache, tmp_path, hostile):
+    config = Path(sys.executable).with_name("npu-config")
+    if not config.exists():
+        pytest.skip("libnpu is not installed in this environment, so there is no npu-config")
+    (tmp_path / "prog.c").write_text("#include <npu.h>\nint main(void) { return npu_init(0); }\n")
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "XDG_CACHE_HOME": str(cache),
+        "PYTHONHOME": "/nonexistent",
+        "PYTHONPATH": str(hostile),
+    }
+    command = f"gcc prog.c $({config} --cflags --libs) -o prog && ./prog"
+    subprocess.run(["/bin/sh", "-c", command], check=True, cwd=tmp_path, env=environment)
+
+
+def test_environment_that_is_gone_is_an_error_not_a_crash(build, flags, cache, tmp_path):
+    library = next(cache.glob("libnpu/*/libnpu.so"))
+    copy = tmp_path / "libnpu.so"
+    data = library.read_bytes()
+    python = os.fsencode(sys.executable) + b"\0"
+    assert data.count(python) == 1
+    copy.write_bytes(data.replace(python, b"/gone".ljust(len(python), b"\0")))
+    program = build("int main(void) { say(npu_init(0)); detail(); say(npu_init(0)); }", "gone")
+    run = subprocess.run([program], env={"LD_PRELOAD": str(copy)}, capture_output=True, text=True, check=False)
+    assert run.stdout.splitlines() == [
+        "NOT_INITIALIZED",
+        "npu_init: the Python installation that libnpu.so was built for is gone: run npu-config again",
+        "NOT_INITIALIZED",
+    ]
+    assert run.stderr == ""
+
+
+def test_unknown_profile_is_named(hello):
+    status, out, err = output(hello, {"NPU_PROFILE": "unit,npu-99"})
+    assert (status, err) == (3, "")
+    assert out.startswith("INVALID_VALUE\nnpu_init: NPU_PROFILE: no hardware profile named 'npu-99'; there are ")
+
+
+def test_profiles_are_devices(hello):
+    assert output(hello, {"NPU_PROFILE": "unit, npu-40xx"}) == (0, "2\n", "")
+
+
+def test_functions_that_need_no_library_work_before_it_starts(run):
+    program = r"""
+    int main(void)
+    {
+        uint32_t version = 0;
+        say(npu_get_version(&version));
+        printf("%d\n", version == (NPU_VERSION_MAJOR << 16 | NPU_VERSION_MINOR));
+        say(npu_get_version(NULL));
+        say(npu_get_version(BAD));
+        say(npu_get_last_error());
+        puts(npu_get_error_name(NPU_ERROR_IN_USE));
+        puts(npu_get_error_string(NPU_ERROR_IN_USE));
+        puts(npu_get_error_name(12345));
+        puts(npu_get_error_string(-12345));
+    }
+    """
+    assert run(program) == [
+        "SUCCESS",
+        "1",
+        "NULL_POINTER",
+        "BAD_ADDRESS",
+        "SUCCESS",
+        "NPU_ERROR_IN_USE",
+        "the object is in use by work in flight",
+        "unknown",
+        "unknown result",
+    ]
+
+
+def test_calls_before_init_and_after_shutdown_are_refused(run):
+    program = r"""
+    int main(void)
+    {
+        void *p;
+        say(npu_malloc(&p, 1, 0));
+        detail();
+        say(npu_shutdown());
+        need(npu_init(0));
+        need(npu_init(0));
+        need(npu_shutdown());
+        say(npu_get_device((uint32_t *)&p));
+        need(npu_shutdown());
+        say(npu_get_device((uint32_t *)&p));
+        detail();
+        need(npu_init(0));
+        say(npu_init(1));
+        detail();
+    }
+    """
+    assert run(program) == [
+        "NOT_INITIALIZED",
+        "npu_malloc: npu_init has not been called, or did not succeed",
+        "NOT_INITIALIZED",
+        "SUCCESS",
+        "NOT_INITIALIZED",
+        "npu_get_device: npu_init has not been called, or npu_shutdown has ended the library",
+        "INVALID_VALUE",
+        "npu_init: flags is 0x1, and none is defined",
+    ]
+
+
+def test_forked_child_is_refused_and_the_parent_goes_on(run):
+    program = r"""
+    #include <sys/wait.h>
+    #include <unistd.h>
+    int main(void)
+    {
+        uint32_t count;
+        need(npu_init(0));
+        fflush(stdout);
+        if (fork() == 0) {
+            say(npu_get_device_count(&count));
+            detail();
+            exit(0);
+        }
+        wait(NULL);
+        say(npu_get_device_count(&count));
+    }
+    """
+    assert run(program) == [
+        "NOT_PERMITTED",
+        "npu_get_device_count: this process was forked from the one that uses the library; start the library after fork",
+        "SUCCESS",
+    ]
+
+
+def test_last_error_belongs_to_a_thread(run):
+    program = r"""
+    #include <pthread.h>
+    static void *other(void *unused)
+    {
+        say(npu_get_last_error());
+        say(npu_set_device(7));
+        return NULL;
+    }
+    int main(void)
+    {
+        pthread_t thread;
+        need(npu_init(0));
+        say(npu_get_device_count(NULL));
+        pthread_create(&thread, NULL, other, NULL);
+        pthread_join(thread, NULL);
+        say(npu_peek_last_error());
+        say(npu_get_last_error());
+        say(npu_get_last_error());
+    }
+    """
+    assert run(program) == ["NULL_POINTER", "SUCCESS", "INVALID_VALUE", "NULL_POINTER", "NULL_POINTER", "SUCCESS"]
+
+
+def test_many_threads_may_start_the_library_at_once(run):
+    program = r"""
+    #include <pthread.h>
+    static void *work(void *unused)
+    {
+        uint32_t count = 0;
+        need(npu_init(0));
+        for (int i = 0; i < 200; i++)
+            need(npu_get_device_count(&count));
+        need(npu_shutdown());
+        return NULL;
+    }
+    int main(void)
+    {
+        pthread_t threads[8];
+        for (int i = 0; i < 8; i++)
+            pthread_create(&threads[i], NULL, work, NULL);
+        for (int i = 0; i < 8; i++)
+            pthread_join(threads[i], NULL);
+        say(npu_get_device(NULL));
+    }
+    """
+    assert run(program) == ["NOT_INITIALIZED"]
+
+
+def test_process_may_end_at_any_point(run):
+    program = r"""
+    int main(int argc, char **argv)
+    {
+        need(npu_init(0));
+        need(npu_set_device(0));
+        exit(0);
+    }
+    """
+    assert run(program) == []
+
+
+def test_library_loads_into_a_running_python(cache, flags):
+    library = next(cache.glob("libnpu/*/libnpu.so"))
+    code = f"""
+import ctypes
+library = ctypes.CDLL({str(library)!r})
+count = ctypes.c_uint32()
+print(library.npu_init(0), library.npu_get_device_count(ctypes.byref(count)), count.value)
+"""
+    run = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=False)
+    assert (run.stdout, run.stderr) == ("0 0 1\n", "")
+
+
+def test_builds_at_the_same_time_leave_one_whole_library(tmp_path):
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+
+    def libdir(_):
+        command = [sys.executable, "-m", "libnpu.capi.config", "--libdir"]
+        return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(libdir, range(2))
+    assert first == second
+    assert [path.name for path in (tmp_path / "libnpu").iterdir()] == [Path(first.strip()).name]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "out", "err"),
+    [
+        (["--version"], 0, "0.1\n", ""),
+        (["--frobnicate"], 1, "", "npu-config: unknown option --frobnicate; npu-config --help lists them\n"),
+    ],
+)
+def test_npu_config_answers_and_refuses(arguments, status, out, err):
+    run = subprocess.run(
+        [sys.executable, "-m", "libnpu.capi.config", *arguments], capture_output=True, text=True, check=False
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (status, out, err)
+
+
+def test_npu_config_names_a_missing_compiler(tmp_path):
+    environment = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    run = subprocess.run(
+        [sys.executable, "-m", "libnpu.capi.config", "--libs"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (1, "npu-config: no C compiler: install gcc (apt-get install gcc)\n")
