@@ -1,0 +1,262 @@
+"""The values of a DPU task, as npu_blob.h defines them at struct npu_dpu_invariant.
+
+1. Each variant's window of the input becomes accumulators [pixels, channels]: exact for integers; float64 under numerics
+   "exact", so that neither tiling nor the machine's BLAS kernel shows after the one rounding to float32; float32 under "fast".
+2. The PPE (ppe.py) turns them into bits of the result type.
+3. The caller publishes the bits when the task ends; nothing is written here.
+
+Where the header is silent: the zero point of ELTWISE's second operand is wt_zero_point; integer accumulators wrap at 32 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from npu_abi import C
+from npu_model import casts, descriptors, dtypes
+from npu_model.casts import Choice
+from npu_model.descriptors import Axis, DescriptorError, Invariant, Variant
+from npu_model.footprint import WEIGHT_ENTRY_BYTES
+from npu_model.native import Native, load
+
+from npu_device.dpu_window import Line, Window
+from npu_device.ppe import Ppe
+
+Array: TypeAlias = npt.NDArray[Any]
+# address, shape, strides in bytes, element type, for writing -> array in place; raises MemoryFault
+View: TypeAlias = Callable[[int, tuple[int, ...], tuple[int, ...], "np.dtype[Any]", bool], Array]
+Results: TypeAlias = list[tuple[Array, Array]]
+
+CHUNK_BYTES = 1 << 19  # of the convolution matrix at a time: stays in a core's cache (chosen by benchmarks/dpu.py)
+EXACT_F32 = 1 << 24  # float32 holds every integer up to this
+
+
+def execute(record: Any, variants: Any, view: View, numerics: str = "exact", native: Choice = "auto") -> Results:
+    """Return (destination, bits) per variant: arrays of one unsigned type and shape [y, x, z], to be copied at the end.
+
+    `record` is one record of npu_dpu_invariant, `variants` its records of npu_dpu_variant. DescriptorError for a task
+    that the DPU cannot do; MemoryFault, from `view`, for operands outside memory. `numerics` is "exact" or "fast".
+    """
+    return Task(Invariant.decode(record), view, numerics, load() if native == "auto" else native).run(variants)
+
+
+class Task:
+    """One invariant bound to memory."""
+
+    __slots__ = ("_exact", "_inv", "_native", "_view")
+
+    def __init__(self, invariant: Invariant, view: View, numerics: str, native: Native | None) -> None:
+        if numerics not in ("exact", "fast"):
+            raise ValueError(f'numerics {numerics!r} is neither "exact" nor "fast"')
+        self._inv = invariant
+        self._view = view
+        self._exact = numerics == "exact"
+        self._native = native
+
+    def run(self, variants: Any) -> Results:
+        """Return what `execute` returns."""
+        decoded = [Variant.decode(variant) for variant in variants]
+        destinations = [self._destination(variant) for variant in decoded]  # faults before any work
+        with np.errstate(all="ignore"):
+            return [
+                (target, self._variant(variant).reshape(target.shape))
+                for target, variant in zip(destinations, decoded, strict=True)
+            ]
+
+    def _destination(self, variant: Variant) -> Array:
+        inv = self._inv
+        inv.check_variant(variant)
+        dtype = dtypes.storage_dtype(inv.out_dtype)
+        row, pixel = inv.out_stride_y, inv.out_stride_x
+        extent = variant.size_z * dtype.itemsize
+        for stride, count in sorted(((pixel, variant.size_x), (row, variant.size_y))):
+            if count > 1:
+                if stride < extent:
+                    raise DescriptorError(f"DPU output stride {stride} is smaller than the {extent} bytes inside it")
+                extent += (count - 1) * stride
+        address = inv.out_addr + variant.start_y * row + variant.start_x * pixel + variant.start_z * dtype.itemsize
+        shape = (variant.size_y, variant.size_x, variant.size_z)
+        return self._view(address, shape, (row, pixel, dtype.itemsize), dtype, True)
+
+    def _variant(self, variant: Variant) -> Array:
+        inv = self._inv
+        ppe = self._ppe(variant)
+        out = np.empty((variant.size_y * variant.size_x, variant.size_z), dtypes.storage_dtype(inv.out_dtype))
+        if inv.op in (descriptors.CONV, descriptors.MATMUL):
+            self._convolve(variant, ppe, out)
+            return out
+        if inv.op in descriptors.ELTWISE:
+            acc = self._eltwise(variant)
+        elif inv.op == descriptors.MAXPOOL:
+            acc = self._window(variant, variant.start_z, variant.size_z).maxima()
+        else:
+            acc = self._sum_taps(variant)
+        ppe.run(np.ascontiguousarray(acc), out, self._native)
+        return out
+
+    # ---- operations: accumulators of one variant ----------------------------------------------------------------
+
+    def _convolve(self, variant: Variant, ppe: Ppe, out: Array) -> None:
+        """Multiply matrix and weights chunk by chunk of pixels, group by group, and post-process each chunk."""
+        inv = self._inv
+        end_z = variant.start_z + variant.size_z
+        first, last = variant.start_z // inv.group_out_z, (end_z - 1) // inv.group_out_z
+        wide = inv.is_float and self._exact
+        dtype = np.dtype(np.float64 if wide else np.float32)
+        groups = []
+        for group in range(first, last + 1):
+            low = max(variant.start_z, group * inv.group_out_z)
+            high = min(end_z, (group + 1) * inv.group_out_z)
+            window = self._window(variant, group * inv.group_in_z, inv.group_in_z)
+            groups.append(
+                (window, self._weights(low, high, dtype), slice(low - variant.start_z, high - variant.start_z))
+            )
+        pixels, depth = groups[0][0].pixels, groups[0][0].depth
+        chunk = max(1, min(pixels, CHUNK_BYTES // (depth * dtype.itemsize)))
+        buffer = np.empty(chunk * depth, dtype)
+        acc = np.empty((chunk, variant.size_z), np.float64 if not inv.is_float else dtype)
+        for begin in range(0, pixels, chunk):
+            end = min(begin + chunk, pixels)
+            part = acc[: end - begin]
+            for window, weights, columns in groups:
+                matrix = window.matrix(begin, end, buffer, self._native)
+                if inv.is_float:
+                    np.matmul(matrix, weights.T, out=part[:, columns])
+                else:
+                    part[:, columns] = self._integer_product(matrix, weights)
+            ppe.run(part, out[begin:end], self._native)
+
+    def _integer_product(self, matrix: Array, weights: Array) -> Array:
+        """Return the exact product of float32 integers, wrapped at 32 bits: BLAS in blocks whose sums float32 holds."""
+        inv = self._inv
+        largest = _largest(inv.act_dtype, inv.act_zero_point) * _largest(inv.wt_dtype, inv.wt_zero_point)
+        block, depth = max(1, EXACT_F32 // largest), matrix.shape[1]
+        total = (matrix[:, :block] @ weights[:, :block].T).astype(np.float64)
+        for begin in range(block, depth, block):
+            total += matrix[:, begin : begin + block] @ weights[:, begin : begin + block].T
+        return _wrap(total, depth * largest)
+
+    def _sum_taps(self, variant: Variant) -> Array:
+        """Depthwise convolution and average pooling."""
+        inv = self._inv
+        window = self._window(variant, variant.start_z, variant.size_z)
+        taps = inv.kernel_x * inv.kernel_y
+        if inv.op == descriptors.DWCONV:
+            sums = window.sums(self._depthwise_weights(variant, taps), self._native)
+            if inv.is_float:
+                return sums
+            return _wrap(
+                sums, taps * _largest(inv.act_dtype, inv.act_zero_point) * _largest(inv.wt_dtype, inv.wt_zero_point)
+            )
+        sums = window.sums(None, self._native)
+        counts: Array = np.multiply.outer(window.y.counts(), window.x.counts()).reshape(-1, 1)
+        if inv.flags & C.NPU_DPU_FLAG_COUNT_PAD:
+            counts = np.full_like(counts, taps)
+        sums /= np.maximum(counts, 1)
+        return sums
+
+    def _eltwise(self, variant: Variant) -> Array:
+        """Add or multiply in float32: one rounding, as from the exact result."""
+        inv = self._inv
+        first = self._window(variant, variant.start_z, variant.size_z)
+        if (first.y.first, first.x.first) != (0, 0) or first.bits.shape[:2] != (variant.size_y, variant.size_x):
+            raise DescriptorError("DPU ELTWISE with padding")
+        size = dtypes.size_bytes(inv.act_dtype)
+        address = (
+            inv.act2_addr
+            + variant.start_y * inv.act2_stride_y
+            + variant.start_x * inv.act2_stride_x
+            + variant.start_z * size
+        )
+        strides = (inv.act2_stride_y, inv.act2_stride_x, size)
+        bits = self._view(address, first.bits.shape, strides, first.bits.dtype, False)
+        second = Window(bits, inv.act_dtype, inv.wt_zero_point, first.y, first.x)
+        a, b = first.values(), second.values()
+        acc: Array = a + b if inv.op == descriptors.ELTWISE_ADD else a * b
+        return acc.astype(np.float32, copy=False).reshape(first.pixels, first.channels)
+
+    # ---- operands -------------------------------------------------------------------------------------------------
+
+    def _window(self, variant: Variant, first_z: int, channels: int) -> Window:
+        """Return the input that the variant's windows reach, channels [first_z, first_z + channels)."""
+        inv = self._inv
+        low_y, y = _line(inv.axis_y(variant), variant.start_y, variant.size_y)
+        low_x, x = _line(inv.axis_x(variant), variant.start_x, variant.size_x)
+        dtype = dtypes.storage_dtype(inv.act_dtype)
+        shape, strides = (y.size, x.size, channels), (inv.act_stride_y, inv.act_stride_x, dtype.itemsize)
+        if y.size and x.size:
+            address = inv.act_addr + low_y * strides[0] + low_x * strides[1] + first_z * dtype.itemsize
+            bits = self._view(address, shape, strides, dtype, False)
+        else:  # all padding
+            bits = np.empty(shape, dtype)
+        if not bits.flags.aligned:
+            bits = np.array(bits, order="C")
+        return Window(bits, inv.act_dtype, inv.act_zero_point, y, x)
+
+    def _weights(self, low: int, high: int, dtype: np.dtype[Any]) -> Array:
+        """Return [high - low, depth] filters of output channels [low, high) as `dtype`."""
+        inv = self._inv
+        size = dtypes.size_bytes(inv.wt_dtype)
+        depth = inv.kernel_y * inv.kernel_x * inv.group_in_z
+        return self._constants(inv.wt_addr + low * depth * size, (high - low, depth), (depth * size, size), dtype)
+
+    def _depthwise_weights(self, variant: Variant, taps: int) -> Array:
+        """Return [taps, channels] float64."""
+        inv = self._inv
+        size = dtypes.size_bytes(inv.wt_dtype)
+        address = inv.wt_addr + variant.start_z * size
+        return self._constants(address, (taps, variant.size_z), (inv.out_z * size, size), np.dtype(np.float64))
+
+    def _constants(self, address: int, shape: tuple[int, int], strides: tuple[int, int], dtype: np.dtype[Any]) -> Array:
+        inv = self._inv
+        bits = self._view(address, shape, strides, dtypes.storage_dtype(inv.wt_dtype), False)
+        if inv.wt_dtype == dtypes.F16 and dtype == np.float64:
+            return casts.f16_to_f64(bits, self._native)
+        if dtypes.is_float(inv.wt_dtype):
+            return casts.widen(bits, inv.wt_dtype, self._native).astype(dtype, copy=False)
+        values = bits.view(dtypes.numpy_dtype(inv.wt_dtype)).astype(np.int32) - np.int32(inv.wt_zero_point)
+        return values.astype(dtype)
+
+    def _ppe(self, variant: Variant) -> Ppe:
+        inv = self._inv
+        scale = bias = None
+        if inv.wt_table_addr:
+            address = inv.wt_table_addr + variant.start_z * WEIGHT_ENTRY_BYTES
+            table = self._view(address, (variant.size_z, 4), (WEIGHT_ENTRY_BYTES, 4), np.dtype("<u4"), False)
+            scale, bias = np.array(table[:, :2].T, order="C").view(np.float32)
+        return Ppe(
+            scale,
+            bias,
+            inv.ppe_scale,
+            inv.ppe_bias,
+            inv.ppe_fn,
+            inv.lrelu_slope,
+            inv.clamp_low,
+            inv.clamp_high,
+            inv.out_zero_point,
+            inv.out_dtype,
+        )
+
+
+def _line(axis: Axis, start: int, outputs: int) -> tuple[int, Line]:
+    """Return the first input position that these outputs read, and the axis with positions counted from there."""
+    first = start * axis.stride - axis.pad_low
+    low = min(max(first, 0), axis.input_size)
+    high = max(min(first + axis.extent(outputs), axis.input_size), low)
+    return low, Line(high - low, axis.kernel, axis.stride, axis.dilation, first - low, outputs)
+
+
+def _largest(dtype: int, zero_point: int) -> int:
+    """Return the largest magnitude of a value of integer type `dtype` less the zero point; at least 1."""
+    low, high = dtypes.integer_range(dtype)
+    return max(abs(low - zero_point), abs(high - zero_point), 1)
+
+
+def _wrap(total: Array, bound: int) -> Array:
+    """Return whole numbers in float64 wrapped to int32 where `bound` lets them leave it."""
+    if bound < 1 << 31:
+        return total
+    return total.astype(np.int64).astype(np.int32).astype(np.float64)

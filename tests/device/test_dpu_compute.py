@@ -1,0 +1,434 @@
+"""DPU values against loops over single elements: float64 with one rounding, exact Python integers."""
+
+import itertools
+import math
+from dataclasses import dataclass, field
+
+import ml_dtypes
+import npu_abi
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from npu_abi import C
+from npu_device import dpu_compute
+from npu_device.faults import MemoryFault
+from npu_model import native
+from npu_model.descriptors import DescriptorError
+from npu_model.footprint import dpu_footprint, runs
+
+BASE, SIZE = 0x2E000000, 1 << 16
+NUMPY = {
+    C.NPU_DT_F16: np.float16,
+    C.NPU_DT_BF16: ml_dtypes.bfloat16,
+    C.NPU_DT_F32: np.float32,
+    C.NPU_DT_I8: np.int8,
+    C.NPU_DT_U8: np.uint8,
+    C.NPU_DT_I16: np.int16,
+    C.NPU_DT_U16: np.uint16,
+    C.NPU_DT_I32: np.int32,
+}
+FLOATS = [C.NPU_DT_F16, C.NPU_DT_BF16, C.NPU_DT_F32]
+OPS = {
+    "conv": C.NPU_DPU_CONV,
+    "dwconv": C.NPU_DPU_DWCONV,
+    "matmul": C.NPU_DPU_MATMUL,
+    "maxpool": C.NPU_DPU_MAXPOOL,
+    "avgpool": C.NPU_DPU_AVGPOOL,
+    "add": C.NPU_DPU_ELTWISE_ADD,
+    "mul": C.NPU_DPU_ELTWISE_MUL,
+}
+
+
+@pytest.fixture(params=["c", "numpy"])
+def helper(request):
+    if request.param == "numpy":
+        return None
+    return native.load() or pytest.skip("no gcc, or the native helpers are turned off")
+
+
+@dataclass
+class Case:
+    """One invariant over a small memory, with the same facts for the loops."""
+
+    op: str
+    shape: tuple[int, int, int]  # in_y, in_x, in_z
+    out_z: int = 0
+    kernel: tuple[int, int] = (1, 1)
+    stride: tuple[int, int] = (1, 1)
+    dilation: tuple[int, int] = (1, 1)
+    pad: tuple[int, int, int, int] = (0, 0, 0, 0)  # left, right, top, bottom
+    groups: int = 1
+    act: int = C.NPU_DT_F16
+    wt: int = C.NPU_DT_F16
+    out: int = C.NPU_DT_F16
+    seed: int = 1
+    table: bool = False
+    fields: dict = field(default_factory=dict)
+
+    def __post_init__(self):
+        in_y, in_x, in_z = self.shape
+        self.out_z = self.out_z or in_z
+        left, right, top, bottom = self.pad
+        self.out_y = (in_y + top + bottom - (self.kernel[0] - 1) * self.dilation[0] - 1) // self.stride[0] + 1
+        self.out_x = (in_x + left + right - (self.kernel[1] - 1) * self.dilation[1] - 1) // self.stride[1] + 1
+        rng = np.random.default_rng(self.seed)
+        taps = self.kernel[0] * self.kernel[1]
+        wt_shape = (taps, self.out_z) if self.op == "dwconv" else (self.out_z, *self.kernel, in_z // self.groups)
+        self.act_values = draw(rng, self.act, self.shape)
+        self.act2_values = draw(rng, self.act, self.shape)
+        self.wt_values = draw(rng, self.wt, wt_shape)
+        self.scales = rng.uniform(0.5, 2, self.out_z).astype(np.float32)
+        self.biases = rng.uniform(-2, 2, self.out_z).astype(np.float32)
+        self.fields = {"ppe_scale": 1.0, "clamp_low": -np.inf, "clamp_high": np.inf} | self.fields
+
+    def memory(self):
+        memory = np.full(SIZE, 0xFF, np.uint8)
+        self.addr = {}
+        at = 64
+        entries = np.zeros((self.out_z, 4), np.float32)
+        entries[:, 0], entries[:, 1] = self.scales, self.biases
+        for name, values in (
+            ("act", self.act_values),
+            ("act2", self.act2_values),
+            ("wt", self.wt_values),
+            ("table", entries),
+        ):
+            raw = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
+            memory[at : at + raw.size] = raw
+            self.addr[name] = BASE + at
+            at += -(-raw.size // 64) * 64
+        self.addr["out"] = BASE + at
+        assert at + self.out_y * self.out_x * self.out_z * 4 < SIZE
+        return memory
+
+    def record(self):
+        in_y, in_x, in_z = self.shape
+        size, out_size = np.dtype(NUMPY[self.act]).itemsize, np.dtype(NUMPY[self.out]).itemsize
+        values = {
+            "act_addr": self.addr["act"],
+            "act2_addr": self.addr["act2"],
+            "wt_addr": self.addr["wt"],
+            "wt_table_addr": self.addr["table"] if self.table else 0,
+            "out_addr": self.addr["out"],
+            "in_x": in_x, "in_y": in_y, "in_z": in_z, "out_x": self.out_x, "out_y": self.out_y, "out_z": self.out_z,
+            "act_stride_x": in_z * size, "act_stride_y": in_x * in_z * size,
+            "act2_stride_x": in_z * size, "act2_stride_y": in_x * in_z * size,
+            "out_stride_x": self.out_z * out_size, "out_stride_y": self.out_x * self.out_z * out_size,
+            "groups": self.groups, "kernel_y": self.kernel[0], "kernel_x": self.kernel[1],
+            "stride_y": self.stride[0], "stride_x": self.stride[1],
+            "dilation_y": self.dilation[0], "dilation_x": self.dilation[1], "op": OPS[self.op],
+            "act_dtype": self.act, "wt_dtype": self.wt, "out_dtype": self.out,
+        }  # fmt: skip
+        one = np.zeros(1, npu_abi.dtype("npu_dpu_invariant"))
+        for name, value in (values | self.fields).items():
+            one[name] = value
+        return one[0]
+
+    def variants(self, *blocks):
+        """Return records; a block is (y, size, x, size, z, size); none = the whole output."""
+        blocks = blocks or ((0, self.out_y, 0, self.out_x, 0, self.out_z),)
+        found = np.zeros(len(blocks), npu_abi.dtype("npu_dpu_variant"))
+        for one, (y, size_y, x, size_x, z, size_z) in zip(found, blocks, strict=True):
+            one["start_y"], one["start_x"], one["start_z"] = y, x, z
+            one["size_y"], one["size_x"], one["size_z"] = size_y, size_x, size_z
+            one["pad_left"], one["pad_right"], one["pad_top"], one["pad_bottom"] = self.pad
+        return found
+
+    def run(self, helper=None, blocks=(), numerics="exact"):
+        memory = self.memory()
+        results = dpu_compute.execute(self.record(), self.variants(*blocks), over(memory), numerics, helper)
+        for target, bits in results:
+            target[...] = bits
+        start = self.addr["out"] - BASE
+        count = self.out_y * self.out_x * self.out_z
+        bits = memory[start : start + count * np.dtype(NUMPY[self.out]).itemsize].copy()
+        return bits.view(NUMPY[self.out]).reshape(self.out_y, self.out_x, self.out_z)
+
+    # The same by loops over single elements.
+
+    def taps(self, y, x):
+        for ky in range(self.kernel[0]):
+            for kx in range(self.kernel[1]):
+                iy = y * self.stride[0] - self.pad[2] + ky * self.dilation[0]
+                ix = x * self.stride[1] - self.pad[0] + kx * self.dilation[1]
+                if 0 <= iy < self.shape[0] and 0 <= ix < self.shape[1]:
+                    yield ky, kx, iy, ix
+
+    def accumulate(self, y, x, z):
+        exact = int if self.act in (C.NPU_DT_I8, C.NPU_DT_U8) else float
+        zero, wt_zero = self.fields.get("act_zero_point", 0), self.fields.get("wt_zero_point", 0)
+        act = lambda iy, ix, iz: exact(self.act_values[iy, ix, iz]) - zero  # noqa: E731
+        weights = self.wt_values.reshape(self.out_z, *self.kernel, -1) if self.op != "dwconv" else self.wt_values
+        total = (lambda terms: sum(terms)) if exact is int else math.fsum
+        if self.op in ("conv", "matmul"):
+            depth = self.shape[2] // self.groups
+            first = z // (self.out_z // self.groups) * depth
+            return total(
+                act(iy, ix, first + i) * (exact(weights[z, ky, kx, i]) - wt_zero)
+                for ky, kx, iy, ix in self.taps(y, x)
+                for i in range(depth)
+            )
+        if self.op == "dwconv":
+            return total(
+                act(iy, ix, z) * (exact(weights[ky * self.kernel[1] + kx, z]) - wt_zero)
+                for ky, kx, iy, ix in self.taps(y, x)
+            )
+        inside = [act(iy, ix, z) for _, _, iy, ix in self.taps(y, x)]
+        if self.op == "maxpool":
+            return max(inside)
+        if self.op == "avgpool":
+            padded = self.fields.get("flags", 0) & C.NPU_DPU_FLAG_COUNT_PAD
+            return total(inside) / (self.kernel[0] * self.kernel[1] if padded else len(inside))
+        other = exact(self.act2_values[y, x, z]) - wt_zero
+        return act(y, x, z) + other if self.op == "add" else act(y, x, z) * other
+
+    def expected(self):
+        f32 = np.float32
+        out = np.empty((self.out_y, self.out_x, self.out_z), NUMPY[self.out])
+        for y, x, z in np.ndindex(out.shape):
+            v = f32(self.accumulate(y, x, z))
+            v = f32(v * (self.scales[z] if self.table else f32(self.fields["ppe_scale"])))
+            v = f32(v + (self.biases[z] if self.table else f32(self.fields.get("ppe_bias", 0))))
+            fn = self.fields.get("ppe_fn", C.NPU_PPE_NONE)
+            if v < 0 and fn != C.NPU_PPE_NONE:
+                v = f32(0) if fn == C.NPU_PPE_RELU else f32(v * f32(self.fields["lrelu_slope"]))
+            v = min(max(v, f32(self.fields["clamp_low"])), f32(self.fields["clamp_high"]))
+            if self.out in FLOATS:
+                out[y, x, z] = v
+            else:
+                info = np.iinfo(NUMPY[self.out])
+                whole = round(float(f32(v + f32(self.fields.get("out_zero_point", 0)))))  # half to even
+                out[y, x, z] = min(max(whole, info.min), info.max)
+        return out
+
+
+def draw(rng, dtype, shape):
+    if dtype in FLOATS:
+        return rng.standard_normal(shape).astype(NUMPY[dtype])
+    info = np.iinfo(NUMPY[dtype])
+    return rng.integers(info.min, info.max, shape, endpoint=True).astype(NUMPY[dtype])
+
+
+def over(memory):
+    def view(address, shape, strides, dtype, write):
+        try:
+            return np.ndarray(shape, dtype, memory, address - BASE, strides)
+        except (TypeError, ValueError):
+            raise MemoryFault(address, write=write) from None
+
+    return view
+
+
+def assert_same_bits(got, want):
+    np.testing.assert_array_equal(got.view(f"u{got.itemsize}"), want.view(f"u{want.itemsize}"))
+
+
+U8, I8, I32, F32, BF16 = C.NPU_DT_U8, C.NPU_DT_I8, C.NPU_DT_I32, C.NPU_DT_F32, C.NPU_DT_BF16
+CASES = {
+    "conv 1x1": Case("conv", (4, 5, 6), out_z=7),
+    "conv 3x3 padded": Case("conv", (5, 6, 3), out_z=4, kernel=(3, 3), pad=(1, 1, 1, 1)),
+    "conv asymmetric padding and stride": Case("conv", (6, 7, 2), 3, (3, 2), (2, 3), pad=(1, 0, 0, 2)),
+    "conv dilation": Case("conv", (8, 9, 2), 3, (3, 3), dilation=(2, 3), pad=(2, 2, 1, 1)),
+    "conv groups": Case("conv", (4, 4, 6), 9, (3, 3), pad=(1, 1, 1, 1), groups=3),
+    "conv stride larger than kernel": Case("conv", (9, 9, 2), 2, (1, 2), (4, 3)),
+    "conv kernel wider than input": Case("conv", (2, 2, 2), 2, (5, 5), pad=(3, 3, 3, 3)),
+    "conv bf16": Case("conv", (4, 4, 5), 3, (3, 3), pad=(1, 1, 1, 1), act=BF16, wt=BF16, out=BF16),
+    "conv f32": Case("conv", (4, 4, 5), 3, (3, 3), pad=(1, 1, 1, 1), act=F32, wt=F32, out=F32),
+    "conv table relu": Case("conv", (4, 4, 5), 3, table=True, fields={"ppe_fn": C.NPU_PPE_RELU}),
+    "conv leaky relu and clamp": Case(
+        "conv", (4, 4, 5), 3,
+        fields={"ppe_fn": C.NPU_PPE_LRELU, "lrelu_slope": 0.1, "ppe_scale": 3.0, "ppe_bias": -0.5, "clamp_low": -0.25, "clamp_high": 2.0},
+    ),
+    "conv u8 i8": Case(
+        "conv", (4, 5, 3), 4, (3, 3), pad=(1, 1, 1, 1), act=U8, wt=I8, out=I8, table=False,
+        fields={"act_zero_point": 131, "out_zero_point": -3, "ppe_scale": 0.004},
+    ),
+    "conv u8 u8 to i32": Case(
+        "conv", (3, 3, 300), 3, (3, 3), pad=(1, 1, 1, 1), act=U8, wt=U8, out=I32,
+        fields={"act_zero_point": 255, "wt_zero_point": 0},
+    ),
+    "conv i8 groups to f32": Case("conv", (3, 3, 4), 4, groups=2, act=I8, wt=I8, out=F32, table=True),
+    "dwconv": Case("dwconv", (6, 5, 7), kernel=(3, 3), pad=(1, 1, 1, 1)),
+    "dwconv stride dilation": Case("dwconv", (9, 8, 3), kernel=(3, 2), stride=(2, 1), dilation=(1, 3), pad=(1, 2, 0, 1)),
+    "dwconv f32": Case("dwconv", (5, 5, 3), kernel=(5, 5), pad=(2, 2, 2, 2), act=F32, wt=F32, out=F32),
+    "dwconv u8": Case(
+        "dwconv", (5, 5, 3), kernel=(3, 3), pad=(1, 1, 1, 1), act=U8, wt=U8, out=U8,
+        fields={"act_zero_point": 128, "wt_zero_point": 127, "out_zero_point": 128, "ppe_scale": 0.003},
+    ),
+    "matmul": Case("matmul", (1, 9, 12), 5),
+    "matmul one row": Case("matmul", (1, 1, 33), 17),
+    "matmul i8": Case("matmul", (1, 5, 40), 6, act=I8, wt=I8, out=C.NPU_DT_I16, fields={"ppe_scale": 0.01}),
+    "maxpool": Case("maxpool", (7, 6, 5), kernel=(3, 3), stride=(2, 2), pad=(1, 1, 1, 1)),
+    "maxpool f32": Case("maxpool", (5, 5, 3), kernel=(2, 3), act=F32, out=F32),
+    "maxpool u8": Case("maxpool", (5, 5, 3), kernel=(3, 3), pad=(1, 1, 1, 1), act=U8, out=U8, fields={"act_zero_point": 7, "out_zero_point": 7}),
+    "maxpool i8 dilation": Case("maxpool", (6, 6, 3), kernel=(2, 2), dilation=(2, 2), pad=(1, 0, 1, 0), act=I8, out=I8),
+    "avgpool": Case("avgpool", (6, 6, 4), kernel=(3, 3), stride=(2, 2), pad=(1, 1, 1, 1)),
+    "avgpool counting padding": Case("avgpool", (6, 6, 4), kernel=(3, 3), pad=(1, 1, 1, 1), fields={"flags": 1}),
+    "avgpool global": Case("avgpool", (7, 7, 9), kernel=(7, 7)),
+    "avgpool u8": Case("avgpool", (4, 4, 4), kernel=(2, 2), act=U8, out=U8, fields={"act_zero_point": 9, "out_zero_point": 9}),
+    "add": Case("add", (4, 5, 6)),
+    "add bf16 relu": Case("add", (4, 5, 6), act=BF16, out=BF16, fields={"ppe_fn": C.NPU_PPE_RELU}),
+    "mul f32": Case("mul", (4, 5, 6), act=F32, out=F32, table=True),
+    "mul i8": Case("mul", (4, 5, 6), act=I8, out=C.NPU_DT_U16, fields={"act_zero_point": -100, "wt_zero_point": 50}),
+    "add u8 to i8": Case("add", (2, 3, 4), act=U8, out=I8, fields={"act_zero_point": 128, "wt_zero_point": 128}),
+    "f16 to f32": Case("conv", (3, 3, 4), 3, out=F32),
+    "f32 overflows f16": Case("conv", (3, 3, 4), 3, fields={"ppe_scale": 60000.0}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_value_is_the_rounded_exact_result(case, helper):
+    with np.errstate(over="ignore"):
+        assert_same_bits(CASES[case].run(helper), CASES[case].expected())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_footprint_is_what_execution_touches(case):
+    one = CASES[case]
+    memory = one.memory()
+    block = (one.out_y // 2, one.out_y - one.out_y // 2, 0, one.out_x, one.out_z // 2, one.out_z - one.out_z // 2)
+    variants = one.variants(block)
+    touched = {True: set(), False: set()}
+
+    def view(address, shape, strides, dtype, write):
+        offsets = np.zeros(shape, np.int64)
+        for axis, (count, stride) in enumerate(zip(shape, strides, strict=True)):
+            offsets += (np.arange(count) * stride).reshape([-1 if i == axis else 1 for i in range(len(shape))])
+        for byte in range(dtype.itemsize):
+            touched[write].update((offsets.reshape(-1) + address + byte).tolist())
+        return over(memory)(address, shape, strides, dtype, write)
+
+    dpu_compute.execute(one.record(), variants, view, "exact", None)
+    reads, writes = dpu_footprint(one.record(), variants)
+    covered = [
+        {a for box in boxes for first, end in runs(box).tolist() for a in range(first, end)}
+        for boxes in (reads, writes)
+    ]
+    assert covered[1] == touched[True]
+    gaps = one.stride[0] > one.kernel[0] or one.stride[1] > one.kernel[1] or max(one.dilation) > 1
+    assert covered[0] <= touched[False] if gaps else covered[0] == touched[False]
+
+
+def cuts(total, points):
+    edges = sorted({0, total, *(p % total for p in points)})
+    return list(itertools.pairwise(edges))
+
+
+@st.composite
+def tiled_cases(draw_):
+    op = draw_(st.sampled_from(list(OPS)))
+    window = op in ("conv", "dwconv", "maxpool", "avgpool")
+    side = st.integers(1, 3) if window else st.just(1)
+    kernel = (draw_(side), draw_(side))
+    shape = (draw_(st.integers(3, 7)) if op != "matmul" else 1, draw_(st.integers(3, 9)), draw_(st.integers(1, 8)))
+    groups = draw_(st.sampled_from([g for g in (1, 2, 4) if shape[2] % g == 0])) if op == "conv" else 1
+    types = draw_(st.sampled_from([(d, d, d) for d in FLOATS] + [(U8, I8, U8), (I8, I8, I32), (U8, U8, F32)]))
+    case = Case(
+        op,
+        shape,
+        groups * draw_(st.integers(1, 20)) if op in ("conv", "matmul") else shape[2],
+        kernel,
+        (draw_(st.integers(1, 3)), draw_(st.integers(1, 3))) if window else (1, 1),
+        pad=tuple(draw_(st.integers(0, kernel[1 - i // 2] - 1)) for i in range(4)) if window else (0, 0, 0, 0),
+        groups=groups,
+        act=types[0],
+        wt=types[1],
+        out=types[2],
+        seed=draw_(st.integers(0, 99)),
+        table=draw_(st.booleans()),
+    )
+    pieces = [cuts(n, draw_(st.lists(st.integers(0, 20), max_size=3))) for n in (case.out_y, case.out_x, case.out_z)]
+    blocks = [(y, y2 - y, x, x2 - x, z, z2 - z) for y, y2 in pieces[0] for x, x2 in pieces[1] for z, z2 in pieces[2]]
+    return case, draw_(st.permutations(blocks))
+
+
+@settings(max_examples=150)
+@given(tiled_cases())
+def test_tiled_equals_untiled_and_c_equals_numpy_bit_for_bit(drawn):
+    case, blocks = drawn
+    whole = case.run(native.load())
+    assert_same_bits(case.run(native.load(), blocks), whole)
+    assert_same_bits(case.run(None, blocks), whole)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("fn", [C.NPU_PPE_NONE, C.NPU_PPE_RELU])
+def test_poison_reaches_every_output_that_reads_it(op, dtype, fn, helper):
+    kernel = (3, 3) if op in ("conv", "dwconv", "maxpool", "avgpool") else (1, 1)
+    fields = {"ppe_fn": fn, "clamp_low": -1.0, "clamp_high": 1.0}
+    case = Case(op, (1 if op == "matmul" else 5, 5, 3), 3, kernel, act=dtype, wt=dtype, out=dtype, fields=fields)
+    case.act_values[0, 1, 2] = np.full(8, 0xFF, np.uint8).view(case.act_values.dtype)[0]
+    got = np.isnan(case.run(helper).astype(np.float32))
+    reaches = np.zeros(got.shape, bool)
+    for y, x, z in np.ndindex(got.shape):
+        channel = op in ("conv", "matmul") or z == 2
+        reaches[y, x, z] = channel and any((iy, ix) == (0, 1) for _, _, iy, ix in case.taps(y, x))
+    np.testing.assert_array_equal(got, reaches)
+
+
+def test_nan_results_are_the_quiet_nan(helper):
+    case = Case("add", (1, 1, 4))
+    case.act_values[...] = np.full(8, 0xFF, np.uint8).view(np.float16)
+    assert case.run(helper).view(np.uint16).tolist() == [[[0x7E00] * 4]]
+
+
+def test_nan_becomes_zero_in_integer_results(helper):
+    case = Case("add", (1, 1, 4), out=U8, fields={"ppe_bias": float("nan"), "out_zero_point": 3})
+    assert case.run(helper).tolist() == [[[0, 0, 0, 0]]]
+
+
+def test_integer_accumulators_wrap_at_32_bits(helper):
+    case = Case("matmul", (1, 1, 2), 1, act=U8, wt=U8, out=F32, fields={"act_zero_point": -40_000_000})
+    case.act_values[...], case.wt_values[...] = 0, 200
+    total = 40_000_000 * 200 * 2
+    wrapped = (total + 2**31) % 2**32 - 2**31
+    assert case.run(helper).item() == np.float32(wrapped)
+
+
+def test_window_of_padding_alone_is_the_lowest_value(helper):
+    case = Case("maxpool", (3, 3, 1), kernel=(1, 1), pad=(1, 1, 1, 1))
+    assert case.run(helper)[0].tolist() == [[-np.inf]] * 5
+    case = Case("maxpool", (3, 3, 1), kernel=(1, 1), pad=(1, 1, 1, 1), act=U8, out=U8)
+    assert case.run(helper)[0].tolist() == [[0]] * 5
+
+
+def test_fast_numerics_stay_near_exact(helper):
+    case = Case("conv", (6, 6, 32), 8, (3, 3), pad=(1, 1, 1, 1), act=F32, wt=F32, out=F32)
+    np.testing.assert_allclose(case.run(helper, numerics="fast"), case.run(helper), rtol=1e-4, atol=1e-4)
+
+
+def test_eltwise_broadcasts_a_second_operand_without_strides(helper):
+    case = Case("add", (3, 4, 5), fields={"act2_stride_x": 0, "act2_stride_y": 0})
+    want = case.act_values.astype(np.float32) + case.act2_values[0, 0].astype(np.float32)
+    assert_same_bits(case.run(helper), want.astype(np.float16))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"op": 9}, "op 9 is not in enum npu_dpu_op"),
+        ({"act_dtype": C.NPU_DT_I64}, "act_dtype NPU_DT_I64 is not a DPU operand type"),
+        ({"out_dtype": 77}, r"out_dtype npu_dtype\(0x4d\) is not a DPU result type"),
+        ({"wt_dtype": C.NPU_DT_I8}, "wt_dtype NPU_DT_I8 does not go with act_dtype NPU_DT_F16"),
+        ({"groups": 4}, "groups 4 does not divide in_z 6"),
+        ({"groups": 0}, "groups 0 does not divide"),
+        ({"stride_x": 0}, "stride_x is 0"),
+        ({"ppe_fn": 5}, "ppe_fn 5"),
+        ({"out_x": 3}, r"variant x \[0, \+4\) is not inside out_x 3"),
+        ({"kernel_x": 2}, "needs 5 inputs along x, input and padding have 4"),
+        ({"out_stride_x": 2}, "output stride 2 is smaller than the 12 bytes"),
+    ],
+)
+def test_impossible_task_is_refused_by_name(fields, message):
+    with pytest.raises(DescriptorError, match=message):
+        Case("conv", (4, 4, 6), 6, fields=fields).run()
+
+
+@pytest.mark.parametrize("name", ["act_addr", "wt_addr", "wt_table_addr", "out_addr"])
+def test_operand_outside_memory_faults(name):
+    case = Case("conv", (4, 4, 6), 6, fields={name: BASE + SIZE - 4})
+    with pytest.raises(MemoryFault) as fault:
+        case.run()
+    assert fault.value.write == (name == "out_addr")
