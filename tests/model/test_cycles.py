@@ -1,0 +1,182 @@
+"""Costs of DMA and DPU tasks: closed forms on the teaching device, mechanism on the others."""
+
+import csv
+import os
+from pathlib import Path
+
+import npu_abi
+import numpy as np
+import pytest
+from npu_abi import C
+from npu_model.cycles import dma_bytes, dma_cycles, dma_ddr_bytes, dpu_cycles, dpu_macs, dpu_read_bytes
+from npu_model.descriptors import DescriptorError
+from npu_model.profile import load_profile
+
+DDR = 0x100000000
+
+
+def dma(*tasks):
+    records = np.zeros(len(tasks), npu_abi.dtype("npu_dma_task"))
+    for record, fields in zip(records, tasks, strict=True):
+        length = fields["length"]
+        values = {"src": DDR, "dst": C.NPU_CMX_BASE, "num_planes": 1, "src_width": length, "dst_width": length}
+        for name, value in (values | fields).items():
+            record["transaction_" + name] = value
+    return records
+
+
+def dpu(op, size, out_z, in_z=None, kernel=(1, 1), **fields):
+    """Return one invariant with one variant that makes size = (y, x) outputs by out_z."""
+    invariant = np.zeros(1, npu_abi.dtype("npu_dpu_invariant"))
+    variant = np.zeros(1, npu_abi.dtype("npu_dpu_variant"))
+    values = {
+        "op": op, "out_y": size[0], "out_x": size[1], "out_z": out_z, "in_z": in_z or out_z, "groups": 1,
+        "in_y": size[0] + kernel[0] - 1, "in_x": size[1] + kernel[1] - 1, "kernel_y": kernel[0], "kernel_x": kernel[1],
+        "stride_y": 1, "stride_x": 1, "dilation_y": 1, "dilation_x": 1, "variant_count": 1,
+    }  # fmt: skip
+    for name, value in (values | fields).items():
+        invariant[name] = value
+    variant["size_y"], variant["size_x"], variant["size_z"] = *size, out_z
+    return invariant, variant
+
+
+UNIT, NPU37 = load_profile("unit"), load_profile("npu-37xx")
+
+
+def test_unit_moves_1024_bytes_a_cycle():
+    tasks = dma(*({"length": n} for n in (1, 1024, 1025, 2048, 10240)))
+    assert dma_cycles(UNIT, tasks).tolist() == [1, 1, 2, 2, 10]
+
+
+def test_descriptor_records_work_as_task_records_do():
+    record = np.zeros(1, npu_abi.dtype("npu_dma_descriptor"))
+    for name, value in {"length": 4096, "num_planes": 2, "src_width": 4096, "dst_width": 4096}.items():
+        record[name] = value
+    assert dma_cycles(UNIT, record).tolist() == [8]
+
+
+@pytest.mark.parametrize(
+    ("fields", "cycles"),
+    [
+        ({"length": 4096}, 16 + 128),
+        ({"length": 4096, "src_width": 64, "src_stride": 64}, 16 + 128),  # rows that touch are one run
+        ({"length": 4096, "src_width": 64, "src_stride": 128}, 16 + 128 + 63),  # 64 runs
+        ({"length": 4096, "dst_width": 16, "dst_stride": 64}, 16 + 256 + 255),  # 256 runs, each as long as 32 bytes
+        ({"length": 4096, "src_width": 64, "src_stride": 128, "dst_width": 16, "dst_stride": 64}, 16 + 256 + 255),
+        ({"length": 1024, "num_planes": 4, "src_plane_stride": 1024, "dst_plane_stride": 1024}, 16 + 128),
+        ({"length": 1024, "num_planes": 4, "src_plane_stride": 2048, "dst_plane_stride": 1024}, 16 + 128 + 3),
+        ({"length": 64, "num_planes": 4, "src_width": 16, "src_stride": 32, "src_plane_stride": 128, "dst_plane_stride": 64}, 16 + 16 + 15),
+    ],
+)  # fmt: skip
+def test_dma_pays_for_runs_at_the_worse_end(fields, cycles):
+    assert dma_cycles(NPU37, dma(fields)).tolist() == [cycles]
+
+
+def test_ddr_bytes_are_those_of_the_sides_outside_cmx():
+    tasks = dma(
+        {"length": 100, "num_planes": 2},
+        {"length": 100, "src": C.NPU_CMX_BASE, "dst": DDR},
+        {"length": 100, "src": C.NPU_CMX_BASE},
+        {"length": 100, "dst": DDR},
+        {"length": 100, "dst": C.NPU_CMX_END},
+    )
+    read, written = dma_ddr_bytes(tasks)
+    assert read.tolist() == [200, 0, 0, 100, 100]
+    assert written.tolist() == [0, 100, 0, 100, 100]
+    assert dma_bytes(tasks).tolist() == [200, 100, 100, 100, 100]
+
+
+@pytest.mark.parametrize(
+    ("op", "size", "out_z", "in_z", "cycles"),
+    [
+        (C.NPU_DPU_CONV, (4, 4), 16, 4, 1),
+        (C.NPU_DPU_MATMUL, (1, 16), 16, 4, 1),
+        (C.NPU_DPU_CONV, (8, 8), 32, 64, 128),
+        (C.NPU_DPU_MATMUL, (1, 64), 64, 64, 256),
+        (C.NPU_DPU_CONV, (1, 1), 1, 1, 1),  # a ragged block costs as much as a full one
+        (C.NPU_DPU_CONV, (5, 4), 17, 5, 2 * 1 * 2 * 2),
+        (C.NPU_DPU_MATMUL, (1, 17), 16, 4, 2),
+        (C.NPU_DPU_ELTWISE_ADD, (4, 16), 16, 16, 1),
+        (C.NPU_DPU_MAXPOOL, (4, 16), 16, 16, 1),
+    ],
+)
+def test_unit_does_1024_macs_a_cycle_when_the_grid_is_full(op, size, out_z, in_z, cycles):
+    assert dpu_cycles(UNIT, *dpu(op, size, out_z, in_z)).tolist() == [cycles]
+
+
+def test_groups_fill_blocks_alone():
+    # 4 groups of 8 channels: 4 half-empty blocks per 16 pixels, 8 input channels each
+    assert dpu_cycles(UNIT, *dpu(C.NPU_DPU_CONV, (4, 4), 32, 32, groups=4)).tolist() == [4 * 2]
+
+
+def test_macs_are_what_the_arithmetic_needs():
+    assert dpu_macs(*dpu(C.NPU_DPU_CONV, (5, 7), 17, 6, (3, 3), groups=1)).tolist() == [5 * 7 * 17 * 6 * 9]
+    assert dpu_macs(*dpu(C.NPU_DPU_CONV, (5, 7), 18, 6, (3, 3), groups=3)).tolist() == [5 * 7 * 18 * 2 * 9]
+    assert dpu_macs(*dpu(C.NPU_DPU_DWCONV, (5, 7), 17, 17, (3, 3))).tolist() == [5 * 7 * 17 * 9]
+    assert dpu_macs(*dpu(C.NPU_DPU_MATMUL, (1, 7), 17, 6)).tolist() == [7 * 17 * 6]
+    assert dpu_macs(*dpu(C.NPU_DPU_AVGPOOL, (5, 7), 17, 17, (3, 3))).tolist() == [0]
+
+
+def test_workloads_add_up_and_pay_their_start():
+    invariant, variant = dpu(C.NPU_DPU_CONV, (16, 16), 64, 64)
+    one = dpu_cycles(NPU37, invariant, variant)[0]
+    assert one == 200 + 40 + 16 * 4 * 64 // 4  # blocks of pixels x blocks of channels x 64 channels, 4 a cycle (f16)
+    invariants = np.concatenate([invariant, invariant])
+    invariants["variant_count"] = [1, 2]
+    assert dpu_cycles(NPU37, invariants, np.concatenate([variant] * 3)).tolist() == [one, 2 * one - 200]
+
+
+def test_slow_reads_and_writes_set_the_pace():
+    fully_connected = dpu(C.NPU_DPU_MATMUL, (1, 1), 1024, 1024)
+    assert dpu_read_bytes(*fully_connected).tolist() == [1024 * 1024 * 2 + 16 * 1024 * 2]  # 16 contexts of 64 channels
+    assert dpu_cycles(NPU37, *fully_connected).tolist() == [240 + (1024 * 1024 * 2 + 16 * 2048) // 128]
+    wide = dpu(C.NPU_DPU_CONV, (64, 64), 64, 1, out_dtype=C.NPU_DT_F32)
+    assert dpu_cycles(NPU37, *wide).tolist() == [240 + 64 * 64 * 64 * 4 // 64]
+
+
+def test_grid_trades_weight_reads_for_activation_reads():
+    reads = [
+        int(dpu_read_bytes(*dpu(C.NPU_DPU_CONV, (16, 16), 256, 64, mpe_grid=grid))[0])
+        for grid in (C.NPU_MPE_16X16, C.NPU_MPE_8X16, C.NPU_MPE_4X16)
+    ]
+    act, weights = 256 * 64 * 2, 256 * 64 * 2
+    assert reads == [4 * act + weights, 2 * act + 2 * weights, act + 4 * weights]
+
+
+def test_type_that_the_array_does_not_multiply_is_refused():
+    with pytest.raises(DescriptorError, match="no rate for operand type 8"):
+        dpu_cycles(UNIT, *dpu(C.NPU_DPU_CONV, (4, 4), 16, wt_dtype=C.NPU_DT_I32))
+
+
+def test_variants_of_other_invariants_are_refused():
+    invariant, variant = dpu(C.NPU_DPU_CONV, (4, 4), 16)
+    with pytest.raises(ValueError, match="2 variants given, the invariants have 1"):
+        dpu_cycles(UNIT, invariant, np.concatenate([variant, variant]))
+
+
+PROFILED = os.environ.get("NPU_PROFILED_DPU_CSV")
+
+
+@pytest.mark.skipif(not PROFILED, reason="NPU_PROFILED_DPU_CSV names no table of profiled workloads")
+def test_error_against_profiled_workloads(record_property):
+    ops = {0: C.NPU_DPU_CONV, 1: C.NPU_DPU_DWCONV, 2: C.NPU_DPU_ELTWISE_ADD, 3: C.NPU_DPU_MAXPOOL}
+    dtypes = {0: C.NPU_DT_U8, 2: C.NPU_DT_F16}
+    profiles = {2: NPU37, 3: load_profile("npu-40xx")}
+    errors: dict[tuple[int, int], list[float]] = {}
+    with Path(PROFILED).open() as file:
+        for row in csv.DictReader(file):
+            r = {name: int(value) for name, value in row.items() if value}
+            if r["dtin"] not in dtypes or r["device"] not in profiles or r["gt_cycles"] <= 0:  # not profiled
+                continue
+            task = dpu(
+                ops[r["op"]], (r["outH"], r["outW"]), r["outC"], r["inC"] if r["op"] == 0 else r["outC"], (r["kH"], r["kW"]),
+                stride_x=r["sW"], stride_y=r["sH"], act_dtype=dtypes[r["dtin"]], wt_dtype=dtypes[r["dtin"]],
+                out_dtype=dtypes[r["dtout"]], mpe_grid={3: 0, 4: 1, 5: 2}[r["exec"]],
+            )  # fmt: skip
+            cycles = int(dpu_cycles(profiles[r["device"]], *task)[0])
+            errors.setdefault((r["device"], r["op"]), []).append(cycles / r["gt_cycles"] - 1)
+    for (device, op), values in sorted(errors.items()):
+        record_property(f"device {device} op {op}", float(np.mean(np.abs(values))))
+        print(
+            f"device {device} op {op}: {len(values)} rows, mean |error| {np.mean(np.abs(values)):.1%}, mean {np.mean(values):+.1%}"
+        )
