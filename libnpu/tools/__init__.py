@@ -1,1 +1,1 @@
-"""tools."""
+"""The `npu` command and the analysis behind it."""

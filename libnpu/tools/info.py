@@ -1,0 +1,102 @@
+"""`npu info`: hardware profiles and the versions of everything that speaks to something else."""
+
+from __future__ import annotations
+
+import platform
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from npu_abi import C
+from npu_model.profile import Profile, load_profile, names
+
+import libnpu
+from libnpu.tools.console import format_bytes, format_count, print_json, print_table
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("--profile", metavar="NAME", help="every number of one profile (name, alias or .json file)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print profiles and versions, or one profile."""
+    if options.profile:
+        profile = load_profile(options.profile)
+        if options.json:
+            print_json(msgspec.to_builtins(profile))
+        else:
+            rows = _rows("", msgspec.to_builtins(profile), profile.sources)
+            print_table(f"{profile.name}: {profile.description}", ("field", "value", "source"), rows, left=3)
+        return 0
+    profiles = [load_profile(name) for name in names()]
+    if options.json:
+        print_json({"versions": _versions(), "profiles": [msgspec.to_builtins(p) for p in profiles]})
+        return 0
+    print_table("versions", ("what", "version"), _versions().items(), left=2)
+    columns = (
+        "profile",
+        "tiles",
+        "SHAVEs",
+        "DMA",
+        "CMX per tile",
+        "barriers",
+        "clock",
+        "MACs/cycle f16",
+        "DDR",
+        "also called",
+    )
+    print_table("hardware profiles", columns, [_profile_row(p) for p in profiles])
+    return 0
+
+
+def _versions() -> dict[str, str]:
+    import numpy as np
+
+    return {
+        "libnpu": libnpu.__version__,
+        "ioctl interface": f"{C.NPU_UAPI_MAJOR}.{C.NPU_UAPI_MINOR}",
+        "blob format": f"{C.NPU_BLOB_ABI_MAJOR}.{C.NPU_BLOB_ABI_MINOR}",
+        "firmware boot interface": f"{C.NPU_FW_BOOT_API_MAJOR}.{C.NPU_FW_BOOT_API_MINOR}",
+        "firmware job interface": f"{C.NPU_FW_JSM_API_MAJOR}.{C.NPU_FW_JSM_API_MINOR}",
+        "Python": platform.python_version(),
+        "NumPy": np.__version__,
+    }
+
+
+def _profile_row(profile: Profile) -> tuple[str, ...]:
+    return (
+        profile.name,
+        str(profile.tiles),
+        str(profile.tiles * profile.shaves_per_tile),
+        str(profile.dma_ports),
+        format_bytes(profile.cmx.workspace_bytes),
+        str(profile.tiles * profile.barriers_per_tile),
+        f"{format_count(profile.dpu.clock_hz)}Hz",
+        str(profile.dpu.macs_per_cycle.get("f16", "")),
+        f"{format_count(profile.ddr.bytes_per_second)}B/s",
+        ", ".join(profile.aliases),
+    )
+
+
+def _rows(prefix: str, value: dict[str, Any], sources: dict[str, str]) -> list[tuple[str, str, str]]:
+    """Return (dotted field, value, source); a group's source stands for its fields."""
+    found = []
+    for key, member in value.items():
+        name = f"{prefix}{key}"
+        if prefix == "" and key in ("sources", "description"):
+            continue
+        if isinstance(member, dict):
+            found += _rows(f"{name}.", member, sources)
+        else:
+            source = next((sources[n] for n in _prefixes(name) if n in sources), "")
+            found.append((name, ", ".join(member) if isinstance(member, list) else str(member), source))
+    return found
+
+
+def _prefixes(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:n]) for n in range(len(parts), 0, -1)]
