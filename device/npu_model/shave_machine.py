@@ -38,20 +38,20 @@ class ShaveResult:
 
     cycles: int
     insns: int
-    read_runs: tuple[Runs, ...]
-    write_runs: tuple[Runs, ...]
+    read_boxes: tuple[Runs, ...]
+    write_boxes: tuple[Runs, ...]
     read_bytes: int
     write_bytes: int
 
     @property
     def reads(self) -> list[footprint.Box]:
         """What was read, as boxes."""
-        return [footprint.box(*runs) for runs in self.read_runs]
+        return [footprint.box(*runs) for runs in self.read_boxes]
 
     @property
     def writes(self) -> list[footprint.Box]:
         """What was written, as boxes."""
-        return [footprint.box(*runs) for runs in self.write_runs]
+        return [footprint.box(*runs) for runs in self.write_boxes]
 
 
 class Traffic:

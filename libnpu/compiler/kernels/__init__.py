@@ -11,7 +11,9 @@ from __future__ import annotations
 from libnpu.compiler.kernels.cost import cost_cycles
 from libnpu.compiler.kernels.elementwise import convert, elementwise
 from libnpu.compiler.kernels.errors import Unimplemented, Unsupported
+from libnpu.compiler.kernels.gather import gather
 from libnpu.compiler.kernels.program import ArgsTemplate, Operand, Program
+from libnpu.compiler.kernels.rows import argmax, reduce, softmax
 
 __all__ = [
     "ArgsTemplate",
@@ -27,26 +29,3 @@ __all__ = [
     "reduce",
     "softmax",
 ]
-
-
-def reduce(kind: str, in_dtype: int, out_dtype: int) -> Program:
-    """Return the reduction sum|mean|max|min|prod; operands (in [outer, n, inner], out [outer, inner])."""
-    raise Unimplemented("kernel reduce")
-
-
-def softmax(in_dtype: int, out_dtype: int, log: bool = False) -> Program:
-    """Return the softmax or log-softmax along n; operands (in, out), both [outer, n, inner]."""
-    raise Unimplemented("kernel softmax")
-
-
-def gather(data_dtype: int, index_dtype: int) -> Program:
-    """Return out[o, i, k] = data[o, index[i], k]; operands data [outer, n, inner], index [count], out [outer, count, inner].
-
-    A negative index counts from the end; one outside [-n, n) is a SHAVE fault.
-    """
-    raise Unimplemented("kernel gather")
-
-
-def argmax(in_dtype: int, out_dtype: int) -> Program:
-    """Return the index of the first maximum along n; operands (in [outer, n, inner], out [outer, inner] of an integer type)."""
-    raise Unimplemented("kernel argmax")
