@@ -179,7 +179,7 @@ def _matmul(builder: Builder, node: Node, a: View, out: View, source: WeightSour
 
 def lower_eltwise(builder: Builder, node: Node) -> bool:
     """Emit a sum or product of two equal-shaped tensors on the matrix engine; False when it has to go to the SHAVEs."""
-    found = _eltwise_operation(node)
+    found = _eltwise_operation(builder, node)
     if found is None:
         return False
     op, values, act = found
@@ -188,15 +188,18 @@ def lower_eltwise(builder: Builder, node: Node) -> bool:
     fields = ppe_fields(act) | {"op": op}
 
     def emit(tiles: list[View], tile: View) -> None:
-        _eltwise_task(builder, node, [t.permuted(order) for t in tiles], tile.permuted(order), fields)
+        _eltwise_task(builder, node, [t.broadcast(tile.shape).permuted(order) for t in tiles], tile.permuted(order), fields)
 
     usable = [in_place(v, order) for v in inputs]
     tile_boxes(builder, node, inputs, out, shape, order, order, usable, 1, emit)
     return True
 
 
-def _eltwise_operation(node: Node) -> tuple[int, list[Value], tuple[Any, ...] | None] | None:
-    """Return (operation, operands, activation) when the node is one that the engine has."""
+def _eltwise_operation(builder: Builder, node: Node) -> tuple[int, list[Value], tuple[Any, ...] | None] | None:
+    """Return (operation, operands, activation) when the node is one that the engine has.
+
+    The second operand may be one vector of channels for every pixel, when the first lies channels last.
+    """
     expr, act = node.attrs["expr"], None
     if expr[0] == "relu":
         expr, act = expr[1], ("relu",)
@@ -205,8 +208,16 @@ def _eltwise_operation(node: Node) -> tuple[int, list[Value], tuple[Any, ...] | 
     operands = [node.inputs[part[1]] for part in expr[1:]]
     values = [v for v in operands if v is not None and v.const is None]
     value = node.outputs[0]
-    same = all(v.shape == value.shape and v.dtype == value.dtype for v in values)
-    if len(values) != 2 or not same or value.dtype not in _FLOATS:
+    values.sort(key=lambda v: v.shape != value.shape)
+    if len(values) != 2 or value.dtype not in _FLOATS or any(v.dtype != value.dtype for v in values):
+        return None
+    first, second = values
+    per_channel = (
+        len(value.shape) == 4
+        and second.shape[-3:] == (value.shape[1], 1, 1)
+        and builder.order_for(value, builder.home(first)) == _NHWC
+    )
+    if first.shape != value.shape or not (second.shape == value.shape or per_channel):
         return None
     return _ELTWISE[expr[0]], values, act
 
@@ -216,7 +227,7 @@ def _eltwise_task(builder: Builder, node: Node, tiles: list[View], tile: View, f
     views = [*tiles, tile]
     dims, steps = merge_dims(tile.shape, [v.strides for v in views])
     size = tile.dtype.itemsize
-    if any(step[-1] not in (0, size) for step in steps):
+    if any(step[-1] != size for step in steps):
         dims, steps = [*dims, 1], [[*step, size] for step in steps]
     dims, steps = [1] * (3 - len(dims)) + dims, [[0] * (3 - len(step)) + step for step in steps]
     for index in np.ndindex(*dims[:-3]):
