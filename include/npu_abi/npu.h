@@ -240,7 +240,7 @@ NPU_API npu_result_t npu_load_blob(npu_blob_t *blob, const char *path);
  *   NULL_POINTER, BAD_ADDRESS  blob, data               INVALID_BLOB, OUT_OF_DEVICE_MEMORY  as npu_load_blob */
 NPU_API npu_result_t npu_load_blob_mem(npu_blob_t *blob, const void *data, size_t size);
 /* Unload a blob; it and its kernels become stale.
- *   INVALID_HANDLE, STALE_HANDLE  blob  IN_USE  a launch of it has not finished */
+ *   INVALID_HANDLE, STALE_HANDLE  blob  IN_USE  a launch of it has not been waited for */
 NPU_API npu_result_t npu_unload(npu_blob_t blob);
 /* Find a kernel by its name; NULL finds the only one. A compiled model is one kernel with the model's name.
  *   NULL_POINTER, BAD_ADDRESS  kernel   BAD_ADDRESS  name

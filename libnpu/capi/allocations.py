@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from libnpu.capi.refusal import Refusal
+
+if TYPE_CHECKING:
+    from libnpu.runtime import DeviceBuffer
 
 REMEMBERED = 4096  # freed ranges that are still recognised
 
@@ -18,7 +21,7 @@ class Allocation:
     address: int
     size: int
     device: int
-    buffer: Any  # libnpu.runtime.DeviceBuffer
+    buffer: DeviceBuffer
 
 
 class Allocations:

@@ -80,7 +80,6 @@ def library_folder() -> Path:
     import cffi
 
     facts = (
-        sys.executable,
         sys.prefix,
         sys.base_prefix,
         sys.version,

@@ -65,7 +65,7 @@ def npu_synchronize_device(library: Library) -> None:
     first: Exception | None = None
     for entry in library.device().streams:
         try:
-            entry.synchronize(None)
+            entry.stream.synchronize()
         except Exception as error:
             first = first or error
     if first is not None:

@@ -37,7 +37,8 @@ def npu_load_blob_mem(library: Library, blob: int, data: int, size: int) -> None
 
 def _load(library: Library, blob: int, data: bytes) -> None:
     device = library.device()
-    entry = BlobEntry(device, device.device.load(data))
+    loaded = device.device.load(data)
+    entry = BlobEntry(device, loaded, [*loaded.inputs, *loaded.outputs])
     handle = library.handles.insert(Kind.BLOB, entry)
     try:
         library.door.write_integer(blob, handle, 8)
@@ -62,9 +63,6 @@ def _kernel(library: Library, handle: int) -> BlobEntry:
 def npu_unload(library: Library, blob: int) -> None:
     """Unload a blob that nothing runs."""
     entry = _blob(library, blob)
-    entry.jobs = [job for job in entry.jobs if not job.done]
-    if entry.jobs:
-        raise Refusal("NPU_ERROR_IN_USE", f"{len(entry.jobs)} launches of {entry.blob.name!r} have not finished")
     entry.blob.unload()
     library.handles.remove(Kind.BLOB, blob)
     if entry.kernel:
@@ -124,9 +122,7 @@ def npu_launch_kernel_async(library: Library, kernel: int, args: int, count: int
     size = npu_abi.sizeof("npu_arg")
     data = library.door.read(args, count * size)
     addresses = [_address(library, entry, npu_abi.view("npu_arg", data, i * size), i) for i in range(count)]
-    job = queue.stream.launch_addresses(entry.blob, addresses)
-    queue.sites[job] = library.call_site()
-    entry.jobs = [*(other for other in entry.jobs if not other.done), job]
+    queue.enqueued(queue.stream.launch_addresses(entry.blob, addresses), library.call_site())
 
 
 def _address(library: Library, entry: BlobEntry, argument: object, index: int) -> int:

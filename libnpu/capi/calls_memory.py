@@ -62,13 +62,15 @@ def npu_memcpy_async(library: Library, dst: int, dst_max: int, src: int, size: i
         raise Refusal("NPU_ERROR_OVERLAP", f"{size} bytes at {src:#x} and at {dst:#x} overlap")
     if size == 0:
         return
-    entry.synchronize(None)
-    if target and source:
-        target[0].write(target[1], source[0].read(source[1], size))
-    elif target:
-        target[0].write(target[1], memoryview(library.door.read(src, size)))
-    elif source:
-        library.door.write(dst, source[0].read(source[1], size))
+    entry.stream.synchronize()
+    if source:
+        data: bytes | memoryview = source[0].buffer.read_bytes(source[1], size)
+    else:
+        data = memoryview(library.door.read(src, size))
+    if target:
+        target[0].buffer.write(data, target[1])
+    else:
+        library.door.write(dst, data)
 
 
 def npu_memset(library: Library, dst: int, dst_max: int, value: int, size: int) -> None:
@@ -83,8 +85,8 @@ def npu_memset_async(library: Library, dst: int, dst_max: int, value: int, size:
     entry = library.stream(stream)
     allocation, offset = library.allocations.range(entry.device.index, dst, size)
     if size:
-        entry.synchronize(None)
-        allocation.write(offset, memoryview(bytes([value & 0xFF]) * size))
+        entry.stream.synchronize()
+        allocation.buffer.write(bytes([value & 0xFF]) * size, offset)
 
 
 def _check_bound(size: int, dst_max: int) -> None:

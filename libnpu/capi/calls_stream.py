@@ -32,22 +32,21 @@ def npu_destroy_stream(library: Library, stream: int) -> None:
     entry = library.stream(stream)
     library.handles.remove(Kind.STREAM, stream)
     try:
-        entry.synchronize(None)
+        entry.stream.synchronize()
     finally:
         library.drop_stream(entry)
 
 
 def npu_synchronize_stream(library: Library, stream: int) -> None:
     """Wait for a stream's work."""
-    library.stream(stream).synchronize(None)
+    library.stream(stream).stream.synchronize()
 
 
-def npu_synchronize_stream_timeout(library: Library, stream: int, timeout_ns: int) -> int:
+def npu_synchronize_stream_timeout(library: Library, stream: int, timeout_ns: int) -> None:
     """Wait for a stream's work for at most `timeout_ns`."""
-    done = library.stream(stream).synchronize(None if timeout_ns == FOREVER_NS else timeout_ns)
-    return int(C.NPU_SUCCESS if done else C.NPU_TIMEOUT)
+    library.stream(stream).stream.synchronize(None if timeout_ns == FOREVER_NS else timeout_ns)
 
 
 def npu_query_stream(library: Library, stream: int) -> int:
     """Ask whether a stream has work left."""
-    return int(C.NPU_SUCCESS if library.stream(stream).synchronize(0) else C.NPU_NOT_READY)
+    return int(C.NPU_SUCCESS if library.stream(stream).stream.query() else C.NPU_NOT_READY)

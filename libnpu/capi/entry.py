@@ -69,7 +69,7 @@ def _guard(library: Library, lib: Any, function: Callable[..., int | None]) -> C
                     lib.npu_set_error(b"a defect of the library; its traceback is on standard error", 0, 0)
                     raise
                 message = report.message.encode("utf-8", "replace")
-                lib.npu_set_error(message, library.enqueue_site(report.job_id), report.job_id)
+                lib.npu_set_error(message, library.enqueue_site(report.job), report.job_id)
                 return report.result
 
     return call

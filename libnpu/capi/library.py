@@ -6,42 +6,45 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from libnpu.capi.allocations import Allocations
 from libnpu.capi.door import Door
 from libnpu.capi.handles import HandleTable, Kind
 from libnpu.capi.refusal import Refusal
 
+if TYPE_CHECKING:
+    from libnpu.runtime import Blob, Device, Job, Stream, TensorInfo
+
 DEFAULT_PROFILE = "npu-37xx"
+SITES_AT = 256  # remembered launches of a stream at which finished ones are forgotten
 
 
 @dataclass(slots=True, eq=False)
 class StreamEntry:
-    """A stream as C sees it. `sites`: who enqueued each of its jobs that may still fail."""
+    """A stream as C sees it. `sites`: the code address behind the call that enqueued each job that may still fail."""
 
     device: OpenDevice
-    stream: Any  # libnpu.runtime.Stream
-    sites: dict[int, int] = field(default_factory=dict)  # job id -> code address
+    stream: Stream
+    sites: dict[Job, int] = field(default_factory=dict)
 
-    def synchronize(self, timeout_ns: int | None) -> bool:
-        """Wait for the stream's work (None: for ever). False when some is left. Raises the first error of it that was not yet raised."""
-        raise NotImplementedError
+    def enqueued(self, job: Job, site: int) -> None:
+        """Remember who enqueued `job`."""
+        if len(self.sites) >= SITES_AT:
+            self.sites = {
+                old: where for old, where in self.sites.items() if not old.done or (old.error and not old.reported)
+            }
+        self.sites[job] = site
 
 
 @dataclass(slots=True, eq=False)
 class BlobEntry:
-    """A loaded blob and its kernel's handle, once somebody asked for it."""
+    """A loaded blob and its kernel's handle, once somebody asked for it. `tensors`: the kernel's arguments."""
 
     device: OpenDevice
-    blob: Any  # libnpu.runtime.Blob
+    blob: Blob
+    tensors: list[TensorInfo]
     kernel: int = 0
-    jobs: list[Any] = field(default_factory=list)  # launches that may not have finished
-
-    @property
-    def tensors(self) -> list[Any]:
-        """The kernel's arguments: inputs, then outputs."""
-        return [*self.blob.inputs, *self.blob.outputs]
 
 
 @dataclass(slots=True, eq=False)
@@ -49,7 +52,7 @@ class OpenDevice:
     """A device that was used: it runs."""
 
     index: int
-    device: Any  # libnpu.runtime.Device
+    device: Device
     default_stream: StreamEntry | None = None
     streams: list[StreamEntry] = field(default_factory=list)
 
@@ -139,10 +142,11 @@ class Library:
         entry.device.streams.remove(entry)
         entry.stream.close()
 
-    def enqueue_site(self, job_id: int) -> int:
-        """Return the code address behind the call that enqueued the job; 0 when it is unknown."""
+    def enqueue_site(self, job: object) -> int:
+        """Return the code address behind the call that enqueued `job`; 0 when it is unknown."""
         for entry in self._devices.values():
             for stream in entry.streams:
-                if job_id in stream.sites:
-                    return stream.sites[job_id]
+                for known, site in stream.sites.items():
+                    if known is job:
+                        return site
         return 0

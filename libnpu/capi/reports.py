@@ -12,10 +12,11 @@ from libnpu.errors import NpuError
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a call answers. `job_id`: the operation of an earlier call that failed, 0 when it is this call."""
+    """What a call answers. `job`, `job_id`: the launch of an earlier call that failed, None and 0 when it is this call."""
 
     result: int
     message: str
+    job: object = None
     job_id: int = 0
 
 
@@ -23,7 +24,7 @@ def result_of(error: Exception) -> Report | None:
     """Return what C is told about `error`, None when it is a defect of the library."""
     match error:
         case NpuError():
-            return Report(error.result, error.message, error.job_id)
+            return Report(error.result, error.message, error.job, error.job_id)
         case BlobError():
             return Report(C.NPU_ERROR_INVALID_BLOB, str(error))
         case MemoryError():
