@@ -24,9 +24,9 @@ OPS: dict[str, dict[str, str]] = {
         "group": "int",
         "act": "see above",
     },
-    # inputs x [N, C, H, W], w [O, C/group, kh, kw] (constant), bias [O] constant or None. 1-D is H = 1 after a Reshape.
+    # inputs x [N, C, H, W], w [O, C/group, kh, kw] (constant), bias [O] float constant (float32 under fp16) or None. 1-D is H = 1 after a Reshape.
     "MatMul": {"act": "see above", "scale": "float, multiplies the product before bias"},
-    # inputs a [..., M, K], b [..., K, N] with NumPy broadcasting, bias [N] constant or None.
+    # inputs a [..., M, K], b [..., K, N] with NumPy broadcasting, bias [N] as for Conv.
     "MaxPool": {"kernel": "[y, x]", "strides": "[y, x]", "pads": "[t, l, b, r]", "dilations": "[y, x]"},
     "AvgPool": {"kernel": "[y, x]", "strides": "[y, x]", "pads": "[t, l, b, r]", "count_include_pad": "bool"},
     # Vector engine, element by element with NumPy broadcasting: one node may hold a whole fused expression.
@@ -45,7 +45,9 @@ OPS: dict[str, dict[str, str]] = {
 }
 
 # Expr = ("in", i) | ("const", number) | (op, Expr, ...). Types: the node's inputs convert to the compute type
-# (float32 for float dtypes, int32 for integer and bool); `cast` changes it; the result converts to the output's dtype.
+# (float32 for float dtypes, int32 for integer and bool); a const is float32 if it is a Python float, else int32; casts
+# change the type (cast_i32 towards zero); comparisons, logic and is_nan give int32 0 or 1; the result converts to the
+# output's dtype. All operands of one operation have one type. Integer div goes towards zero; mod has the divisor's sign.
 EXPR_OPS = {
     1: [
         "neg",

@@ -47,7 +47,7 @@ def run_node(node: Node, operands: Sequence[Array | None]) -> Array:
     """Return the result of one node for its operands, None for one that is left out."""
     output = node.outputs[0]
     with np.errstate(all="ignore"):
-        result = _OPERATORS[node.op](node, operands)
+        result: Array = _OPERATORS[node.op](node, operands)
         if result.dtype != output.dtype:
             result = result.astype(output.dtype)
     assert result.shape == output.shape, f"{node.name}: {result.shape}, expected {output.shape}"
@@ -56,7 +56,8 @@ def run_node(node: Node, operands: Sequence[Array | None]) -> Array:
 
 def _wide(array: Array | None) -> Array:
     assert array is not None
-    return array.astype(np.float64)
+    wide: Array = array.astype(np.float64)
+    return wide
 
 
 def _activated(node: Node, x: Array) -> Array:
@@ -130,7 +131,7 @@ def _reduce(node: Node, operands: Sequence[Array | None]) -> Array:
         count = math.prod(x.shape[axis] for axis in axes)
         total = wide.sum(axis=axes, keepdims=keepdims)
         return np.asarray(np.sign(total) * (np.abs(total) // count))
-    reduction = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min, "prod": np.prod}[kind]
+    reduction: Any = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min, "prod": np.prod}[kind]
     return np.asarray(reduction(wide, axis=axes, keepdims=keepdims))
 
 
@@ -175,7 +176,7 @@ def _elementwise(node: Node, operands: Sequence[Array | None]) -> Array:
     result = _expression(node.attrs["expr"], computed)
     if node.outputs[0].dtype == np.bool_:
         result = result != 0
-    return np.ascontiguousarray(np.broadcast_to(result, node.outputs[0].shape))
+    return np.broadcast_to(result, node.outputs[0].shape).copy()
 
 
 def _expression(expr: Expr, inputs: Sequence[Array]) -> Array:
@@ -186,14 +187,16 @@ def _expression(expr: Expr, inputs: Sequence[Array]) -> Array:
         return np.array(expr[1], np.float32 if isinstance(expr[1], float) else np.int32)
     operands = [_expression(operand, inputs) for operand in expr[1:]]
     if head in _CASTS:
-        return _CASTS[head](operands[0])
-    floating = any(operand.dtype.kind == "f" for operand in operands[head == "where" :])
+        cast: Array = _CASTS[head](operands[0])
+        return cast
+    floating = any(operand.dtype.kind == "f" for operand in (operands[1:] if head == "where" else operands))
     # Computing wide and rounding to float32 gives the correctly rounded result of each operation.
     wide = [operand.astype(np.float64 if operand.dtype.kind == "f" else np.int64) for operand in operands]
     result = np.asarray(_FUNCTIONS[head](*wide))
     if result.dtype == np.bool_:
-        return result.astype(np.int32)
-    return result.astype(np.float32 if floating else np.int32)
+        return np.asarray(result, np.int32)
+    rounded: Array = result.astype(np.float32 if floating else np.int32)
+    return rounded
 
 
 def _divide(a: Array, b: Array) -> Array:
@@ -204,7 +207,7 @@ def _divide(a: Array, b: Array) -> Array:
 
 
 def _erf(x: Array) -> Array:
-    return np.frompyfunc(math.erf, 1, 1)(x).astype(np.float64)
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), np.float64)
 
 
 def _to_i32(x: Array) -> Array:
@@ -275,9 +278,9 @@ _OPERATORS: dict[str, Any] = {
     "Gather": _gather,
     "ArgMax": _arg_max,
     "Reshape": lambda node, operands: operands[0].reshape(node.outputs[0].shape),
-    "Transpose": lambda node, operands: np.ascontiguousarray(operands[0].transpose(node.attrs["perm"])),
+    "Transpose": lambda node, operands: operands[0].transpose(node.attrs["perm"]).copy(),
     "Slice": _slice,
     "Concat": _concat,
-    "Expand": lambda node, operands: np.ascontiguousarray(np.broadcast_to(operands[0], node.outputs[0].shape)),
+    "Expand": lambda node, operands: np.broadcast_to(operands[0], node.outputs[0].shape).copy(),
     "Pad": _pad,
 }

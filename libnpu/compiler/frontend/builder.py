@@ -48,7 +48,7 @@ class Builder:
         final = inferred if inferred is not None else shape
         assert final is not None, f"{op} needs its output shape"
         name = _unique(self.layer, self._node_names)
-        output = Value(self.unique(f"{name}:0"), final, dtype or present[0].dtype)
+        output = Value(self.unique(f"{name}/result"), final, dtype or present[0].dtype)
         self.nodes.append(Node(op, name, list(inputs), [output], attrs, [self.layer]))
         return output
 

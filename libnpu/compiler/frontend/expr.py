@@ -132,13 +132,13 @@ def _hard_swish(expr: Expr) -> Expr | None:
 
 
 def _neutral(expr: Expr) -> Expr | None:
+    operand: Expr
     # x + 0 is not here: it turns -0 into 0. Integer division by a constant has no neutral spelling but 1.
     if (product := _split_constant(expr, "mul")) and product[1] == 1:
         return product[0]
-    if expr[0] == "div" and _constant(expr[2]) == 1:
-        return expr[1]
-    if expr[0] == "sub" and _constant(expr[2]) == 0:
-        return expr[1]
+    if (expr[0] == "div" and _constant(expr[2]) == 1) or (expr[0] == "sub" and _constant(expr[2]) == 0):
+        operand = expr[1]
+        return operand
     if (largest := _split_constant(expr, "max")) and largest[1] == float("-inf"):
         return largest[0]
     if (smallest := _split_constant(expr, "min")) and smallest[1] == float("inf"):

@@ -57,7 +57,8 @@ def _dtype(info: onnx.ValueInfoProto) -> np.dtype[Any]:
     element = info.type.tensor_type.elem_type
     if element == onnx.TensorProto.STRING:
         raise Unsupported(f"input {info.name}: strings")
-    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element))
+    dtype: np.dtype[Any] = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element))
+    return dtype
 
 
 def _bind_outputs(
@@ -186,8 +187,12 @@ class _Walk:
     def _function(
         self, node: onnx.NodeProto, function: onnx.FunctionProto, name: str, inputs: list[Value | None], depth: int
     ) -> list[Value]:
-        given = {item.name: item for item in node.attribute}
-        parameters = {item.name: item for item in function.attribute_proto} | given
+        parameters = {item.name: item for item in function.attribute_proto}
+        if (node.domain, node.op_type) not in self.functions:  # a schema's body takes the schema's defaults
+            schema = onnx.defs.get_schema(node.op_type, self.opset, "")
+            defaults = {name: attribute.default_value for name, attribute in schema.attributes.items()}
+            parameters |= {name: value for name, value in defaults.items() if value.type}
+        parameters |= {item.name: item for item in node.attribute}
         inner = {source: value for source, value in zip(function.input, inputs, strict=False) if value is not None}
         versions = [entry.version for entry in function.opset_import if entry.domain in STANDARD_DOMAINS]
         outer, self.opset = self.opset, versions[0] if versions else self.opset
@@ -214,7 +219,7 @@ class _Walk:
         return function if function.node else None
 
 
-def _type_bytes(value: Value | None) -> bytes:
+def _type_bytes(value: Value | None) -> Any:
     if value is None:
         return onnx.TypeProto().SerializeToString()
     element = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)

@@ -10,7 +10,8 @@ They are float32 while an Elementwise or Reduce node reads them:
 - results of Reduce sum, mean and prod (they grow with the element count, and variances are differences of them), and
   an expression that only such reductions read (squares, mostly);
 - results of Elementwise, Reshape and Expand whose computed float operands are all wide.
-A constant operand is float32 in a wide Elementwise node, else float16; constants inside of expressions stay float32.
+A constant operand is float32 in a wide Elementwise node or as a bias, which the engine adds to the float32 sum, else
+float16. Constants inside of expressions stay float32.
 Constants beyond float16's range are saturated and noted with the layer's name.
 """
 
@@ -107,7 +108,8 @@ class _Policy:
     def _operand(self, node: Node, value: Value, target: np.dtype[Any]) -> Value:
         if value.const is not None:
             wide = node.op == "Elementwise" and node.outputs[0] in self.wide
-            return self._constant(node, value, SINGLE if wide else self._inside(value))
+            bias = node.op in ("Conv", "MatMul") and value is node.inputs[2]
+            return self._constant(node, value, SINGLE if wide or bias else self._inside(value))
         new = self.new[value]
         if node.op in _ANY_FLOAT or new.dtype.kind in "iub":
             return new

@@ -153,7 +153,7 @@ def _is_no_op(node: Node) -> bool:
         case "Slice":
             return True  # equal shapes: every axis is whole, as steps are positive
         case "Transpose":
-            return node.attrs["perm"] == sorted(node.attrs["perm"])
+            return list(node.attrs["perm"]) == sorted(node.attrs["perm"])
         case "Concat":
             return len(node.inputs) == 1
         case "MaxPool" | "AvgPool":

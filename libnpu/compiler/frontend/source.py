@@ -26,12 +26,19 @@ def read_model(source: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
     """Return the checked model, with external data loaded. Raises ModelError, Unsupported, OSError."""
     model = _parse(source)
     _check_operators(model)
+    # The checker wants a shape with every input and output. Ours are checked by name later; outputs need none.
+    shapeless = [info for info in (*model.graph.input, *model.graph.output) if _lacks_shape(info)]
+    for info in shapeless:
+        info.type.tensor_type.shape.SetInParent()
     try:
         onnx.checker.check_model(model)
     except (onnx.checker.ValidationError, ValueError) as error:
         # ValueError: protobuf cannot hold models of 2 GiB and more in one message; those are checked by use only.
         if "2GB" not in str(error) and "2GiB" not in str(error):
             raise ModelError(f"not a valid ONNX model: {str(error).strip()}") from error
+    finally:
+        for info in shapeless:
+            info.type.tensor_type.ClearField("shape")
     return model
 
 
@@ -77,6 +84,10 @@ def _parse(source: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
+def _lacks_shape(info: onnx.ValueInfoProto) -> bool:
+    return info.type.WhichOneof("value") == "tensor_type" and not info.type.tensor_type.HasField("shape")
+
+
 def _check_operators(model: onnx.ModelProto) -> None:
     """Name unknown operators with their node: the checker's own message has the operator only."""
     opset = opset_of(model)
@@ -87,7 +98,7 @@ def _check_operators(model: onnx.ModelProto) -> None:
         else:
             known = (node.domain, node.op_type) in functions
         if not known:
-            where = f"node {node.name or node.output[0] if node.output else node.name!r}"
+            where = f"node {node.name or ', '.join(node.output)}"
             domain = f"domain {node.domain!r}" if node.domain else f"operator set {opset}"
             raise Unsupported(f"{where}: operator {node.op_type} of {domain} is unknown")
 

@@ -1,0 +1,175 @@
+"""Bad models get an error that names the node or value."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from libnpu.compiler.frontend import ModelError, load
+from libnpu.compiler.reference import run_reference
+from libnpu.errors import Unimplemented, Unsupported
+
+
+def value_info(name, shape, element=onnx.TensorProto.FLOAT):
+    return helper.make_tensor_value_info(name, element, shape)
+
+
+def model_of(nodes, inputs, outputs, initializers=(), opset=13, **extra):
+    graph = helper.make_graph(nodes, "g", inputs, outputs, list(initializers))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8, **extra)
+
+
+def relu_model(shape, opset=13):
+    return model_of(
+        [helper.make_node("Relu", ["x"], ["y"])], [value_info("x", shape)], [value_info("y", None)], (), opset
+    )
+
+
+def test_unknown_operator_names_node_and_operator():
+    node = helper.make_node("Frobnicate", ["x"], ["y"], name="n7")
+    with pytest.raises(Unsupported, match="node n7: operator Frobnicate of operator set 13 is unknown"):
+        load(model_of([node], [value_info("x", [1])], [value_info("y", [1])]))
+
+
+def test_foreign_domain_names_it():
+    node = helper.make_node("FusedConv", ["x"], ["y"], name="n7", domain="com.microsoft")
+    with pytest.raises(Unsupported, match=r"node n7: operator FusedConv of domain 'com\.microsoft' is unknown"):
+        load(model_of([node], [value_info("x", [1])], [value_info("y", [1])]))
+
+
+def test_operator_without_handler_is_unimplemented_by_name():
+    node = helper.make_node("LRN", ["x"], ["y"], name="norm1", size=5)
+    with pytest.raises(Unimplemented, match="node norm1: operator LRN"):
+        load(model_of([node], [value_info("x", [1, 3, 4, 4])], [value_info("y", [1, 3, 4, 4])]))
+
+
+@pytest.mark.parametrize("opset", [6, 99])
+def test_operator_set_out_of_range(opset):
+    with pytest.raises(Unsupported, match=f"operator set {opset}; 7 to"):
+        load(relu_model([1], opset))
+
+
+def test_open_dimension_names_input_and_is_fixed_by_an_override():
+    with pytest.raises(ModelError, match=r"input x: shape \[batch, 3\] is not static"):
+        load(relu_model(["batch", 3]))
+    graph = load(relu_model(["batch", 3]), {"x": (2, 3)})
+    assert graph.inputs[0].shape == graph.outputs[0].shape == (2, 3)
+
+
+def test_missing_shape_names_input_and_is_fixed_by_an_override():
+    with pytest.raises(ModelError, match="input x: the model gives no shape"):
+        load(relu_model(None))
+    assert load(relu_model(None), {"x": (4,)}).outputs[0].shape == (4,)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"x": (2, 4)}, r"input x: shape \(2, 4\) contradicts the model's \[batch, 3\]"),
+        ({"x": (2, 3, 1)}, "contradicts"),
+        ({"x": (0, 3)}, "contradicts"),
+        ({"z": (2, 3)}, "shape given for 'z', which is no input; inputs: x"),
+    ],
+)
+def test_contradicting_override(shapes, message):
+    with pytest.raises(ModelError, match=message):
+        load(relu_model(["batch", 3]), shapes)
+
+
+def test_shapes_that_do_not_fit_name_the_node():
+    node = helper.make_node("MatMul", ["a", "b"], ["y"], name="product")
+    inputs = [value_info("a", [2, 3]), value_info("b", [4, 5])]
+    with pytest.raises(ModelError, match=r"node product: MatMul: matrix product of \(2, 3\) and \(4, 5\)"):
+        load(model_of([node], inputs, [value_info("y", None)]))
+
+
+def test_computed_weights_name_the_node():
+    node = helper.make_node("Conv", ["x", "w"], ["y"], name="c1")
+    inputs = [value_info("x", [1, 3, 4, 4]), value_info("w", [2, 3, 1, 1])]
+    with pytest.raises(Unsupported, match=r"node c1: weights of Conv \(w\) is not a constant"):
+        load(model_of([node], inputs, [value_info("y", None)]))
+
+
+def test_undefined_value_names_it():
+    node = helper.make_node("Relu", ["nowhere"], ["y"], name="r")
+    with pytest.raises(ModelError, match="nowhere"):
+        load(model_of([node], [value_info("x", [1])], [value_info("y", [1])]))
+
+
+@pytest.mark.parametrize("data", [b"", b"not a model", b"\x08\x07\x12"])
+def test_foreign_data_is_no_model(data):
+    with pytest.raises(ModelError, match="data: "):
+        load(data)
+
+
+def test_truncated_model_is_refused():
+    data = relu_model([1, 3]).SerializeToString()
+    for length in range(len(data)):
+        with pytest.raises((ModelError, Unsupported)):
+            load(data[:length])
+
+
+def test_initialiser_that_is_also_an_input_is_a_constant():
+    weights = numpy_helper.from_array(np.full((2, 2), 3, np.float32), "w")
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    inputs = [value_info("x", [1, 2]), value_info("w", [2, 2])]
+    graph = load(model_of([node], inputs, [value_info("y", [1, 2])], [weights]), precision="fp32")
+    assert [value.name for value in graph.inputs] == ["x"]
+    x = np.array([[1, 2]], np.float32)
+    np.testing.assert_array_equal(run_reference(graph, {"x": x})["y"], [[9, 9]])
+
+
+def test_external_data_is_read(tmp_path):
+    weights = numpy_helper.from_array(np.arange(4096, dtype=np.float32), "w")
+    model = model_of(
+        [helper.make_node("Add", ["x", "w"], ["y"])], [value_info("x", [1])], [value_info("y", None)], [weights]
+    )
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.bin")
+    graph = load(tmp_path / "m.onnx", precision="fp32")
+    np.testing.assert_array_equal(run_reference(graph, {"x": np.ones(1, np.float32)})["y"], np.arange(1, 4097))
+
+
+def test_model_functions_are_walked_with_their_attributes():
+    body = [
+        helper.make_node("Constant", [], ["k"]),
+        helper.make_node("Mul", ["a", "k"], ["t"]),
+        helper.make_node("LeakyRelu", ["t"], ["b"]),
+    ]
+    for node, name, kind in ((body[0], "value_float", "FLOAT"), (body[2], "alpha", "FLOAT")):
+        item = node.attribute.add()
+        item.name, item.ref_attr_name, item.type = name, name, onnx.AttributeProto.AttributeType.Value(kind)
+    opsets = [helper.make_opsetid("", 13)]
+    function = helper.make_function("own", "Scale", ["a"], ["b"], body, opsets, ["value_float", "alpha"])
+    nodes = [
+        helper.make_node("Scale", ["x"], ["m"], domain="own", value_float=2.0, alpha=0.5),
+        helper.make_node("Scale", ["m"], ["y"], domain="own", value_float=-1.0, alpha=0.25),
+    ]
+    graph = helper.make_graph(nodes, "g", [value_info("x", [2])], [value_info("y", [2])])
+    model = helper.make_model(
+        graph, opset_imports=[*opsets, helper.make_opsetid("own", 1)], functions=[function], ir_version=8
+    )
+    result = run_reference(load(model, precision="fp32"), {"x": np.array([3, -4], np.float32)})["y"]
+    np.testing.assert_array_equal(result, [-1.5, 4.0])
+
+
+def test_branch_with_a_known_condition_is_walked():
+    def branch(value):
+        node = helper.make_node("Add", ["x", "c"], ["r"])
+        constant = numpy_helper.from_array(np.float32(value), "c")
+        return helper.make_graph([node], "b", [], [value_info("r", [2])], [constant])
+
+    condition = numpy_helper.from_array(np.array(False), "cond")
+    node = helper.make_node("If", ["cond"], ["y"], name="choice", then_branch=branch(1), else_branch=branch(10))
+    model = model_of([node], [value_info("x", [2])], [value_info("y", [2])], [condition])
+    result = run_reference(load(model, precision="fp32"), {"x": np.zeros(2, np.float32)})["y"]
+    np.testing.assert_array_equal(result, [10, 10])
+
+
+def test_branch_with_a_computed_condition_is_unsupported_by_name():
+    branch = helper.make_graph([helper.make_node("Relu", ["x"], ["r"])], "b", [], [value_info("r", [2])])
+    node = helper.make_node("If", ["cond"], ["y"], name="choice", then_branch=branch, else_branch=branch)
+    inputs = [value_info("x", [2]), value_info("cond", [], onnx.TensorProto.BOOL)]
+    with pytest.raises(Unsupported, match="node choice: If with a condition"):
+        load(model_of([node], inputs, [value_info("y", [2])]))

@@ -1,0 +1,131 @@
+"""What simplification and fusion leave of a graph, and that the values stay onnxruntime's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from libnpu.compiler.frontend import load
+from libnpu.compiler.frontend.expr import rewrite
+from libnpu.compiler.frontend.text import graph_text
+
+X = ("in", 0)
+
+
+def f32(rng, *shape):
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def expressions(graph):
+    return [node.attrs["expr"] for node in graph.nodes if node.op == "Elementwise"]
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [("Add", ["x", "3"], ["a"], {}), ("Clip", ["a", "0", "6"], ["c"], {}), ("Mul", ["x", "c"], ["m"], {}), ("Div", ["m", "6"], ["y"], {})],
+        [("Add", ["x", "3"], ["a"], {}), ("Clip", ["a", "0", "6"], ["c"], {}), ("Div", ["c", "6"], ["d"], {}), ("Mul", ["d", "x"], ["y"], {})],
+        [("HardSigmoid", ["x"], ["h"], {"alpha": 1 / 6}), ("Mul", ["h", "x"], ["y"], {})],
+    ],
+)  # fmt: skip
+def test_hard_swish_is_recognised(nodes, check, rng):
+    constants = {"3": np.float32(3), "0": np.float32(0), "6": np.float32(6)}
+    used = {name: constants[name] for name in constants if any(name in node[1] for node in nodes)}
+    graph = check(nodes, {"x": f32(rng, 2, 3) * 4}, constants=used, opset=13)
+    assert expressions(graph) == [("hard_swish", X)]
+
+
+def test_a_chain_becomes_one_expression(check, rng):
+    nodes = [("Sub", ["a", "b"], ["s"], {}), ("Exp", ["s"], ["e"], {}), ("Mul", ["e", "c"], ["y"], {})]
+    graph = check(nodes, {name: f32(rng, 3, 4) for name in "abc"})
+    assert expressions(graph) == [("mul", ("exp", ("sub", ("in", 0), ("in", 1))), ("in", 2))]
+
+
+def test_a_smaller_operand_is_not_computed_again_for_every_element(check, rng):
+    nodes = [("Exp", ["s"], ["e"], {}), ("Mul", ["x", "e"], ["y"], {})]
+    graph = check(nodes, {"x": f32(rng, 3, 4), "s": f32(rng, 3, 1)})
+    assert len(graph.nodes) == 2
+
+
+def test_a_residual_sum_stays_alone_with_its_activation(check, rng):
+    nodes = [
+        ("Conv", ["x", "v"], ["a"], {}),
+        ("Conv", ["x", "w"], ["b"], {}),
+        ("Add", ["a", "b"], ["s"], {}),
+        ("Relu", ["s"], ["r"], {}),
+        ("Mul", ["r", "r"], ["m"], {}),
+        ("Exp", ["m"], ["y"], {}),
+    ]
+    constants = {"v": f32(rng, 3, 3, 1, 1) / 3, "w": f32(rng, 3, 3, 1, 1) / 3}
+    graph = check(nodes, {"x": f32(rng, 1, 3, 4, 4)}, constants=constants, half_tolerance=2e-2)
+    assert expressions(graph) == [("relu", ("add", ("in", 0), ("in", 1))), ("exp", ("mul", X, X))]
+
+
+def test_an_expression_has_at_most_twelve_operators(check, rng):
+    nodes = [("Sin", ["x" if i == 0 else f"t{i - 1}"], [f"t{i}"], {}) for i in range(14)]
+    graph = check(nodes, {"x": f32(rng, 5)}, ("t13",))
+    assert len(graph.nodes) == 2
+
+
+def test_an_expression_has_at_most_six_inputs(check, rng):
+    names = "abcdefgh"
+    nodes = [("Mul", ["a" if i == 0 else f"t{i - 1}", names[i + 1]], [f"t{i}"], {}) for i in range(7)]
+    graph = check(nodes, {name: f32(rng, 3) for name in names}, ("t6",))
+    assert [len(node.inputs) for node in graph.nodes] == [6, 3]
+
+
+def test_movement_that_moves_nothing_disappears(check, rng):
+    nodes = [
+        ("Transpose", ["x"], ["a"], {"perm": [1, 0, 2]}),
+        ("Transpose", ["a"], ["b"], {"perm": [1, 0, 2]}),
+        ("Reshape", ["b", "s"], ["c"], {}),
+        ("Flatten", ["c"], ["d"], {}),
+        ("Slice", ["d", "zero", "end"], ["e"], {}),
+        ("Relu", ["e"], ["y"], {}),
+    ]
+    constants = {"s": np.array([2, 2, 6]), "zero": np.array([0]), "end": np.array([2**31])}
+    graph = check(nodes, {"x": f32(rng, 2, 3, 4)}, constants=constants)
+    assert [node.op for node in graph.nodes] == ["Reshape", "Elementwise"]
+
+
+def test_shape_arithmetic_is_folded(check, rng):
+    nodes = [
+        ("Shape", ["x"], ["s"], {}),
+        ("Gather", ["s", "zero"], ["n"], {}),
+        ("Unsqueeze", ["n", "axis"], ["u"], {}),
+        ("Concat", ["u", "rest"], ["t"], {"axis": 0}),
+        ("Reshape", ["x", "t"], ["y"], {}),
+    ]
+    constants = {"zero": np.array(0), "axis": np.array([0]), "rest": np.array([-1])}
+    graph = check(nodes, {"x": f32(rng, 2, 3, 4)}, constants=constants)
+    assert [node.op for node in graph.nodes] == ["Reshape"]
+
+
+def test_text_of_a_graph(make_model, rng):
+    nodes = [("Conv", ["x", "w"], ["c"], {}), ("Relu", ["c"], ["r"], {}), ("Mul", ["r", "k"], ["y"], {})]
+    x = np.zeros((1, 2, 3, 3), np.float32)
+    model = make_model(nodes, {"x": x}, ["y"], {"w": f32(rng, 4, 2, 1, 1), "k": np.float32(0.5)})
+    assert graph_text(load(model)) == (
+        "graph g\n"
+        "input x: float32[1, 2, 3, 3]\n"
+        "x.float16: float16[1, 2, 3, 3] = x  # x\n"
+        "r: float16[1, 4, 3, 3] = Conv(x.float16, w=float16[4, 2, 1, 1], -) "
+        "{strides=[1,1], pads=[0,0,0,0], dilations=[1,1], group=1, act=('relu',)}  # Conv_0 Relu_1\n"
+        "y: float32[1, 4, 3, 3] = mul(r, 0.5)  # Mul_2\n"
+        "output y: float32[1, 4, 3, 3]\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (("mul", X, ("const", 1.0)), X),
+        (("reciprocal", ("sqrt", X)), ("rsqrt", X)),
+        (("max", ("const", 0.0), X), ("relu", X)),
+        (("max", X, ("const", float("-inf"))), X),
+        (("add", X, ("const", 0.0)), ("add", X, ("const", 0.0))),  # -0.0 + 0.0 is 0.0
+        (("mul", ("in", 1), ("clip", ("add", X, ("const", 3.0)), ("const", 0.0), ("const", 6.0))),) * 2,
+    ],
+)
+def test_rewriting_of_expressions(before, after):
+    assert rewrite(before) == after

@@ -1,0 +1,86 @@
+"""Which type each value has under a precision policy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from libnpu.compiler.frontend import load
+from libnpu.compiler.reference import run_reference
+from libnpu.errors import Unsupported
+
+
+def types(graph):
+    return {value.name: value.dtype.name for node in graph.nodes for value in node.outputs}
+
+
+def test_fp16_casts_inputs_and_outputs_and_keeps_bias_wide(make_model):
+    constants = {"w": np.ones((2, 3, 1, 1), np.float32), "b": np.ones(2, np.float32)}
+    model = make_model([("Conv", ["x", "w", "b"], ["y"], {})], {"x": (np.float32, (1, 3, 4, 4))}, ["y"], constants)
+    graph = load(model, precision="fp16")
+    assert types(graph) == {"x.float16": "float16", "y.inside": "float16", "y": "float32"}
+    assert [value.dtype.name for value in graph.nodes[1].inputs] == ["float16", "float16", "float32"]
+    assert graph.inputs[0].dtype == graph.outputs[0].dtype == np.float32
+
+
+def test_fp32_changes_no_float(make_model):
+    model = make_model([("Exp", ["x"], ["y"], {})], {"x": (np.float32, (4,))}, ["y"])
+    assert types(load(model, precision="fp32")) == {"y": "float32"}
+
+
+def test_sums_of_squares_do_not_overflow_under_fp16(make_model):
+    nodes = [
+        ("Relu", ["x"], ["r"], {}),
+        ("Mul", ["r", "r"], ["s"], {}),
+        ("ReduceMean", ["s"], ["m"], {"axes": [1]}),
+        ("Sqrt", ["m"], ["d"], {}),
+        ("Softmax", ["r"], ["p"], {}),
+        ("Div", ["p", "d"], ["y"], {}),
+    ]
+    x = np.array([[300.0, 400.0]], np.float32)
+    graph = load(make_model(nodes, {"x": x}, ["y"], opset=13), precision="fp16")
+    assert types(graph) == {
+        "r": "float16", "s": "float32", "m": "float32", "d": "float32", "p": "float16", "y": "float32",
+    }  # fmt: skip
+    assert run_reference(graph, {"x": x})["d"].item() == pytest.approx(np.sqrt(125000), rel=1e-6)
+
+
+def test_a_mean_that_only_a_matmul_reads_is_half(make_model):
+    nodes = [
+        ("Relu", ["x"], ["r"], {}),
+        ("ReduceMean", ["r"], ["m"], {"axes": [2]}),
+        ("Reshape", ["m", "s"], ["t"], {}),
+    ]
+    nodes += [("MatMul", ["t", "w"], ["y"], {})]
+    constants = {"s": np.array([1, 3]), "w": np.ones((3, 2), np.float32)}
+    graph = load(make_model(nodes, {"x": (np.float32, (1, 3, 4))}, ["y"], constants, opset=13), precision="fp16")
+    assert types(graph)["m"] == "float16"
+
+
+def test_weights_beyond_half_range_are_saturated_and_noted(make_model):
+    constants = {"w": np.array([[1e6, -1e5], [1.0, np.inf]], np.float32)}
+    graph = load(make_model([("MatMul", ["x", "w"], ["y"], {})], {"x": (np.float32, (1, 2))}, ["y"], constants))
+    product = next(node for node in graph.nodes if node.op == "MatMul")
+    np.testing.assert_array_equal(product.inputs[1].const, np.array([[65504, -65504], [1, np.inf]], np.float16))
+    assert graph.notes == ["MatMul_0: 2 of 4 values of w are beyond float16, saturated"]
+
+
+def test_int64_is_int32_inside(make_model):
+    constants = {"c": np.array([2**40, 5, -7])}
+    graph = load(make_model([("Add", ["x", "c"], ["t"], {}), ("Gather", ["d", "t"], ["y"], {})],
+                            {"x": (np.int64, (3,)), "d": (np.float32, (9, 2))}, ["y"], constants), precision="fp32")  # fmt: skip
+    assert sorted(set(types(graph).values())) == ["float32", "int32"]
+    assert graph.inputs[0].dtype == np.int64
+    assert graph.notes == ["Add_0: 1 of 3 values of c are beyond int32, saturated"]
+
+
+def test_an_unsigned_32_bit_value_is_unsupported_by_name(make_model):
+    model = make_model([("Add", ["x", "x"], ["y"], {})], {"x": (np.uint32, (3,))}, ["y"])
+    with pytest.raises(Unsupported, match="value x: type uint32"):
+        load(model)
+
+
+def test_an_unknown_policy_is_refused(make_model):
+    model = make_model([("Relu", ["x"], ["y"], {})], {"x": (np.float32, (3,))}, ["y"])
+    with pytest.raises(ValueError, match="precision 'int8'"):
+        load(model, precision="int8")
