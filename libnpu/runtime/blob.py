@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from libnpu.runtime.device import Device
     from libnpu.runtime.stream import Stream
 
-# Lists of the firmware's error_info, by number.
-ERROR_LISTS = (".npu.tasks.dma0", ".npu.tasks.dma1", ".npu.tasks.dpu_invariant", ".npu.tasks.shave_invocation")
+ERROR_LISTS = tuple(TASK_SECTIONS)  # the lists of the firmware's error_info, numbered as MappedInference's references
 
 
 class Blob:
@@ -115,7 +114,7 @@ class Blob:
         index, number = error_info & 0xFFFFFFFF, error_info >> 32
         tasks = self._image.tasks.get(ERROR_LISTS[number]) if number < len(ERROR_LISTS) else None
         names = self._image.debug.get("tasks")
-        if tasks is None or index >= len(tasks) or not isinstance(names, list):
+        if tasks is None or index >= len(tasks) or "task_id" not in (tasks.dtype.names or ()) or not isinstance(names, list):
             return None
         task_id = int(tasks[index]["task_id"])
         entry = names[task_id] if task_id < len(names) else None

@@ -1,0 +1,156 @@
+"""Buffer objects: each flag, each misuse, mappings."""
+
+from __future__ import annotations
+
+import errno
+
+import numpy as np
+import pytest
+from npu_abi import C
+
+
+def create(process, **fields):
+    return process.call(C.NPU_IOCTL_BO_CREATE, "npu_bo_create", **fields)
+
+
+def test_size_is_rounded_up_to_pages(process):
+    ret, arg, _ = create(process, size=4097, flags=0)
+    assert (ret, arg.size, arg.handle) == (0, 8192, 1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "low", "high"),
+    [
+        (0, 0x1_0000_0000, 0x40_0000_0000),
+        (C.NPU_BO_DMA_MEM, 0x1_0000_0000, 0x40_0000_0000),
+        (C.NPU_BO_SHAVE_MEM, 0x8000_0000, 0x1_0000_0000),
+        (C.NPU_BO_SHAVE_MEM | C.NPU_BO_WC | C.NPU_BO_READ_ONLY, 0x8000_0000, 0x1_0000_0000),
+    ],
+)
+def test_flags_choose_the_address_range(process, flags, low, high):
+    _, va = process.bo(4096, flags)
+    assert low <= va < high
+
+
+@pytest.mark.parametrize("flags", [0x40, 0x80000000, C.NPU_BO_CACHE_MASK, C.NPU_BO_UNCACHED])
+def test_bad_flags_are_einval(process, flags):
+    assert create(process, size=4096, flags=flags)[0] == -errno.EINVAL
+
+
+def test_size_zero_is_einval(process):
+    assert create(process, size=0, flags=0)[0] == -errno.EINVAL
+
+
+def test_output_fields_must_be_zero(process):
+    assert create(process, size=1, flags=0, handle=1)[0] == -errno.EINVAL
+
+
+def test_low_range_exhausted_is_enospc(process, kernel):
+    free = kernel.memory.free_bytes
+    big = 600 << 20
+    ret, first, _ = create(process, size=big, flags=C.NPU_BO_SHAVE_MEM)
+    assert ret == 0
+    assert process.call(C.NPU_IOCTL_BO_FREE, "npu_bo_free", handle=first.handle)[0] == 0
+    assert create(process, size=3 << 30, flags=C.NPU_BO_SHAVE_MEM)[0] == -errno.ENOMEM  # more than the device has
+    assert kernel.memory.free_bytes <= free
+
+
+def test_memory_exhausted_is_enomem_and_changes_nothing(process, kernel):
+    free = kernel.memory.free_bytes
+    assert create(process, size=free + 4096, flags=0)[0] == -errno.ENOMEM
+    assert kernel.memory.free_bytes == free
+    assert process.bo()[0] == 1
+
+
+@pytest.mark.parametrize("size", [1 << 63, (1 << 64) - 1])
+def test_absurd_sizes_are_enomem(process, size):
+    assert create(process, size=size, flags=0)[0] == -errno.ENOMEM
+
+
+def test_fresh_memory_is_poison(process):
+    handle, _ = process.bo(8192)
+    assert bytes(process.map(handle)) == b"\xff" * 8192
+
+
+def test_info_tells_what_create_made(process):
+    handle, va = process.bo(5000, C.NPU_BO_MAPPABLE | C.NPU_BO_WC)
+    _, info, _ = process.call(C.NPU_IOCTL_BO_INFO, "npu_bo_info", handle=handle)
+    assert (info.npu_va, info.size, info.flags) == (va, 8192, C.NPU_BO_MAPPABLE | C.NPU_BO_WC)
+    assert info.mmap_offset != 0
+
+
+def test_objects_without_mappable_have_no_mmap_offset(process):
+    handle, _ = process.bo(4096, 0)
+    assert process.call(C.NPU_IOCTL_BO_INFO, "npu_bo_info", handle=handle)[1].mmap_offset == 0
+
+
+def test_two_mappings_show_the_same_memory(process):
+    handle, _ = process.bo()
+    first, second = process.map(handle), process.map(handle)
+    first[10] = 42
+    assert second[10] == 42
+
+
+def test_bad_mappings_are_einval(process):
+    handle, _ = process.bo(4096)
+    _, info, _ = process.call(C.NPU_IOCTL_BO_INFO, "npu_bo_info", handle=handle)
+    for offset, length in ((0, 4096), (info.mmap_offset + 4096, 4096), (info.mmap_offset, 4097), (info.mmap_offset, 0)):
+        assert process.call(C.NPU_SYS_MMAP, "npu_mmap", offset=offset, length=length)[0] == -errno.EINVAL
+
+
+def test_mapping_a_freed_object_is_einval(process):
+    handle, _ = process.bo(4096)
+    _, info, _ = process.call(C.NPU_IOCTL_BO_INFO, "npu_bo_info", handle=handle)
+    process.call(C.NPU_IOCTL_BO_FREE, "npu_bo_free", handle=handle)
+    assert process.call(C.NPU_SYS_MMAP, "npu_mmap", offset=info.mmap_offset, length=4096)[0] == -errno.EINVAL
+
+
+def test_free_ends_the_mapping(process):
+    handle, _ = process.bo()
+    view = process.map(handle)
+    process.call(C.NPU_IOCTL_BO_FREE, "npu_bo_free", handle=handle)
+    with pytest.raises(ValueError, match="released"):
+        view[0]
+
+
+def test_memory_that_the_cpu_still_looks_at_is_not_given_to_another_object(process):
+    handle, _ = process.bo()
+    array = np.frombuffer(process.map(handle), np.uint8)
+    array[:] = 1
+    process.call(C.NPU_IOCTL_BO_FREE, "npu_bo_free", handle=handle)
+    other, _ = process.bo()
+    process.map(other)[:] = b"\2" * 4096
+    assert array.tolist() == [1] * 4096
+
+
+def test_free_twice_is_enoent(process):
+    handle, _ = process.bo()
+    assert process.call(C.NPU_IOCTL_BO_FREE, "npu_bo_free", handle=handle)[0] == 0
+    assert process.call(C.NPU_IOCTL_BO_FREE, "npu_bo_free", handle=handle)[0] == -errno.ENOENT
+
+
+def test_handles_are_not_used_again(process):
+    handle, _ = process.bo()
+    process.call(C.NPU_IOCTL_BO_FREE, "npu_bo_free", handle=handle)
+    assert process.bo()[0] == handle + 1
+
+
+def test_sync_of_a_snooped_object_succeeds(process):
+    handle, _ = process.bo(8192)
+    assert process.call(C.NPU_IOCTL_BO_SYNC, "npu_bo_sync", handle=handle, direction=2, offset=4096, size=4096)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"handle": 9}, errno.ENOENT),
+        ({"handle": 1, "direction": 3}, errno.EINVAL),
+        ({"handle": 1, "flags": 1}, errno.EINVAL),
+        ({"handle": 1, "offset": 4096}, errno.EINVAL),
+        ({"handle": 1, "offset": 8, "size": 4089}, errno.EINVAL),
+        ({"handle": 1, "offset": 8, "size": (1 << 64) - 4}, errno.EINVAL),
+    ],
+)
+def test_bad_syncs(process, fields, code):
+    process.bo(4096)
+    assert process.call(C.NPU_IOCTL_BO_SYNC, "npu_bo_sync", **fields)[0] == -code
