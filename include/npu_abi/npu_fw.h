@@ -82,6 +82,7 @@ _Static_assert(sizeof(struct npu_jsm_msg) == 128, "npu_jsm_msg");
 struct npu_ipc_slot { struct npu_ipc_hdr hdr; struct npu_jsm_msg msg; };
 _Static_assert(sizeof(struct npu_ipc_slot) == 192, "npu_ipc_slot");
 
+struct npu_jsm_boot_done { uint16_t api_version[8][2]; /* as in struct npu_fw_header */ };
 struct npu_jsm_register_db { uint32_t db_idx; uint32_t host_ssid; uint64_t jobq_va; uint32_t jobq_size; uint32_t priority_band; };
 _Static_assert(sizeof(struct npu_jsm_register_db) == 24, "npu_jsm_register_db");
 struct npu_jsm_unregister_db { uint32_t db_idx; uint32_t reserved; };
@@ -89,7 +90,7 @@ struct npu_jsm_job_done {
     uint32_t db_idx; uint32_t job_id; uint32_t job_status; /* enum npu_job_status */
     uint32_t host_ssid;
     uint64_t error_detail;        /* by status: DEADLOCK, BARRIER_UNDERFLOW: barrier id; CTX_VIOLATION: address; PARSING_ERR: enum npu_parse_error */
-    uint64_t error_info;          /* by status: task index | list << 32, or 0 */
+    uint64_t error_info;          /* by status: task index | list << 32 (lists as numbered in npu_mapped_inference: 0, 1 DMA ... 6 barriers), or 0 */
     uint64_t start_ps; uint64_t end_ps; /* device time at which the job began and ended */
 };
 _Static_assert(sizeof(struct npu_jsm_job_done) == 48, "npu_jsm_job_done");
