@@ -103,9 +103,9 @@ class DmaPort(Engine):
         record, space = task.record, task.slot.space
         reads, writes = footprint.dma_footprint(record)
         self.claim(task, reads, writes)
-        task.results = dma_copy.gather(space.view, record)
         destination = writes[0]
         space.view(destination.addr, destination.end - destination.addr, True)  # faults now, not at the end
+        task.results = dma_copy.gather(space.view, record)
         if in_window(destination.addr):
             dma_copy.scatter(space.view, record, np.full(len(task.results), POISON, dtype=np.uint8))
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from npu_abi import C
 from npu_model import footprint
+from npu_model.descriptors import DescriptorError
 
 from npu_device.barriers import INVALID, Barrier
 from npu_device.clock import PRIORITY_ENGINE, ClockDomain
@@ -170,6 +171,9 @@ class Engine:
                 self.execute(task)
             except MemoryFault as fault:
                 self.fault(task, fault)
+                return
+            except DescriptorError:
+                slot.fail(C.NPU_JOB_PROCESSING_ERR, 0, task)
                 return
             if slot.failed:
                 return

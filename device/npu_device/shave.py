@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from npu_abi import C
 from npu_model import footprint
-from npu_model.shave_faults import ShaveFault
+from npu_model.shave_faults import ShaveFault, ShaveUnimplemented, ShaveUnsupported
 
 from npu_device import shave_core
 from npu_device.barriers import Barrier
@@ -62,9 +62,13 @@ class ShaveEngine(Engine):
         except ShaveFault as fault:
             task.slot.fail(C.NPU_JOB_SHAVE_FAULT, fault.pc, task)
             return
+        except (ShaveUnsupported, ShaveUnimplemented):
+            task.slot.fail(C.NPU_JOB_PROCESSING_ERR, 0, task)
+            return
         task.cycles = result.cycles
         task.insns = result.insns
-        reads, writes = result.reads, result.writes
+        reads = [footprint.box(*box) for box in result.read_boxes]
+        writes = [footprint.box(*box) for box in result.write_boxes]
         task.sram_read = sum(box.size_bytes for box in reads if in_window(box.addr))
         task.sram_write = sum(box.size_bytes for box in writes if in_window(box.addr))
         if not fabric.compute:
@@ -73,6 +77,7 @@ class ShaveEngine(Engine):
         for box in writes:
             place = _bytes_of(box, space.view(box.addr, box.end - box.addr, True))
             held.append((place, place.copy()))
+        for place, _ in held:  # after all copies: boxes may overlap
             place.fill(POISON)
         self.claim(task, reads, writes)
         task.results = held

@@ -1,1 +1,1 @@
-"""npu_firmware."""
+"""The firmware of the management core. Reached only through its image, npu_fw.bin, which names `npu_firmware.boot:entry`."""

@@ -1,0 +1,336 @@
+"""The firmware's state machine. `step` performs the pending action, picks the next one and returns its cost in cycles.
+
+What is picked, in this order: a message to send, barriers to reload, failed jobs, a message to read, doorbells, a job to
+take from a ring, then the jobs in turn: each gets one action (a command, a task to dispatch, its end).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from npu_abi import C, dtype, new, view
+
+from npu_firmware import inference, transfers
+from npu_firmware.commands import Command, parse
+from npu_firmware.errors import ParseError
+from npu_firmware.hal import Hal, Slot, Task
+from npu_firmware.ipc import Ipc
+from npu_firmware.job import Job, State
+from npu_firmware.messages import Messages
+from npu_firmware.queues import Queue
+from npu_firmware.walk import Walk
+
+NOTHING = -1
+FETCH, DISPATCH = int(C.NPU_TRACE_FETCH), int(C.NPU_TRACE_DISPATCH)
+CORE = int(C.NPU_ENGINE_CORE)
+NO_BARRIERS = np.zeros(0, dtype("npu_barrier_config"))
+
+
+class Core:
+    """Everything that the firmware knows."""
+
+    def __init__(self, hal: Hal) -> None:
+        self._hal = hal
+        params = view("npu_boot_params", bytearray(hal.params))
+        self.ipc = Ipc(hal, params)
+        self.queues: dict[int, Queue] = {}  # by doorbell
+        self.jobs: list[Job] = []  # in the order of their start
+        self.heartbeat = 0
+        self._messages = Messages(hal, self)
+        self._costs = hal.profile.core
+        self._task_cycles = self._costs.fetch_cycles + self._costs.dispatch_cycles
+        self._free_tiles = [tile for tile in range(hal.profile.tiles) if params.tile_config >> tile & 1]
+        self._usable_tiles = len(self._free_tiles)
+        self._tile_waiters: list[Job] = []
+        self._by_slot: dict[Slot, Job] = {}
+        self._turn = 0
+        self._action: Callable[[Any], None] | None = None
+        self._argument: Any = None
+        self._messages.announce_boot()
+
+    # ---- the machine ----
+
+    def step(self) -> int:
+        """Perform the pending action, then return the cost of the next one; 0 when there is none."""
+        while True:
+            action = self._action
+            if action is not None:
+                self._action = None
+                self.heartbeat += 1
+                action(self._argument)
+            cost = self._pick()
+            if cost > 0:
+                return cost
+            if cost == NOTHING:
+                return 0
+
+    def _plan(self, action: Callable[[Any], None], argument: Any, cost: int) -> int:
+        self._action = action
+        self._argument = argument
+        return cost
+
+    def _pick(self) -> int:
+        hal, costs = self._hal, self._costs
+        if self.ipc.outbox and self.ipc.can_send():
+            return self._plan(self._send, None, costs.message_cycles)
+        retired = hal.retired()
+        if retired:
+            return self._plan(self._reload, retired, costs.barrier_cycles * len(retired))
+        failed = hal.faulted()
+        if failed:
+            return self._plan(self._fail, failed, 0)
+        address = hal.pop_message()
+        if address:
+            return self._plan(self._messages.handle, address, costs.message_cycles)
+        doorbell = hal.pop_doorbell()
+        if doorbell:
+            return self._plan(self._ring, doorbell, 0)
+        for number in sorted(self.queues):
+            queue = self.queues[number]
+            if queue.rung and queue.job is None and not queue.broken:
+                entry = queue.peek(hal)
+                if entry is not None:
+                    return self._plan(self._take, (queue, *entry), costs.job_cycles)
+                queue.rung = False
+        return self._pick_job()
+
+    def _pick_job(self) -> int:
+        jobs = self.jobs
+        count = len(jobs)
+        for k in range(count):
+            index = (self._turn + k) % count
+            job = jobs[index]
+            cost = self._pick_of(job)
+            if cost != NOTHING:
+                self._turn = index + 1
+                return cost
+        return NOTHING
+
+    def _pick_of(self, job: Job) -> int:
+        state = job.state
+        if state == State.ENGINES:
+            walk = job.walk
+            assert walk is not None
+            index = walk.pick()
+            if index >= 0:
+                trace = self._hal.trace
+                if trace is not None:
+                    head = walk.heads[index]
+                    assert head is not None
+                    trace(FETCH, CORE, 0, head.task_id, job.job_id, 0)
+                return self._plan(self._dispatch, (job, index), self._task_cycles)
+            if not walk.remaining and not walk.slot.outstanding:
+                return self._plan(self._leave_engines, job, 0)
+            if walk.slot.quiet() and not walk.slot.failed:
+                return self._plan(self._deadlock, job, 0)
+            return NOTHING
+        if state == State.COMMAND:
+            return self._pick_command(job)
+        if state == State.BARRIERS:
+            assert job.walk is not None
+            return self._plan(self._load_barriers, job, self._costs.barrier_cycles * job.walk.first_count())
+        if state == State.FENCE and self._fence_reached(job):
+            return self._plan(self._next_command, job, self._costs.fence_cycles)
+        return NOTHING
+
+    # ---- simple actions ----
+
+    def _send(self, _: Any) -> None:
+        self.ipc.flush_one()
+
+    def _ring(self, doorbell: int) -> None:
+        queue = self.queues.get(doorbell)
+        if queue is not None:
+            queue.rung = True
+
+    def _reload(self, retired: list[Any]) -> None:
+        for barrier in retired:
+            job = self._by_slot.get(barrier.slot)
+            if job is not None and job.walk is not None:
+                job.walk.retire(barrier.virtual_id)
+
+    def _dispatch(self, argument: tuple[Job, int]) -> None:
+        job, index = argument
+        walk = job.walk
+        assert walk is not None
+        trace = self._hal.trace
+        if trace is not None:
+            head = walk.heads[index]
+            assert head is not None
+            trace(DISPATCH, CORE, 0, head.task_id, job.job_id, 0)
+        walk.dispatch(index)
+
+    def _fail(self, slots: list[Slot]) -> None:
+        for slot in slots:
+            job = self._by_slot.get(slot)
+            if job is not None and slot.fault is not None:
+                self.finish(job, *slot.fault)
+
+    def _deadlock(self, job: Job) -> None:
+        assert job.walk is not None
+        self.finish(job, C.NPU_JOB_DEADLOCK, job.walk.blocking_barrier())
+
+    # ---- jobs ----
+
+    def _take(self, argument: tuple[Queue, int, Any]) -> None:
+        queue, head, entry = argument
+        hal = self._hal
+        queue.advance(hal, head)
+        job = Job(queue, entry.job_id, queue.ssid, hal.now_ps())
+        queue.job = job
+        self.jobs.append(job)
+        if hal.trace is not None:
+            hal.trace(C.NPU_TRACE_JOB_START, CORE, 0, 0, job.job_id, 0)
+        try:
+            if entry.flags or any(entry.reserved):
+                raise ParseError(C.NPU_PARSE_RESERVED_NOT_ZERO)
+            if entry.job_id >> 8 != queue.ssid:
+                raise ParseError(C.NPU_PARSE_BAD_COMMAND_BUFFER)
+            job.commands = parse(hal, queue.ssid, entry.batch_buf_va)
+        except ParseError as error:
+            self.finish(job, C.NPU_JOB_PARSING_ERR, error.code, error.info)
+
+    def finish(self, job: Job, status: int, detail: int = 0, info: int = 0) -> None:
+        """End a job: take it off the engines, give its tiles back, and report it."""
+        self._release(job)
+        if job in self._tile_waiters:
+            self._tile_waiters.remove(job)
+            self._serve_tiles()
+        self.jobs.remove(job)
+        job.queue.job = None
+        job.queue.rung = True
+        end_ps = self._hal.now_ps()
+        if self._hal.trace is not None:
+            self._hal.trace(C.NPU_TRACE_JOB_END, CORE, 0, 0, job.job_id, status)
+        done = new(
+            "npu_jsm_job_done", db_idx=job.queue.doorbell, job_id=job.job_id, job_status=status, host_ssid=job.ssid
+        )
+        done.error_detail, done.error_info = detail, info
+        done.start_ps, done.end_ps = job.start_ps, end_ps
+        self.ipc.send(C.NPU_JSM_JOB_DONE, done, channel=C.NPU_IPC_CHAN_JOB_RET)
+
+    def _release(self, job: Job) -> None:
+        if job.walk is not None:
+            slot = job.walk.slot
+            self._hal.close_slot(slot)
+            del self._by_slot[slot]
+            job.walk = None
+        if job.tiles:
+            self._free_tiles = sorted([*self._free_tiles, *job.tiles])
+            job.tiles = ()
+            self._serve_tiles()
+
+    def _serve_tiles(self) -> None:
+        """Give tiles to the jobs that wait for them, strictly in order."""
+        while self._tile_waiters:
+            job = self._tile_waiters[0]
+            assert job.inference is not None
+            count = job.inference.tile_count
+            if count > len(self._free_tiles):
+                return
+            self._tile_waiters.pop(0)
+            job.tiles, self._free_tiles = tuple(self._free_tiles[:count]), self._free_tiles[count:]
+            self._enter_engines(job, job.inference)
+
+    # ---- commands ----
+
+    def _pick_command(self, job: Job) -> int:
+        if job.position >= len(job.commands):
+            return self._plan(self._succeed, job, 0)
+        command = job.commands[job.position]
+        fence = command.type in (C.NPU_CMD_FENCE_WAIT, C.NPU_CMD_FENCE_SIGNAL)
+        return self._plan(self._run, (job, command), self._costs.fence_cycles if fence else self._costs.command_cycles)
+
+    def _succeed(self, job: Job) -> None:
+        self.finish(job, C.NPU_JOB_SUCCESS)
+
+    def _next_command(self, job: Job) -> None:
+        job.position += 1
+        job.state = State.COMMAND
+
+    def _run(self, argument: tuple[Job, Command]) -> None:
+        """Run a command; a failure ends the job."""
+        job, command = argument
+        hal = self._hal
+        try:
+            self._run_command(job, command)
+        except ParseError as error:
+            self.finish(job, C.NPU_JOB_PARSING_ERR, error.code, error.info)
+        except hal.Fault:
+            self.finish(job, C.NPU_JOB_PARSING_ERR, C.NPU_PARSE_BAD_ADDRESS, command.index)
+
+    def _run_command(self, job: Job, command: Command) -> None:
+        hal, kind = self._hal, command.type
+        if kind == C.NPU_CMD_INFERENCE_EXECUTE:
+            job.inference = inference.load(hal, job.ssid, command.fields.mapped_inference_va, self._usable_tiles)
+            job.state = State.TILES
+            self._tile_waiters.append(job)
+            self._serve_tiles()
+            return
+        if kind in (C.NPU_CMD_COPY, C.NPU_CMD_MEMORY_FILL):
+            copy = kind == C.NPU_CMD_COPY
+            tasks = transfers.copy_tasks(hal, job.ssid, command) if copy else transfers.fill_tasks(hal, command)
+            self._enter_engines(job, None, tasks)
+            return
+        if kind == C.NPU_CMD_FENCE_WAIT:
+            job.state = State.FENCE
+            hal.load(job.ssid, command.fence_va, 8)
+            return
+        if kind == C.NPU_CMD_FENCE_SIGNAL:
+            value = command.fields.value
+            hal.store(job.ssid, command.fence_va, value.to_bytes(8, "little"))
+            if hal.trace is not None:
+                hal.trace(C.NPU_TRACE_FENCE_WRITE, CORE, 0, 0, job.job_id, value)
+        elif kind == C.NPU_CMD_TIMESTAMP:
+            hal.store(job.ssid, command.fields.va, hal.now_ps().to_bytes(8, "little"))
+        self._next_command(job)  # NOP and BARRIER: every command ends before the next begins
+
+    def _fence_reached(self, job: Job) -> bool:
+        """Compare a fence. Memory that went away counts as reached: the next command tells."""
+        command = job.commands[job.position]
+        try:
+            value = int.from_bytes(self._hal.load(job.ssid, command.fence_va, 8), "little")
+        except self._hal.Fault:
+            return True
+        return bool(value >= command.fields.value)
+
+    def _enter_engines(self, job: Job, work: inference.Inference | None, transfer: Any = None) -> None:
+        """Open a slot for an inference on its tiles, or for the DMA tasks of a command, and load the first barriers."""
+        hal = self._hal
+        slot = hal.open_slot(job.ssid, job.job_id, job.tiles)
+        try:
+            lists = self._lists(slot, work, transfer)
+        except hal.DescriptorError:  # a rule that validation does not know yet
+            hal.close_slot(slot)
+            self.finish(job, C.NPU_JOB_PARSING_ERR, C.NPU_PARSE_BAD_MAPPED_INFERENCE)
+            return
+        job.walk = Walk(hal, slot, lists, NO_BARRIERS if work is None else work.lists[inference.BARRIERS])
+        job.inference = None
+        self._by_slot[slot] = job
+        job.state = State.BARRIERS
+
+    def _lists(self, slot: Slot, work: inference.Inference | None, transfer: Any) -> list[list[Task]]:
+        hal = self._hal
+        ports = hal.profile.dma_ports
+        if work is None:
+            return [hal.dma_tasks(slot, port, port, transfer[port::ports]) for port in range(ports)]
+        of = work.lists
+        lists = [hal.dma_tasks(slot, port, port, of[port]) for port in range(ports) if len(of[port])]
+        invariants, invocations = of[inference.INVARIANTS], of[inference.SHAVE_INVOCATIONS]
+        if len(invariants):
+            lists.append(hal.dpu_tasks(slot, inference.INVARIANTS, invariants, of[inference.VARIANTS]))
+        if len(invocations):
+            ranges = of[inference.SHAVE_RANGES]
+            lists.append(hal.shave_tasks(slot, inference.SHAVE_INVOCATIONS, invocations, ranges))
+        return lists
+
+    def _load_barriers(self, job: Job) -> None:
+        assert job.walk is not None
+        job.walk.load_first()
+        job.state = State.ENGINES
+
+    def _leave_engines(self, job: Job) -> None:
+        self._release(job)
+        self._next_command(job)

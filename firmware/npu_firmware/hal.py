@@ -1,0 +1,72 @@
+"""The hardware as the firmware sees it: protocols that the device's hal satisfies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from npu_model.profile import Profile
+
+
+class Channel(Protocol):
+    """A job's FIFO in front of one engine."""
+
+    room: int  # tasks that still fit
+
+    def push(self, task: Any) -> None:
+        """Put a task in; there must be room."""
+
+
+class Task(Protocol):
+    """A decoded descriptor, ready for its channel."""
+
+    channel: Channel
+    start_after: int  # virtual barrier, -1 = at once
+    task_id: int
+
+
+class Slot(Protocol):
+    """A job on the engines."""
+
+    outstanding: int  # tasks pushed and not ended
+    failed: bool
+    fault: tuple[int, int, int] | None  # enum npu_job_status, detail, info
+
+    def quiet(self) -> bool:
+        """Say whether nothing of the slot runs or could run by itself."""
+
+    def blocking_barrier(self) -> int:
+        """Return the lowest loaded virtual barrier that a FIFO head waits for, or -1."""
+
+
+class Barrier(Protocol):
+    """A physical barrier that retired."""
+
+    slot: Any
+    relative_id: int
+    virtual_id: int
+
+
+class Hal(Protocol):
+    """The management core's reach."""
+
+    Fault: type[Exception]  # an access that is not mapped
+    DescriptorError: type[Exception]
+    params: bytes  # struct npu_boot_params
+    profile: Profile
+    trace: Callable[[int, int, int, int, int, int], None] | None
+
+    def now_ps(self) -> int: ...
+    def pop_message(self) -> int: ...
+    def post_message(self, address: int) -> None: ...
+    def pop_doorbell(self) -> int: ...
+    def load(self, ssid: int, va: int, nbytes: int) -> bytes: ...
+    def store(self, ssid: int, va: int, data: bytes) -> None: ...
+    def open_slot(self, ssid: int, job_id: int, tiles: tuple[int, ...]) -> Slot: ...
+    def close_slot(self, slot: Slot) -> None: ...
+    def faulted(self) -> list[Slot]: ...
+    def load_barrier(self, slot: Slot, relative_id: int, virtual_id: int, producers: int, consumers: int) -> None: ...
+    def retired(self) -> list[Barrier]: ...
+    def dma_tasks(self, slot: Slot, port: int, list_id: int, records: Any) -> list[Task]: ...
+    def dpu_tasks(self, slot: Slot, list_id: int, invariants: Any, variants: Any) -> list[Task]: ...
+    def shave_tasks(self, slot: Slot, list_id: int, invocations: Any, ranges: Any) -> list[Task]: ...

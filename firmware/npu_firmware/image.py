@@ -1,0 +1,38 @@
+"""The image file npu_fw.bin: `python -m npu_firmware.image` writes it anew. Header only; the code is this package's sources."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from pathlib import Path
+
+from npu_abi import C, new, pack
+
+FOLDER = Path(__file__).parent
+PATH = FOLDER / "npu_fw.bin"
+ENTRY = b"npu_firmware.boot:entry"
+VERSION = b"libnpu firmware 0.1.0"
+
+
+def build() -> bytes:
+    """Return the image for the sources as they are."""
+    state = hashlib.sha256()
+    for path in sorted(FOLDER.glob("*.py")):
+        state.update(path.read_bytes())
+    header = new(
+        "npu_fw_header",
+        magic=C.NPU_FW_IMAGE_MAGIC,
+        header_version=1,
+        entry=ENTRY,
+        version=VERSION,
+        digest=state.digest(),
+    )
+    header.image_size = len(pack(header))
+    header.api_version[C.NPU_FW_API_BOOT] = (C.NPU_FW_BOOT_API_MAJOR, C.NPU_FW_BOOT_API_MINOR)
+    header.api_version[C.NPU_FW_API_JSM] = (C.NPU_FW_JSM_API_MAJOR, C.NPU_FW_JSM_API_MINOR)
+    header.crc32 = zlib.crc32(pack(header))
+    return pack(header)
+
+
+if __name__ == "__main__":
+    PATH.write_bytes(build())

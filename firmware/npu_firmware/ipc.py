@@ -1,0 +1,72 @@
+"""Messages to and from the driver: slots in SSID 0, addresses through the FIFOs.
+
+A message to the driver waits here until the next slot of the ring is FREE.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from npu_abi import C, new, offsetof, pack, sizeof, view
+
+from npu_firmware.hal import Hal
+
+GLOBAL = int(C.NPU_SSID_GLOBAL)
+SLOT_BYTES = sizeof("npu_ipc_slot")
+HEADER_BYTES = sizeof("npu_ipc_hdr")
+STATUS_OFFSET = offsetof("npu_ipc_hdr", "status")
+PAYLOAD_OFFSET = offsetof("npu_jsm_msg", "payload")
+FREE = bytes([C.NPU_IPC_FREE])
+
+
+class Ipc:
+    """Both directions. `params` is a view of struct npu_boot_params."""
+
+    def __init__(self, hal: Hal, params: Any) -> None:
+        self._hal = hal
+        self._rx_va = params.ipc_rx_va
+        self._rx_slots = params.ipc_rx_slots
+        self._tx_va = params.ipc_tx_va
+        self._tx_slots = params.ipc_tx_slots
+        self._next = 0
+        self.outbox: deque[tuple[int, bytes]] = deque()
+
+    def send(self, type_: int, payload: Any = None, request_id: int = 0, result: int = 0, channel: int = -1) -> None:
+        """Queue a message; `payload` is a cffi structure or None."""
+        message = new("npu_jsm_msg", type=type_, request_id=request_id, result=result)
+        body = bytearray(pack(message))
+        if payload is not None:
+            data = pack(payload)
+            body[PAYLOAD_OFFSET : PAYLOAD_OFFSET + len(data)] = data
+        self.outbox.append((int(C.NPU_IPC_CHAN_GEN_CMD) if channel < 0 else channel, bytes(body)))
+
+    def can_send(self) -> bool:
+        """Say whether a message waits and its slot is free."""
+        if not self.outbox or not self._rx_slots:
+            return False
+        return self._hal.load(GLOBAL, self._slot_va() + STATUS_OFFSET, 1) == FREE
+
+    def flush_one(self) -> None:
+        """Put the next message in its slot and post it."""
+        channel, body = self.outbox.popleft()
+        header = new("npu_ipc_hdr", data_size=len(body), channel=channel, status=C.NPU_IPC_ALLOCATED)
+        va = self._slot_va()
+        self._hal.store(GLOBAL, va, pack(header) + body)
+        self._next = (self._next + 1) % self._rx_slots
+        self._hal.post_message(va)
+
+    def receive(self, va: int) -> Any:
+        """Return struct npu_jsm_msg of a message of the driver and free its slot, or None when `va` is no slot."""
+        offset = va - self._tx_va
+        if offset < 0 or offset % SLOT_BYTES or offset // SLOT_BYTES >= self._tx_slots:
+            return None
+        data = bytearray(self._hal.load(GLOBAL, va, SLOT_BYTES))
+        self._hal.store(GLOBAL, va + STATUS_OFFSET, FREE)
+        header = view("npu_ipc_hdr", data)
+        if header.status != C.NPU_IPC_ALLOCATED or header.data_size > SLOT_BYTES - HEADER_BYTES:
+            return None
+        return view("npu_jsm_msg", data, HEADER_BYTES)
+
+    def _slot_va(self) -> int:
+        return int(self._rx_va + self._next * SLOT_BYTES)

@@ -1,0 +1,111 @@
+"""Messages of the driver: what each type does and what it is answered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npu_abi import C, new, sizeof, view
+
+from npu_firmware.hal import Hal
+from npu_firmware.queues import GLOBAL, Queue
+
+if TYPE_CHECKING:
+    from npu_firmware.core import Core
+
+OK, INVALID = int(C.NPU_JSM_OK), int(C.NPU_JSM_INVALID)
+REPLY_BIT = 0x1100  # the reply's type is the request's plus this
+LAST_SSID = int(C.NPU_NUM_SSIDS) - 1
+
+
+class Messages:
+    """Handlers by message type."""
+
+    def __init__(self, hal: Hal, core: Core) -> None:
+        self._hal = hal
+        self._core = core
+        self._handlers = {
+            C.NPU_JSM_REGISTER_DB: self._register,
+            C.NPU_JSM_UNREGISTER_DB: self._unregister,
+            C.NPU_JSM_QUERY_ENGINE_HB: self._heartbeat,
+            C.NPU_JSM_SSID_RELEASE: self._release_ssid,
+            C.NPU_JSM_ENGINE_RESET: self._reset_engine,
+            C.NPU_JSM_STATE_DUMP: self._dump,
+        }
+
+    def announce_boot(self) -> None:
+        """Queue BOOT_DONE with the API versions."""
+        done = new("npu_jsm_boot_done")
+        done.api_version[C.NPU_FW_API_BOOT] = (C.NPU_FW_BOOT_API_MAJOR, C.NPU_FW_BOOT_API_MINOR)
+        done.api_version[C.NPU_FW_API_JSM] = (C.NPU_FW_JSM_API_MAJOR, C.NPU_FW_JSM_API_MINOR)
+        self._core.ipc.send(C.NPU_JSM_BOOT_DONE, done, channel=C.NPU_IPC_CHAN_BOOT)
+
+    def handle(self, address: int) -> None:
+        """Read the message at `address`, act, reply. What is no message is dropped."""
+        message = self._core.ipc.receive(address)
+        if message is None:
+            return
+        handler = self._handlers.get(message.type)
+        result, payload = (int(C.NPU_JSM_UNKNOWN_TYPE), None)
+        if handler is not None:
+            result, payload = handler(message) if not message.reserved0 else (INVALID, None)
+        self._core.ipc.send((message.type + REPLY_BIT) & 0xFFFFFFFF, payload, message.request_id, result)
+
+    def _register(self, message: Any) -> tuple[int, Any]:
+        body = _payload("npu_jsm_register_db", message)
+        queues = self._core.queues
+        if not 1 <= body.db_idx < C.NPU_NUM_DOORBELLS or body.db_idx in queues:
+            return INVALID, None
+        if not C.NPU_SSID_FIRST_USER <= body.host_ssid <= LAST_SSID:
+            return INVALID, None
+        if body.jobq_size != C.NPU_JOBQ_SIZE or body.jobq_va % C.NPU_PAGE_SIZE:
+            return INVALID, None
+        try:
+            self._hal.load(GLOBAL, body.jobq_va, C.NPU_JOBQ_SIZE)
+        except self._hal.Fault:
+            return INVALID, None
+        queues[body.db_idx] = Queue(body.db_idx, body.host_ssid, body.jobq_va)
+        return OK, None
+
+    def _unregister(self, message: Any) -> tuple[int, Any]:
+        body = _payload("npu_jsm_unregister_db", message)
+        queue = self._core.queues.pop(body.db_idx, None)
+        if queue is None or body.reserved:
+            return INVALID, None
+        if queue.job is not None:
+            self._core.finish(queue.job, C.NPU_JOB_ABORTED)
+        return OK, None
+
+    def _heartbeat(self, message: Any) -> tuple[int, Any]:
+        body = _payload("npu_jsm_query_hb_done", message)
+        if body.engine_idx:
+            return INVALID, None
+        return OK, new("npu_jsm_query_hb_done", heartbeat=self._core.heartbeat)
+
+    def _release_ssid(self, message: Any) -> tuple[int, Any]:
+        body = _payload("npu_jsm_ssid_release", message)
+        if not C.NPU_SSID_FIRST_USER <= body.host_ssid <= LAST_SSID or body.reserved:
+            return INVALID, None
+        core = self._core
+        for job in [job for job in core.jobs if job.ssid == body.host_ssid]:
+            core.finish(job, C.NPU_JOB_ABORTED)
+        for number in [n for n, queue in core.queues.items() if queue.ssid == body.host_ssid]:
+            del core.queues[number]
+        return OK, None
+
+    def _reset_engine(self, message: Any) -> tuple[int, Any]:
+        body = _payload("npu_jsm_engine_reset", message)
+        if body.engine_idx or body.reserved:
+            return INVALID, None
+        for job in list(self._core.jobs):
+            self._core.finish(job, C.NPU_JOB_ABORTED)
+        return OK, None
+
+    def _dump(self, message: Any) -> tuple[int, Any]:
+        return OK, None
+
+
+def _payload(struct: str, message: Any) -> Any:
+    """Return a copy of the payload as `struct`."""
+    from npu_abi import ffi
+
+    return view(struct, bytearray(ffi.buffer(message.payload))[: sizeof(struct)])

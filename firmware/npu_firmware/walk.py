@@ -1,0 +1,99 @@
+"""The walk of one inference's (or copy command's) task lists: in order within a list, round-robin between lists.
+
+A task may enter its FIFO when the FIFO has room and every virtual barrier up to its start_after has retired: the
+watermark is the highest index up to which all have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from npu_abi import C
+
+from npu_firmware.hal import Hal, Slot, Task
+
+NONE = int(C.NPU_BARRIER_NONE)
+
+Records = np.ndarray[Any, np.dtype[np.void]]
+
+
+class Walk:
+    """Position in all lists of a job on the engines. `lists` are decoded tasks, `configs` struct npu_barrier_config[]."""
+
+    __slots__ = ("_consumers", "_hal", "_iterators", "_next_same", "_producers", "_real", "_retired", "_turn", "heads",
+                 "remaining", "slot", "watermark")  # fmt: skip
+
+    def __init__(self, hal: Hal, slot: Slot, lists: list[list[Task]], configs: Records) -> None:
+        self._hal = hal
+        self.slot = slot
+        self._iterators: list[Iterator[Task]] = [iter(tasks) for tasks in lists if tasks]
+        self.heads: list[Task | None] = [next(tasks) for tasks in self._iterators]
+        self.remaining = sum(len(tasks) for tasks in lists)
+        self._turn = 0
+        self.watermark = -1
+        self._retired = bytearray(len(configs) + 1)
+        self._next_same: list[int] = configs["next_same_id"].tolist()
+        self._producers: list[int] = configs["producer_count"].tolist()
+        self._consumers: list[int] = configs["consumer_count"].tolist()
+        self._real: list[int] = configs["real_id"].tolist()
+
+    def load_first(self) -> int:
+        """Load the first virtual barrier of every physical id; return how many."""
+        seen: set[int] = set()
+        for virtual_id, real_id in enumerate(self._real):
+            if real_id not in seen:
+                seen.add(real_id)
+                self._load(virtual_id)
+        return len(seen)
+
+    def first_count(self) -> int:
+        """Return how many barriers `load_first` loads."""
+        return len(set(self._real))
+
+    def pick(self) -> int:
+        """Return the next list whose head may be dispatched, or -1."""
+        heads = self.heads
+        count = len(heads)
+        index = self._turn
+        for _ in range(count):
+            if index >= count:
+                index = 0
+            head = heads[index]
+            if head is not None and head.start_after <= self.watermark and head.channel.room:
+                self._turn = index + 1
+                return index
+            index += 1
+        return -1
+
+    def dispatch(self, index: int) -> Task:
+        """Put the head of a list in its FIFO and return it."""
+        task = self.heads[index]
+        assert task is not None
+        self.heads[index] = next(self._iterators[index], None)
+        self.remaining -= 1
+        task.channel.push(task)
+        return task
+
+    def retire(self, virtual_id: int) -> None:
+        """Note that a virtual barrier retired and load the next one on its physical id."""
+        retired = self._retired
+        retired[virtual_id] = 1
+        watermark = self.watermark
+        while retired[watermark + 1]:
+            watermark += 1
+        self.watermark = watermark
+        following = self._next_same[virtual_id]
+        if following != NONE:
+            self._load(following)
+
+    def blocking_barrier(self) -> int:
+        """Return the virtual barrier to name in a deadlock report: waited for in a FIFO, else not retired."""
+        waited = self.slot.blocking_barrier()
+        return waited if waited >= 0 else self.watermark + 1
+
+    def _load(self, virtual_id: int) -> None:
+        self._hal.load_barrier(
+            self.slot, self._real[virtual_id], virtual_id, self._producers[virtual_id], self._consumers[virtual_id]
+        )
