@@ -30,7 +30,8 @@ Array: TypeAlias = npt.NDArray[Any]
 View: TypeAlias = Callable[[int, tuple[int, ...], tuple[int, ...], "np.dtype[Any]", bool], Array]
 Results: TypeAlias = list[tuple[Array, Array]]
 
-CHUNK_BYTES = 1 << 19  # of the convolution matrix at a time: stays in a core's cache (chosen by benchmarks/dpu.py)
+CHUNK_BYTES = 1 << 20  # of the convolution matrix at a time: stays in a core's cache (chosen by benchmarks/dpu.py)
+CHUNK_PIXELS = 256  # but at least so many rows, over which BLAS spreads the packing of the weights
 EXACT_F32 = 1 << 24  # float32 holds every integer up to this
 
 
@@ -115,7 +116,7 @@ class Task:
                 (window, self._weights(low, high, dtype), slice(low - variant.start_z, high - variant.start_z))
             )
         pixels, depth = groups[0][0].pixels, groups[0][0].depth
-        chunk = max(1, min(pixels, CHUNK_BYTES // (depth * dtype.itemsize)))
+        chunk = min(pixels, max(CHUNK_PIXELS, CHUNK_BYTES // (depth * dtype.itemsize)))
         buffer = np.empty(chunk * depth, dtype)
         acc = np.empty((chunk, variant.size_z), np.float64 if not inv.is_float else dtype)
         for begin in range(0, pixels, chunk):
