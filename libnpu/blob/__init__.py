@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from libnpu.blob.image import TASK_SECTIONS, BlobError, BlobImage, IoTensor, Relocation
 from libnpu.blob.problem import Problem
-from libnpu.blob.reader import read
+from libnpu.blob.reader import read, section_table
 from libnpu.blob.writer import write
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ __all__ = [
     "assemble",
     "disassemble",
     "read",
+    "section_table",
     "verify",
     "write",
 ]

@@ -23,7 +23,7 @@ _REQUIRED = (elf.NOTE, elf.PLATFORM, elf.NETDESC, elf.MAPPED, elf.SYMTAB, elf.ST
 
 
 @dataclass(frozen=True, slots=True)
-class _Section:
+class Section:
     """A section header with its name looked up. `content` is empty for NOBITS, else proven to lie in the file."""
 
     index: int
@@ -78,7 +78,12 @@ def read(data: bytes | bytearray | memoryview) -> BlobImage:
     )
 
 
-def _sections(data: memoryview) -> dict[str, _Section]:
+def section_table(data: bytes | bytearray | memoryview) -> list[Section]:
+    """Return the sections of a blob's file in index order. Raises BlobError when they do not lie within it."""
+    return [*_sections(memoryview(data).cast("B").toreadonly()).values()]
+
+
+def _sections(data: memoryview) -> dict[str, Section]:
     """Return the sections by name, in index order."""
     shoff, count, names_index = _check_file_header(data)
     table = [elf.SHDR.unpack_from(data, shoff + i * elf.SHDR.size) for i in range(count)]
@@ -103,13 +108,13 @@ def _sections(data: memoryview) -> dict[str, _Section]:
             f"section {names_index}: type {names[1]}, {names[5]} bytes; expected the strings of section names"
         )
     strings = bytes(data[names[4] : names[4] + names[5]])
-    found: dict[str, _Section] = {}
+    found: dict[str, Section] = {}
     for i, (name_at, kind, flags, addr, offset, size, link, info, align, entsize) in enumerate(table[1:], 1):
         name = _section_name(i, strings, name_at)
         if name in found:
             raise BlobError(f"section {i}: a second section named {name!r}")
         content = data[:0] if kind == elf.SHT_NOBITS else data[offset : offset + size]
-        found[name] = _Section(i, name, kind, flags, addr, offset, size, link, info, align, entsize, content)
+        found[name] = Section(i, name, kind, flags, addr, offset, size, link, info, align, entsize, content)
     return found
 
 
@@ -157,7 +162,7 @@ def _section_name(index: int, strings: bytes, offset: int) -> str:
     return name
 
 
-def _check_digest(sections: dict[str, _Section]) -> None:
+def _check_digest(sections: dict[str, Section]) -> None:
     if elf.DIGEST not in sections:
         raise BlobError(f"{elf.DIGEST}: absent; expected in every blob")
     stored = bytes(sections[elf.DIGEST].content[: elf.DIGEST_BYTES])
@@ -168,7 +173,7 @@ def _check_digest(sections: dict[str, _Section]) -> None:
         )
 
 
-def _check_headers(sections: dict[str, _Section]) -> None:
+def _check_headers(sections: dict[str, Section]) -> None:
     """Check presence, order, types, flags and links of all sections against the table."""
     for name in _REQUIRED:
         if name not in sections:
@@ -199,7 +204,7 @@ def _check_headers(sections: dict[str, _Section]) -> None:
                 raise BlobError(f"{section.name}: {field} is {found:#x}; expected {expected:#x}")
 
 
-def _check_sizes(sections: dict[str, _Section], net: dict[str, Any]) -> None:
+def _check_sizes(sections: dict[str, Section], net: dict[str, Any]) -> None:
     for name, expected in (
         (elf.WEIGHTS, net["weight_bytes"]),
         (elf.SCRATCH, net["scratch_bytes"]),
@@ -211,7 +216,7 @@ def _check_sizes(sections: dict[str, _Section], net: dict[str, Any]) -> None:
             raise BlobError(f"{name}: {found} bytes; {elf.NETDESC} implies {expected}")
 
 
-def _relocations(sections: dict[str, _Section], net: dict[str, Any]) -> list[Relocation]:
+def _relocations(sections: dict[str, Section], net: dict[str, Any]) -> list[Relocation]:
     """Return all relocations but MappedInference's, which must be the ones that its references need."""
     own = [*sections][: next(i for i, name in enumerate(sections) if name.startswith((".rela", elf.DEBUG, elf.DIGEST)))]
     table = symbol_table(own, net["inputs"], net["outputs"])

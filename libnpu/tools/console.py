@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+PS_PER_S = 10**12
 PIPE_WIDTH = 120  # columns when stdout is no terminal
 
 

@@ -1,0 +1,75 @@
+"""The CMX map of a blob: which buffer lives where, from which task to which. Drawn from what the compiler left in .npu.debug."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from npu_abi import C
+
+from libnpu.tools.console import ToolError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from libnpu.blob import BlobImage
+
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A buffer's stay in CMX: bytes [offset, offset + size_bytes) of `tile`, from task `first` to task `last`."""
+
+    name: str
+    tile: int
+    offset: int
+    size_bytes: int
+    first: int
+    last: int
+
+
+def placements(image: BlobImage) -> list[Placement]:
+    """Return the buffers in CMX in order of their first task. Raises ToolError when .npu.debug has no such map."""
+    entries = image.debug.get("cmx")
+    if not isinstance(entries, list):
+        raise ToolError("the blob has no CMX map in .npu.debug")
+    found = []
+    try:
+        for name, address, size_bytes, first, last in entries:
+            tile, offset = divmod(int(address) - C.NPU_CMX_BASE, C.NPU_CMX_TILE_STRIDE)
+            found.append(Placement(str(name), tile, offset, int(size_bytes), int(first), int(last)))
+    except (TypeError, ValueError):
+        raise ToolError(
+            "the CMX map in .npu.debug is not a list of [name, address, bytes, first task, last task]"
+        ) from None
+    return sorted(found, key=lambda p: (p.first, p.tile, p.offset))
+
+
+def draw(found: Sequence[Placement], cmx_bytes: int, columns: int = 96, rows: int = 24) -> list[str]:
+    """Return the map as text: addresses down, tasks across, a letter per buffer, `.` for free, the largest share wins."""
+    if not found or not cmx_bytes:
+        return []
+    end = max(p.last for p in found) + 1
+    columns = min(columns, end)
+    cell_bytes, cell_tasks = -(-cmx_bytes // rows), end / columns
+    lines = []
+    for row in range(rows):
+        low, high = row * cell_bytes, (row + 1) * cell_bytes
+        here = [(i, p) for i, p in enumerate(found) if p.offset < high and p.offset + p.size_bytes > low]
+        cells = []
+        for column in range(columns):
+            first, last = column * cell_tasks, (column + 1) * cell_tasks
+            shares = [
+                (
+                    (min(p.offset + p.size_bytes, high) - max(p.offset, low))
+                    * (min(p.last + 1, last) - max(p.first, first)),
+                    _LETTERS[i % len(_LETTERS)],
+                )
+                for i, p in here
+                if p.first < last and p.last + 1 > first
+            ]
+            cells.append(max(shares)[1] if shares else ".")
+        lines.append(f"{low:#09x} {''.join(cells)}")
+    lines.append(f"{'':9} task 0{'':{max(columns - 12 - len(str(end)), 0)}} to {end - 1}")
+    return lines

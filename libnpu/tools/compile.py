@@ -1,0 +1,60 @@
+"""`npu compile MODEL -o BLOB`: an ONNX model becomes a blob."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from libnpu.tools import source
+from libnpu.tools.console import ToolError, format_bytes, print_json, print_table, progress
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("model", metavar="MODEL", help="an ONNX file")
+    parser.add_argument("-o", "--output", metavar="BLOB", help="the file to write (default: MODEL with .blob)")
+    source.add_compile_arguments(parser)
+    parser.add_argument(
+        "--dump-pass",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="print the program after this stage; repeatable",
+    )
+    parser.add_argument("--stats", action="store_true", help="print what the compiler decided and counted")
+    parser.add_argument("--json", action="store_true", help="print the statistics as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compile `options.model`. Writes the blob last, so that a failure leaves no file."""
+    if source.is_blob(options.model):
+        raise ToolError(f"{options.model}: is a blob already; expected an ONNX model")
+    with progress(f"Compiling {options.model}"):
+        compiled = source.compile_source(options, tuple(options.dump_pass))
+    dumps = compiled.report.get("dumps", {})
+    missing = [name for name in options.dump_pass if name not in dumps]
+    if missing:
+        raise ToolError(f"--dump-pass {missing[0]}: the compiler has no such stage")
+    output = options.output or str(Path(options.model).with_suffix(".blob"))
+    Path(output).write_bytes(compiled.blob)
+    if options.json:
+        print_json({"blob": output, "blob_bytes": len(compiled.blob), **compiled.report})
+        return 0
+    for name in options.dump_pass:
+        print(f"# after {name}\n{dumps[name]}")
+    if options.stats:
+        rows = [("blob", output), ("size", format_bytes(len(compiled.blob)))]
+        rows += [(key, _text(value)) for key, value in compiled.report.items() if key != "dumps"]
+        print_table(f"{compiled.image.name} for {compiled.image.profile}", ("what", "value"), rows, left=2)
+    return 0
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {member}" for key, member in value.items())
+    if isinstance(value, list):
+        return "\n".join(map(str, value))
+    return str(value)

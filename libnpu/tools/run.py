@@ -1,0 +1,160 @@
+"""`npu run MODEL|BLOB`: compile when needed, run once, and say what came out, how long it took and where the time went."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from libnpu.tools import console, reference, source, timeline, values
+from libnpu.tools.console import ToolError, format_bytes, format_count, format_time, print_json, print_table, progress
+from libnpu.tools.perfetto import write_trace
+from libnpu.tools.session import Execution, ddr_bytes_by_task, execute
+from libnpu.tools.timeline_report import overlap_json, print_layers, print_usage, usage_json
+
+if TYPE_CHECKING:
+    import argparse
+
+    from numpy.typing import NDArray
+
+    from libnpu.runtime import TensorInfo
+
+TOP_LAYERS = 8
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("model", metavar="MODEL|BLOB", help="an ONNX file, or what npu compile made of one")
+    parser.add_argument("--inputs", metavar="FILE.npz", help="arrays by input name (default: seeded random values)")
+    parser.add_argument("--outputs", metavar="FILE.npz", help="write the outputs, by output name")
+    parser.add_argument("--seed", type=int, default=0, help="of the random inputs (default 0)")
+    source.add_compile_arguments(parser)
+    parser.add_argument(
+        "--check", action="store_true", help="compare with onnxruntime, or else with onnx's own evaluator"
+    )
+    parser.add_argument(
+        "--trace", metavar="FILE.json", help="write the timeline; ui.perfetto.dev and chrome://tracing open it"
+    )
+    parser.add_argument("--no-compute", action="store_true", help="times only, no values")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run `options.model` once. Returns 1 when --check finds a difference."""
+    _check_options(options)
+    model = source.open_source(options)
+    if options.check and model.model_path is None:
+        raise ToolError(f"--check needs the ONNX model; {options.model} is a blob")
+
+    def make_inputs(tensors: list[TensorInfo]) -> dict[str, NDArray[Any]]:
+        if options.inputs:
+            return values.load_inputs(options.inputs, tensors)
+        return values.random_inputs(tensors, options.seed)
+
+    profile = options.profile or model.image.profile
+    with progress(f"Running {model.image.name} on {profile}"):
+        execution = execute(model.data, model.image, profile, make_inputs, compute=not options.no_compute)
+    if options.outputs:
+        values.save_outputs(options.outputs, execution.outputs)
+    span_ps = execution.end_ps - execution.start_ps
+    usage = timeline.usage(execution.slices, span_ps, execution.units)
+    together = timeline.overlap(execution.slices, execution.start_ps, execution.end_ps)
+    report: dict[str, Any] = {
+        "model": options.model,
+        "name": model.image.name,
+        "profile": profile,
+        "latency_ps": span_ps,
+        "engines": [usage_json(u) for u in usage],
+        "overlap": overlap_json(together),
+        "ddr_read_bytes": execution.counters["DMA_DDR_READ"],
+        "ddr_write_bytes": execution.counters["DMA_DDR_WRITE"],
+        "macs": model.image.macs,
+        "counters": execution.counters,
+        "outputs": {n: {"dtype": str(a.dtype), "shape": list(a.shape)} for n, a in execution.outputs.items()},
+    }
+    if options.trace:
+        summary = {key: report[key] for key in ("name", "profile", "latency_ps")}
+        summary |= {"start_ps": execution.start_ps, "end_ps": execution.end_ps, "units": execution.units}
+        ddr_bytes = ddr_bytes_by_task(model.image)
+        write_trace(options.trace, execution.slices, execution.instants, execution.host, ddr_bytes, summary)
+        report["trace"] = options.trace
+    comparisons: list[reference.Comparison] = []
+    passed = True
+    if options.check:
+        assert model.model_path is not None
+        with progress("Running the reference"):
+            name, expected = reference.reference_outputs(model.model_path, execution.inputs)
+        comparisons = reference.compare(execution.outputs, expected)
+        precision = options.precision or "fp16"
+        passed = all(c.passes(precision) for c in comparisons)
+        report["check"] = {"reference": name, "passed": passed, "outputs": [asdict(c) for c in comparisons]}
+    if options.json:
+        print_json(report)
+    else:
+        _print(report, execution, usage, comparisons)
+    if not passed:
+        worst = max(comparisons, key=lambda c: c.max_relative_error)
+        raise ToolError(
+            f"{options.model}: output {worst.name!r} differs from {report['check']['reference']}: "
+            f"relative error {worst.max_relative_error:.3g}, cosine {worst.cosine:.6f}"
+        )
+    return 0
+
+
+def _check_options(options: argparse.Namespace) -> None:
+    """Raise ToolError for options that exclude each other."""
+    if options.no_compute:
+        for name in ("check", "outputs"):
+            if getattr(options, name):
+                raise ToolError(f"--{name} needs values, and --no-compute makes none")
+
+
+def _print(
+    report: dict[str, Any],
+    execution: Execution,
+    usage: list[timeline.Usage],
+    comparisons: list[reference.Comparison],
+) -> None:
+    latency_ps = report["latency_ps"]
+    moved = report["ddr_read_bytes"] + report["ddr_write_bytes"]
+    seconds = latency_ps / console.PS_PER_S or 1.0
+    rows = [
+        ("simulated latency", format_time(latency_ps), f"{1 / seconds:.1f} inferences/s"),
+        ("work", f"{format_count(report['macs'])}MAC", f"{format_count(2 * report['macs'] / seconds)}OP/s"),
+        ("DDR read", format_bytes(report["ddr_read_bytes"]), ""),
+        ("DDR written", format_bytes(report["ddr_write_bytes"]), f"{moved / seconds / 1e9:.2f} GB/s in all"),
+    ]
+    shares = report["overlap"]["by_count"]
+    rows.append(("two or more engines busy", f"{sum(shares[2:]):.1%}", f"none busy {shares[0]:.1%}"))
+    print_table(f"{report['name']} on {report['profile']}", ("", "", ""), rows)
+    print_usage(usage, latency_ps)
+    print_layers(timeline.layers(execution.slices), TOP_LAYERS)
+    if execution.outputs:
+        outputs = [(n, f"{a.dtype} {list(a.shape)}", _summary(a)) for n, a in execution.outputs.items()]
+        print_table("outputs", ("name", "type", "values"), outputs, left=3)
+    if comparisons:
+        columns = ("output", "largest error", "relative", "cosine", "same arg-max")
+        title = f"against {report['check']['reference']}: {'passed' if report['check']['passed'] else 'FAILED'}"
+        print_table(title, columns, [_comparison_row(c) for c in comparisons])
+    if "trace" in report:
+        print(f"timeline: {report['trace']} (open in ui.perfetto.dev)")
+
+
+def _comparison_row(c: reference.Comparison) -> tuple[str, ...]:
+    return (
+        c.name,
+        f"{c.max_abs_error:.3g}",
+        f"{c.max_relative_error:.3g}",
+        f"{c.cosine:.7f}",
+        "yes" if c.same_argmax else "no",
+    )
+
+
+def _summary(array: NDArray[Any]) -> str:
+    """Return the first values of an array, and where its maximum is."""
+    import numpy as np
+
+    if not array.size:
+        return "empty"
+    flat = array.astype(np.float64).ravel()
+    first = ", ".join(f"{value:.5g}" for value in flat[:4]) + (", ..." if flat.size > 4 else "")
+    return f"{first}; largest at {int(flat.argmax())}" if flat.size > 4 else first

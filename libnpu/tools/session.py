@@ -1,0 +1,114 @@
+"""One run of a blob on a fresh device, and everything that was seen of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import libnpu
+from libnpu.tools import timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from libnpu.blob import BlobImage
+    from libnpu.runtime import TensorInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """A finished run. Times are picoseconds of the virtual clock, `start_ps` and `end_ps` those of the job on the device.
+
+    `outputs` is {} when the device computes no values. `counters` are what the run added to the PMU counters.
+    """
+
+    inputs: dict[str, NDArray[Any]]
+    outputs: dict[str, NDArray[Any]]
+    start_ps: int
+    end_ps: int
+    counters: dict[str, int]
+    slices: list[timeline.Slice]
+    instants: list[timeline.Instant]
+    host: list[timeline.Slice]
+    units: dict[str, int]  # engine -> how many the job could use
+
+
+def execute(
+    data: bytes,
+    image: BlobImage,
+    profile: str,
+    make_inputs: Callable[[list[TensorInfo]], dict[str, NDArray[Any]]],
+    *,
+    compute: bool = True,
+) -> Execution:
+    """Run the blob `data` once and return what was seen. Raises NpuError."""
+    host: list[timeline.Slice] = []
+    with libnpu.open(profile, compute=compute, trace=True) as device:
+
+        def step(name: str, since_ps: int) -> int:
+            host.append(timeline.Slice("host", name, name, since_ps, device.now_ps))
+            return device.now_ps
+
+        now = device.now_ps
+        blob = device.load(data)
+        now = step("load blob", now)
+        inputs = make_inputs(blob.inputs)
+        tensors = [*blob.inputs, *blob.outputs]
+        buffers = [device.alloc(max(1, tensor.size_bytes)) for tensor in tensors]
+        now = step("allocate", now)
+        ins, outs = buffers[: len(blob.inputs)], buffers[len(blob.inputs) :]
+        for tensor, buffer in zip(blob.inputs, ins, strict=True):
+            buffer.write(tensor.check(inputs[tensor.name]))
+        now = step("copy in", now)
+        before = device.counters()
+        stream = device.create_stream()
+        job = stream.launch(
+            blob,
+            {t.name: b for t, b in zip(blob.inputs, ins, strict=True)},
+            {t.name: b for t, b in zip(blob.outputs, outs, strict=True)},
+        )
+        now = step("launch", now)
+        stream.synchronize()
+        now = step("wait", now)
+        outputs = {}
+        if compute:
+            outputs = {t.name: b.read(t.numpy_dtype, t.shape) for t, b in zip(blob.outputs, outs, strict=True)}
+        step("copy out", now)
+        counters = {name: value - before[name] for name, value in device.counters().items()}
+        records = device.trace()
+        info = device.info()
+    tasks = image.debug.get("tasks", [])
+    return Execution(
+        inputs=inputs,
+        outputs=outputs,
+        start_ps=job.start_ps,
+        end_ps=job.end_ps,
+        counters=counters,
+        slices=timeline.slices_of(records, tasks if isinstance(tasks, list) else []),
+        instants=timeline.instants_of(records),
+        host=host,
+        units={
+            "DMA": info.dma_ports,
+            "DPU": image.tile_count,
+            "SHAVE": image.tile_count * info.shaves_per_tile,
+        },
+    )
+
+
+def ddr_bytes_by_task(image: BlobImage) -> dict[int, int]:
+    """Return task_id -> bytes that the DMA task moves from or to DDR. An end with a relocation is DDR."""
+    found: dict[int, int] = {}
+    places = {(r.section, r.offset) for r in image.relocations}
+    for section in (".npu.tasks.dma0", ".npu.tasks.dma1"):
+        array = image.tasks.get(section)
+        if array is None:
+            continue
+        fields: Any = array.dtype.fields
+        ends = [fields[name][1] for name in ("transaction_src", "transaction_dst")]
+        size = array["transaction_length"].astype(int) * array["transaction_num_planes"]
+        for index, (task_id, moved) in enumerate(zip(array["task_id"].tolist(), size.tolist(), strict=True)):
+            base = index * array.dtype.itemsize
+            found[task_id] = moved * sum((section, base + end) in places for end in ends)
+    return found
