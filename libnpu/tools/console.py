@@ -49,7 +49,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
         table.add_column(column, justify="left" if number < left else "right", overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))
-    Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table)
+    Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table, "")
 
 
 def print_json(value: Any) -> None:
@@ -73,9 +73,9 @@ def format_bytes(count: float) -> str:
     return f"{count:.0f} B"
 
 
-def format_count(count: float) -> str:
-    """Return a number with a decimal unit: `4.09 G`."""
-    for unit, size in (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
+def format_count(count: float, unit: str) -> str:
+    """Return a number with a decimal prefix to its unit: `4.09 GMAC`."""
+    for prefix, size in (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
         if count >= size:
-            return f"{count / size:.2f} {unit}"
-    return f"{count:.0f}"
+            return f"{count / size:.2f} {prefix}{unit}"
+    return f"{count:.0f} {unit}"

@@ -75,9 +75,9 @@ def _profile_row(profile: Profile) -> tuple[str, ...]:
         str(profile.dma_ports),
         format_bytes(profile.cmx.workspace_bytes),
         str(profile.tiles * profile.barriers_per_tile),
-        f"{format_count(profile.dpu.clock_hz)}Hz",
+        format_count(profile.dpu.clock_hz, "Hz"),
         str(profile.dpu.macs_per_cycle.get("f16", "")),
-        f"{format_count(profile.ddr.bytes_per_second)}B/s",
+        format_count(profile.ddr.bytes_per_second, "B/s"),
         ", ".join(profile.aliases),
     )
 

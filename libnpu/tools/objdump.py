@@ -89,7 +89,7 @@ def _print_summary(image: BlobImage) -> None:
         ("tiles", str(image.tile_count)),
         ("CMX used per tile", format_bytes(image.cmx_bytes)),
         ("physical barriers", str(image.barrier_count)),
-        ("work", f"{format_count(image.macs)}MAC"),
+        ("work", format_count(image.macs, "MAC")),
         ("weights", format_bytes(len(image.weights))),
         ("scratch", format_bytes(image.scratch_bytes)),
         ("relocations", str(len(image.relocations))),

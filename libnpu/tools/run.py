@@ -119,7 +119,7 @@ def _print(
     seconds = latency_ps / console.PS_PER_S or 1.0
     rows = [
         ("simulated latency", format_time(latency_ps), f"{1 / seconds:.1f} inferences/s"),
-        ("work", f"{format_count(report['macs'])}MAC", f"{format_count(2 * report['macs'] / seconds)}OP/s"),
+        ("work", format_count(report["macs"], "MAC"), format_count(2 * report["macs"] / seconds, "OP/s")),
         ("DDR read", format_bytes(report["ddr_read_bytes"]), ""),
         ("DDR written", format_bytes(report["ddr_write_bytes"]), f"{moved / seconds / 1e9:.2f} GB/s in all"),
     ]

@@ -80,7 +80,7 @@ def print_overlap(together: dict[frozenset[str], int]) -> None:
     """Print the shares of time by number of busy engines, then which ones."""
     span_ps = sum(together.values()) or 1
     shares = timeline.overlap_by_count(together)
-    rows = [(f"{n} engines busy", f"{share:.1%}", "") for n, share in enumerate(shares)]
+    rows = [(f"{n} engines busy", f"{share:.1%}", format_time(share * span_ps)) for n, share in enumerate(shares)]
     rows += [
         ("+".join(sorted(names)) or "none", f"{ps / span_ps:.1%}", format_time(ps))
         for names, ps in sorted(together.items(), key=_order)

@@ -96,7 +96,7 @@ def make_image():
             Relocation(".npu.tasks.dma1", 0, ".data.weights", 32),
             Relocation(".npu.tasks.shave_range", 0, ".text.shave", 0),
             Relocation(".npu.tasks.shave_invocation", 4, ".data.shave_args", 0, 4),
-            Relocation(".data.shave_args", 0, ".bss.scratch", 64),
+            Relocation(".data.shave_args", 0, ".data.weights", 64),
         ],
         macs=1,
         debug=json.loads('{"tasks": [{"name": "load \\u00e9", "layer": "x"}], "stats": {"ratio": 0.1}}'),

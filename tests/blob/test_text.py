@@ -45,7 +45,7 @@ def test_what_a_text_looks_like(image):
         "transaction_src_width=64 transaction_dst_width=64 barriers_wait_mask=0x1 barriers_post_mask=0x2 task_id=4",
         "section .npu.tasks.dma1",
     ]
-    assert "reloc .data.shave_args+0x0 @.bss.scratch+0x40 width=8" in lines
+    assert "reloc .data.shave_args+0x0 @.data.weights+0x40 width=8" in lines
 
 
 def test_shave_code_is_assembly_and_illegal_code_is_hex(image):
