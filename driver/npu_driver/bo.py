@@ -1,14 +1,16 @@
 """Buffer objects: device memory with a device virtual address in one context.
 
-A freed object keeps its memory while a job in flight uses it. A CPU mapping is a memoryview of the pages themselves; freeing the object
-ends it (memory with live exports of the view stays allocated until the file closes).
+A freed object keeps its memory while a job in flight uses it, or while a CPU mapping of it lives. A mapping is a memoryview of the pages
+themselves; it ends when nothing refers to it any more.
 """
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from npu_abi import C
 
 if TYPE_CHECKING:
@@ -30,22 +32,24 @@ class BufferObject:
     jobs: int = 0  # in flight that name it
     freed: bool = False
     job: Job | None = field(default=None, repr=False)  # last job whose command buffer it is
-    views: list[memoryview] = field(default_factory=list, repr=False)
+    mappings: list[weakref.ref[Any]] = field(default_factory=list, repr=False)
 
     @property
     def pages(self) -> int:
         """Size in pages."""
         return self.size // int(C.NPU_PAGE_SIZE)
 
-    def end_mappings(self) -> bool:
-        """Release the views that mmap returned. False when someone still holds an export of one."""
-        for view in self.views:
-            try:
-                view.release()
-            except BufferError:
-                return False
-        self.views.clear()
-        return True
+    def map(self, view: memoryview) -> memoryview:
+        """Return `view`, which shows its pages, as a mapping that this object knows of."""
+        owner = np.frombuffer(view, np.uint8)
+        self.mappings.append(weakref.ref(owner))
+        return memoryview(owner)
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether a CPU mapping lives."""
+        self.mappings = [ref for ref in self.mappings if ref() is not None]
+        return bool(self.mappings)
 
 
 def check_flags(flags: int) -> str | None:

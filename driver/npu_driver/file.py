@@ -26,12 +26,12 @@ class Context:
     """State of one open file. `lost` says why the context is gone (EBADFD for everything that reaches the device), else None."""
 
     __slots__ = (
+        "_mapped",
         "_memory",
         "_mmu",
         "_next_handle",
         "_next_mmap",
         "_sequence",
-        "_viewed",
         "jobs",
         "lost",
         "mmaps",
@@ -61,7 +61,7 @@ class Context:
         self._next_handle = 1
         self._next_mmap = MMAP_BASE
         self._sequence = 0
-        self._viewed: list[BufferObject] = []  # freed, but the CPU still looks at their pages
+        self._mapped: list[BufferObject] = []  # released, but the CPU still looks at their pages
         mmu.attach(ssid, self.space)
 
     def check_usable(self) -> None:
@@ -83,6 +83,7 @@ class Context:
             raise KernelError(
                 errno.ENOMEM, f"{size_bytes} bytes asked, the device has {self._memory.capacity_bytes} bytes of memory"
             )
+        self._sweep()
         addresses = self.ranges[bool(flags & C.NPU_BO_SHAVE_MEM)]
         va = addresses.alloc(pages)
         try:
@@ -117,14 +118,19 @@ class Context:
             self.release(bo)
 
     def release(self, bo: BufferObject) -> None:
-        """Unmap and free a freed object. Its pages stay when the CPU still looks at them, and go when the file closes."""
+        """Unmap and free a freed object. Its pages stay while the CPU looks at them."""
         self.space.unmap(bo.va, bo.pages)
         self._mmu.invalidate(self.ssid)
         self.ranges[bool(bo.flags & C.NPU_BO_SHAVE_MEM)].free(bo.va)
-        if bo.end_mappings():
-            self._memory.free(bo.pa)
-        else:
-            self._viewed.append(bo)
+        self._mapped.append(bo)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Free the pages of released objects that the CPU looks at no more."""
+        for bo in list(self._mapped):
+            if not bo.is_mapped:
+                self._mapped.remove(bo)
+                self._memory.free(bo.pa)
 
     def next_job_id(self) -> int:
         """Return an id that no job in flight has. EBUSY when all 256 are taken."""
@@ -139,9 +145,7 @@ class Context:
     def destroy(self) -> None:
         """Free all memory and the translation. No job is in flight. Pages that the CPU still looks at outlive the file."""
         self._mmu.detach(self.ssid)
-        for bo in (*self.objects.values(), *self._viewed):
-            if bo.end_mappings():
-                self._memory.free(bo.pa)
+        self._mapped += self.objects.values()
         self.objects.clear()
-        self._viewed.clear()
+        self._sweep()
         self.space.destroy()

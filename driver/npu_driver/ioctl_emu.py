@@ -15,10 +15,13 @@ if TYPE_CHECKING:
     from npu_driver.kernel import Kernel
 
 TRACE_RECORD_BYTES = sizeof("npu_trace_record")
+LAST_PS = 1 << 62  # chosen: 53 days, and deadlines still fit 63 bits
 
 
 def trace_read(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
     """Move trace records out, oldest first, as many whole ones as fit; buffer_bytes 0 tells how many bytes wait."""
+    if arg.used_bytes:
+        raise KernelError(errno.EINVAL, "used_bytes is an output and must be zero")
     kernel.trace += kernel.device.drain_trace()
     if not arg.buffer_bytes:
         arg.used_bytes = len(kernel.trace)
@@ -46,7 +49,9 @@ def counters(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) 
 
 
 def advance(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
-    """Move the caller's clock forward to `until_ps`. EINVAL for a time in its past."""
+    """Move the caller's clock forward to `until_ps`. EINVAL for a time in its past or beyond the clock."""
+    if arg.until_ps > LAST_PS:
+        raise KernelError(errno.EINVAL, f"{arg.until_ps} ps is beyond the clock")
     if arg.until_ps < kernel.now_ps:
         raise KernelError(errno.EINVAL, f"the clock is at {kernel.now_ps} ps, {arg.until_ps} is in the past")
     kernel.now_ps = arg.until_ps

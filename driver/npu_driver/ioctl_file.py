@@ -33,9 +33,7 @@ def sys_mmap(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) 
         raise KernelError(errno.EINVAL, f"no mappable buffer object at mmap offset {arg.offset:#x}")
     if not 0 < arg.length <= bo.size:
         raise KernelError(errno.EINVAL, f"{arg.length} bytes of a buffer object of {bo.size} bytes")
-    view = kernel.memory.view(bo.pa, arg.length)
-    bo.views.append(view)
-    return 0, [view]
+    return 0, [bo.map(kernel.memory.view(bo.pa, arg.length))]
 
 
 def sys_poll(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:

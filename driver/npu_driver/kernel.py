@@ -154,8 +154,8 @@ class Kernel:
             self.note(f"release of context {context.ssid}: {error}")
         for queue in list(context.queues.values()):
             self.destroy_queue(context, queue)
-        context.destroy()
         self.after_interrupts()
+        context.destroy()
         del self.contexts[context.ssid]
         for fd, file in list(self.files.items()):
             if file is context:
@@ -358,6 +358,7 @@ class Kernel:
         self.note(f"context {ssid}: {why}")
         if context is not None and context.lost is None:
             context.lost = why
+            self._banned.append(context)
 
     def _on_message(self, msg: Any) -> None:
         if msg.type == C.NPU_JSM_BOOT_DONE:
@@ -376,7 +377,6 @@ class Kernel:
         self._finish(context, job, done.job_status)
         if done.job_status == C.NPU_JOB_CTX_VIOLATION:
             self._lose(context.ssid, f"job {done.job_id:#x} touched {done.error_detail:#x}")
-            self._banned.append(context)
 
 
 class _Flag:

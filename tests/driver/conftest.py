@@ -113,8 +113,7 @@ def another(kernel):
 @pytest.fixture
 def nop():
     """A command that does nothing."""
-    made = npu_abi.new("npu_cmd_header", type=C.NPU_CMD_NOP, size=npu_abi.sizeof("npu_cmd_header"))
-    return made
+    return npu_abi.new("npu_cmd_header", type=C.NPU_CMD_NOP, size=npu_abi.sizeof("npu_cmd_header"))
 
 
 @pytest.fixture(name="command")

@@ -108,7 +108,7 @@ def test_a_firmware_that_names_other_sources_makes_open_eio():
     from npu_driver.boot import read_image
 
     image = bytearray(read_image())
-    image[48] ^= 1  # digest
+    image[64] ^= 1  # digest
     image[12:16] = bytes(4)
     image[12:16] = zlib.crc32(image).to_bytes(4, "little")
     kernel = Kernel(Device("unit"), firmware=bytes(image))

@@ -78,12 +78,10 @@ def test_too_many_buffers_are_einval(process):
     assert process.call(C.NPU_IOCTL_CMDQ_SUBMIT, "npu_cmdq_submit", [bytes(4 * 4097)], **fields)[0] == -errno.EINVAL
 
 
-def test_a_command_buffer_in_flight_is_ebusy(process, nop):
-    handle, queue = process.commands(nop), process.queue()
-    assert process.submit(queue, handle) == 0
+def test_a_command_buffer_in_flight_is_ebusy(process, command):
+    handle, queue, *_ = blocked(process, command)
     assert process.submit(queue, handle) == -errno.EBUSY
-    process.wait(handle)
-    assert process.submit(queue, handle) == 0
+    assert process.submit(process.queue(), handle) == -errno.EBUSY
 
 
 def test_a_full_ring_is_ebusy_and_accepts_again_after_a_wait(process, command):
@@ -111,7 +109,7 @@ def test_wait_on_an_object_without_a_job_succeeds_at_once(process):
 
 
 def test_a_deadline_that_passes_is_etimedout_at_the_deadline(process, command):
-    handle, queue, _, _ = blocked(process, command)
+    handle, _queue, _, _ = blocked(process, command)
     deadline = process.now_ps + 50_000_000
     assert process.wait(handle, deadline)[0] == -errno.ETIMEDOUT
     assert deadline <= process.now_ps <= deadline + 1000  # the call itself costs 1 ns
@@ -161,7 +159,7 @@ def test_a_signal_is_seen_in_memory_after_the_wait(process, command):
 
 
 def test_a_freed_object_stays_mapped_until_its_job_ends(process, kernel, command):
-    handle, _, fence, fence_va = blocked(process, command)
+    _handle, _, fence, _fence_va = blocked(process, command)
     free = kernel.memory.free_bytes
     process.call(C.NPU_IOCTL_BO_FREE, "npu_bo_free", handle=fence)
     assert kernel.memory.free_bytes == free
@@ -180,8 +178,8 @@ def test_close_ends_a_job_that_never_would(process, kernel, command, another, no
 
 def test_a_context_fault_ends_the_context_and_no_other(process, another, command, nop):
     neighbour = another()
-    signal = command("npu_cmd_fence", C.NPU_CMD_FENCE_SIGNAL, offset=0, value=1)
-    handle, queue = process.commands(signal, fence_heap_va=0x3F_0000_0000), process.queue()
+    fill = command("npu_cmd_fill", C.NPU_CMD_MEMORY_FILL, start_va=0x3F_0000_0000, size=64)
+    handle, queue = process.commands(fill), process.queue()
     assert process.submit(queue, handle) == 0
     ret, done = process.wait(handle)
     assert (ret, done.job_status) == (0, C.NPU_JOB_CTX_VIOLATION)
@@ -193,11 +191,17 @@ def test_a_context_fault_ends_the_context_and_no_other(process, another, command
 
 
 def test_jobs_behind_a_context_fault_are_aborted(process, command, nop):
+    fence, fence_va = process.bo()
+    process.map(fence)[:8] = bytes(8)
+    wait = command("npu_cmd_fence", C.NPU_CMD_FENCE_WAIT, offset=0, value=1)
+    fill = command("npu_cmd_fill", C.NPU_CMD_MEMORY_FILL, start_va=0x3F_0000_0000, size=64)
     signal = command("npu_cmd_fence", C.NPU_CMD_FENCE_SIGNAL, offset=0, value=1)
-    bad, queue = process.commands(signal, fence_heap_va=0x3F_0000_0000), process.queue()
-    good = process.commands(nop)
-    assert process.submit(queue, bad) == 0
+    bad, good = process.commands(wait, fill, fence_heap_va=fence_va), process.commands(nop)
+    starter = process.commands(signal, fence_heap_va=fence_va)
+    queue = process.queue()
+    assert process.submit(queue, bad, fence) == 0
     assert process.submit(queue, good) == 0
+    assert process.submit(process.queue(), starter, fence) == 0
     assert process.wait(bad)[1].job_status == C.NPU_JOB_CTX_VIOLATION
     assert process.wait(good)[1].job_status == C.NPU_JOB_ABORTED
 
@@ -209,7 +213,7 @@ def test_a_command_buffer_that_makes_no_sense_is_a_parsing_error(process):
     assert process.submit(queue, handle) == 0
     ret, done = process.wait(handle)
     assert (ret, done.job_status) == (0, C.NPU_JOB_PARSING_ERR)
-    assert done.error_detail == C.NPU_PARSE_BAD_COMMAND_BUFFER
+    assert done.error_detail == C.NPU_PARSE_BAD_API_VERSION
 
 
 def test_after_a_parsing_error_the_queue_still_works(process, nop):
