@@ -40,14 +40,15 @@ def in_place(view: View, order: Order) -> bool:
 
 
 def chunks(shape: Sequence[int], axes: Sequence[int], pieces: int) -> list[int]:
-    """Return the box size that cuts `shape` into at least `pieces` boxes where possible, along `axes` in turn."""
+    """Return the box size that cuts `shape` into about `pieces` boxes along `axes` in turn: an axis only when those before are cut up."""
     size = list(shape)
     left = pieces
     for axis in axes:
-        if left <= 1:
+        cuts = min(shape[axis], left)
+        size[axis] = -(-shape[axis] // cuts)
+        left = -(-left // cuts)
+        if left == 1:
             break
-        size[axis] = -(-shape[axis] // min(shape[axis], left))
-        left = -(-left // -(-shape[axis] // size[axis]))
     return size
 
 

@@ -13,7 +13,7 @@ from npu_model.dtypes import code_of_numpy
 from libnpu.compiler.lower.boxes import in_place, tile_boxes
 from libnpu.compiler.lower.dpu_ops import Job, Window, emit_job, ppe_fields, variants
 from libnpu.compiler.lower.shave_tiler import elementwise_operands
-from libnpu.compiler.lower.view import View, merge_dims
+from libnpu.compiler.lower.view import View
 from libnpu.compiler.lower.weights import ActivationWeights, ConstantWeights, NoWeights, WeightSource
 from libnpu.compiler.program import DpuPayload
 from libnpu.errors import Unsupported
@@ -188,7 +188,9 @@ def lower_eltwise(builder: Builder, node: Node) -> bool:
     fields = ppe_fields(act) | {"op": op}
 
     def emit(tiles: list[View], tile: View) -> None:
-        _eltwise_task(builder, node, [t.broadcast(tile.shape).permuted(order) for t in tiles], tile.permuted(order), fields)
+        _eltwise_task(
+            builder, node, [t.broadcast(tile.shape).permuted(order) for t in tiles], tile.permuted(order), fields
+        )
 
     usable = [in_place(v, order) for v in inputs]
     tile_boxes(builder, node, inputs, out, shape, order, order, usable, 1, emit)
@@ -225,9 +227,9 @@ def _eltwise_operation(builder: Builder, node: Node) -> tuple[int, list[Value], 
 def _eltwise_task(builder: Builder, node: Node, tiles: list[View], tile: View, fields: dict[str, Any]) -> None:
     """Append the tasks of one box: [y][x][z] with dense z; boxes of more than three axes are several tasks."""
     views = [*tiles, tile]
-    dims, steps = merge_dims(tile.shape, [v.strides for v in views])
+    dims, steps = _three_dims(list(tile.shape), [list(v.strides) for v in views])
     size = tile.dtype.itemsize
-    if any(step[-1] != size for step in steps):
+    if dims[-1] > 1 and any(step[-1] != size for step in steps):
         dims, steps = [*dims, 1], [[*step, size] for step in steps]
     dims, steps = [1] * (3 - len(dims)) + dims, [[0] * (3 - len(step)) + step for step in steps]
     for index in np.ndindex(*dims[:-3]):
@@ -257,3 +259,16 @@ def _eltwise_task(builder: Builder, node: Node, tiles: list[View], tile: View, f
             {"act_addr": a.ref, "act2_addr": b.ref, "out_addr": out.ref}, described, list(variants(out.shape, {}))
         )
         builder.dpu(node, payload, [a.access(), b.access()], [out.access()])
+
+
+def _three_dims(dims: list[int], steps: list[list[int]]) -> tuple[list[int], list[list[int]]]:
+    """Drop leading axes of one element and merge outer axes until three are left, where every operand walks them as one."""
+    while len(dims) > 3:
+        if dims[0] == 1:
+            dims, steps = dims[1:], [step[1:] for step in steps]
+        elif dims[1] == 1 or all(step[0] == step[1] * dims[1] for step in steps):
+            inner = [step[0] if dims[1] == 1 else step[1] for step in steps]
+            dims, steps = [dims[0] * dims[1], *dims[2:]], [[k, *s[2:]] for k, s in zip(inner, steps, strict=True)]
+        else:
+            break
+    return dims, steps
