@@ -1,0 +1,66 @@
+"""Values through all three engines, and what a missing edge does to them."""
+
+import numpy as np
+import pytest
+from npu_abi import C
+from npu_model.shave_isa import assemble
+
+from tests.device.rig import CMX, Blob, Rig
+
+ACT, WEIGHTS, OUT, DOUBLED = CMX, CMX + 0x1000, CMX + 0x2000, CMX + 0x3000
+M, K, N = 16, 32, 16
+
+
+def chain(rig, **removed):
+    """Return (blob, output va, expected values): out = 2 * (a @ w.T). `removed` drops waits by the name of the task."""
+    rng = np.random.default_rng(1)
+    a = rng.integers(-4, 5, (M, K)).astype(np.float16)
+    w = rng.integers(-4, 5, (N, K)).astype(np.float16)
+    expected = (2 * (a.astype(np.float32) @ w.astype(np.float32).T)).astype(np.float16)
+    a_va, w_va, out_va = rig.alloc(a.tobytes()), rig.alloc(w.tobytes()), rig.alloc(4096)
+    text = assemble(
+        f"""
+        li r2, {M}
+        li r3, {N}
+        setvl r2, r3
+        li r4, {OUT}
+        li r5, {2 * N}
+        li r6, 2
+        vld.f16 v0, r4, r5, r6, 0
+        vadd.f32 v1, v0, v0
+        li r4, {DOUBLED}
+        vst.f16 v1, r4, r5, r6, 0
+        halt
+        """
+    )
+    blob = Blob()
+    program = blob.add_range(rig.alloc(text), len(text))
+    loaded = blob.barrier(producers=2, consumers=0 if "matmul" in removed else 1)
+    multiplied = blob.barrier(consumers=0 if "shave" in removed else 1)
+    doubled = blob.barrier(consumers=0 if "store" in removed else 1)
+    blob.add_dma(a_va, ACT, a.nbytes, posts=[loaded], task_id=1)
+    blob.add_dma(w_va, WEIGHTS, w.nbytes, posts=[loaded], port=1, task_id=2)
+    waits = [] if "matmul" in removed else [loaded]
+    blob.add_matmul(ACT, WEIGHTS, OUT, M, K, N, waits=waits, posts=[multiplied], task_id=3)
+    blob.add_shave(program, waits=[] if "shave" in removed else [multiplied], posts=[doubled], task_id=4)
+    blob.add_dma(DOUBLED, out_va, expected.nbytes, waits=[] if "store" in removed else [doubled], task_id=5)
+    return blob, out_va, expected
+
+
+def test_copy_matmul_vector_copy_gives_the_right_numbers():
+    rig = Rig()
+    blob, out_va, expected = chain(rig)
+    done = rig.execute(rig.inference(blob))
+    assert done.job_status == C.NPU_JOB_SUCCESS, (done.job_status, done.error_detail, hex(done.error_info))
+    out = rig.memory(out_va)[: expected.nbytes].view(np.float16).reshape(M, N)
+    assert np.array_equal(out, expected)
+
+
+@pytest.mark.parametrize("edge", ["matmul", "shave", "store"])
+def test_a_missing_edge_shows_as_poison(edge):
+    rig = Rig()
+    blob, out_va, expected = chain(rig, **{edge: True})
+    done = rig.execute(rig.inference(blob))
+    assert done.job_status == C.NPU_JOB_SUCCESS
+    out = rig.memory(out_va)[: expected.nbytes].view(np.float16)
+    assert np.isnan(out).any()
