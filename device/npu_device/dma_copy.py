@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from npu_model.descriptors import DescriptorError, Dma
+from npu_model.descriptors import Dma, check_disjoint
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 View: TypeAlias = Callable[[int, int, bool], Any]
@@ -58,12 +58,8 @@ def destination(dma: Dma) -> Pattern:
     pattern = Pattern(
         dma.dst, dma.num_planes, dma.dst_plane_stride, dma.length // dma.dst_width, dma.dst_stride, dma.dst_width
     )
-    extent = pattern.width
-    for stride, count in sorted(((abs(pattern.stride), pattern.rows), (abs(pattern.plane_stride), pattern.planes))):
-        if count > 1:
-            if stride < extent:
-                raise DescriptorError(f"DMA destination stride {stride} is smaller than the {extent} bytes inside it")
-            extent += (count - 1) * stride
+    dims = ((pattern.rows, pattern.stride), (pattern.planes, pattern.plane_stride))
+    check_disjoint("DMA destination", pattern.width, *dims)
     return pattern
 
 

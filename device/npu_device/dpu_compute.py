@@ -72,12 +72,8 @@ class Task:
         inv.check_variant(variant)
         dtype = dtypes.storage_dtype(inv.out_dtype)
         row, pixel = inv.out_stride_y, inv.out_stride_x
-        extent = variant.size_z * dtype.itemsize
-        for stride, count in sorted(((pixel, variant.size_x), (row, variant.size_y))):
-            if count > 1:
-                if stride < extent:
-                    raise DescriptorError(f"DPU output stride {stride} is smaller than the {extent} bytes inside it")
-                extent += (count - 1) * stride
+        width = variant.size_z * dtype.itemsize
+        descriptors.check_disjoint("DPU output", width, (variant.size_x, pixel), (variant.size_y, row))
         address = inv.out_addr + variant.start_y * row + variant.start_x * pixel + variant.start_z * dtype.itemsize
         shape = (variant.size_y, variant.size_x, variant.size_z)
         return self._view(address, shape, (row, pixel, dtype.itemsize), dtype, True)
@@ -189,6 +185,8 @@ class Task:
         dtype = dtypes.storage_dtype(inv.act_dtype)
         shape, strides = (y.size, x.size, channels), (inv.act_stride_y, inv.act_stride_x, dtype.itemsize)
         if y.size and x.size:
+            dims = ((x.size, inv.act_stride_x), (y.size, inv.act_stride_y))
+            descriptors.check_disjoint("DPU input", channels * dtype.itemsize, *dims)
             address = inv.act_addr + low_y * strides[0] + low_x * strides[1] + first_z * dtype.itemsize
             bits = self._view(address, shape, strides, dtype, False)
         else:  # all padding

@@ -25,6 +25,7 @@ from npu_model.profile import Profile
 Cycles: TypeAlias = npt.NDArray[np.int64]
 Records: TypeAlias = npt.NDArray[np.void]
 
+WORK_LIMIT = 1 << 48
 MPE_POSITIONS = 256  # MAC positions of the array: 4 x 4 pixels x 16 channels
 BLOCK_PIXELS, BLOCK_CHANNELS = 4, 16
 # Context of each grid: pixels along y, pixels along x, channels. 16 blocks of pixels by 4 of channels, 8 by 8, 4 by 16.
@@ -79,11 +80,12 @@ def dpu_cycles(profile: Profile, invariants: Records, variants: Records) -> Cycl
     """Return the cycles of each invariant with all its variants.
 
     `variants` are the variants of these invariants and of no others, in the order of `invariants`. DescriptorError for
-    an operand type that the profile's DPU does not multiply.
+    an operand type that the profile's DPU does not multiply, and for more work than operands in CMX can make.
     """
     dpu = profile.dpu
     owner = _owners(invariants, variants)
     inv = invariants[owner]
+    _check_work(inv, variants)
     op = _int(inv, "op")
     array_op = np.isin(op, (descriptors.CONV, descriptors.MATMUL))
     eltwise = np.isin(op, descriptors.ELTWISE)
@@ -171,6 +173,14 @@ def _rate(table: dict[str, int], inv: Records, relevant: npt.NDArray[np.bool_]) 
         code = int(operand[np.flatnonzero(found == 0)[0]])
         raise DescriptorError(f"the DPU of this profile has no rate for operand type {code} of enum npu_dtype")
     return found
+
+
+def _check_work(inv: Records, variants: Records) -> None:
+    """Keep the products below within int64."""
+    taps, depth = inv["kernel_x"].astype(np.float64) * inv["kernel_y"], inv["in_z"].astype(np.float64)
+    outputs = variants["size_x"].astype(np.float64) * variants["size_y"] * variants["size_z"]
+    if (np.maximum(taps, 1) * np.maximum(depth, 1) * outputs > WORK_LIMIT).any():
+        raise DescriptorError(f"a DPU variant asks for more than {WORK_LIMIT} terms")
 
 
 def _owners(invariants: Records, variants: Records) -> Cycles:

@@ -22,6 +22,8 @@ _OPS = (*WEIGHTED, MAXPOOL, AVGPOOL, *ELTWISE)
 _OPERANDS = (dtypes.F16, dtypes.BF16, dtypes.F32, dtypes.I8, dtypes.U8)
 _RESULTS = (*_OPERANDS, dtypes.I16, dtypes.U16, dtypes.I32)
 
+MAX_TASK_WORK = 1 << 36  # terms of one variant: more than any operands in a CMX of 2 MiB give
+
 
 class DescriptorError(ValueError):
     """A descriptor that no engine can execute; the message names the field and the limit."""
@@ -193,6 +195,10 @@ class Invariant:
         ):
             if not size or start + size > limit:
                 raise DescriptorError(f"DPU variant {axis} [{start}, +{size}) is not inside out_{axis} {limit}")
+        depth = self.group_in_z if self.op in (CONV, MATMUL) else 1
+        work = variant.size_x * variant.size_y * variant.size_z * self.kernel_x * self.kernel_y * depth
+        if work > MAX_TASK_WORK:
+            raise DescriptorError(f"DPU variant asks for {work} terms, the limit is {MAX_TASK_WORK}")
         for name, axis_, last in (
             ("x", self.axis_x(variant), variant.start_x + variant.size_x),
             ("y", self.axis_y(variant), variant.start_y + variant.size_y),
@@ -231,6 +237,16 @@ class Invariant:
                     f"DPU wt_dtype {name_of('npu_dtype', self.wt_dtype)} does not go with act_dtype "
                     f"{name_of('npu_dtype', self.act_dtype)}"
                 )
+
+
+def check_disjoint(what: str, width: int, *dims: tuple[int, int]) -> None:
+    """Raise DescriptorError when runs of `width` bytes at all (count, stride) of `dims` could share a byte."""
+    extent = width
+    for stride, count in sorted((abs(stride), count) for count, stride in dims):
+        if count > 1:
+            if stride < extent:
+                raise DescriptorError(f"{what} stride {stride} is smaller than the {extent} bytes inside it")
+            extent += (count - 1) * stride
 
 
 _WINDOW_FIELDS = ("kernel_x", "kernel_y", "stride_x", "stride_y", "dilation_x", "dilation_y")

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from npu_model import descriptors, dtypes
-from npu_model.descriptors import Axis, Dma, Invariant, Variant
+from npu_model.descriptors import Axis, DescriptorError, Dma, Invariant, Variant
 
+MAX_TAPS = 1 << 22  # positions along one axis that are listed one by one
 WEIGHT_ENTRY_BYTES = 16  # sizeof(struct npu_dpu_weight_entry)
 
 Dims: TypeAlias = tuple[tuple[int, int], ...]
@@ -143,6 +144,8 @@ def _positions(axis: Axis, start: int, size: int) -> list[Span]:
     if axis.dilation == 1 and axis.stride <= axis.kernel:
         low, high = max(first, 0), min(first + axis.extent(size), axis.input_size)
         return [(low, high - low, 1, 1)] if high > low else []
+    if size * axis.kernel > MAX_TAPS:
+        raise DescriptorError(f"DPU variant of {size} outputs under a kernel of {axis.kernel} along one axis")
     taps = np.arange(axis.kernel, dtype=np.int64) * axis.dilation
     touched = np.unique(np.add.outer(np.arange(size, dtype=np.int64) * axis.stride + first, taps))
     touched = touched[(touched >= 0) & (touched < axis.input_size)]

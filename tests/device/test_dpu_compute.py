@@ -419,6 +419,7 @@ def test_eltwise_broadcasts_a_second_operand_without_strides(helper):
         ({"out_x": 3}, r"variant x \[0, \+4\) is not inside out_x 3"),
         ({"kernel_x": 2}, "needs 5 inputs along x, input and padding have 4"),
         ({"out_stride_x": 2}, "output stride 2 is smaller than the 12 bytes"),
+        ({"act_stride_y": 0}, "input stride 0 is smaller than the 12 bytes"),
     ],
 )
 def test_impossible_task_is_refused_by_name(fields, message):

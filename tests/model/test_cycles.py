@@ -148,6 +148,11 @@ def test_type_that_the_array_does_not_multiply_is_refused():
         dpu_cycles(UNIT, *dpu(C.NPU_DPU_CONV, (4, 4), 16, wt_dtype=C.NPU_DT_I32))
 
 
+def test_work_that_no_cmx_holds_is_refused():
+    with pytest.raises(DescriptorError, match="more than 281474976710656 terms"):
+        dpu_cycles(UNIT, *dpu(C.NPU_DPU_CONV, (1 << 20, 1 << 20), 1 << 20, 1 << 20))
+
+
 def test_variants_of_other_invariants_are_refused():
     invariant, variant = dpu(C.NPU_DPU_CONV, (4, 4), 16)
     with pytest.raises(ValueError, match="2 variants given, the invariants have 1"):

@@ -210,3 +210,12 @@ def test_empty_dma_has_no_footprint(field):
     fields = {"length": 64, "num_planes": 1, "src_width": 64, "dst_width": 64} | {field: 0}
     with pytest.raises(ValueError, match=f"{field} 0"):
         dma_footprint(dma(**fields))
+
+
+def test_work_beyond_what_cmx_can_hold_is_refused():
+    record = dpu(C.NPU_DPU_MATMUL, (1, 1 << 20, 1 << 14), 1 << 10, act_stride_y=0, act2_stride_y=0)
+    with pytest.raises(ValueError, match=f"{1 << 44} terms, the limit is {1 << 36}"):
+        dpu_footprint(record, variant(0, 1, 0, 1 << 20, 0, 1 << 10))
+    wide = dpu(C.NPU_DPU_MAXPOOL, (1, 1 << 22, 1), 1, kernel=(1, 3), dilation=(1, 2))
+    with pytest.raises(ValueError, match="4194300 outputs under a kernel of 3"):
+        dpu_footprint(wide, variant(0, 1, 0, (1 << 22) - 4, 0, 1))
