@@ -311,6 +311,8 @@ class Kernel:
             if time_ps is None or time_ps > deadline_ps:
                 return False
             device.run_until(time_ps)
+            if self._banned:
+                self.after_interrupts()
         return True
 
     def after_interrupts(self) -> None:
@@ -374,7 +376,10 @@ class Kernel:
         job.error_info = done.error_info
         job.start_ps = done.start_ps
         job.end_ps = done.end_ps
-        self._finish(context, job, done.job_status)
+        status = done.job_status
+        if context.lost is not None and status == C.NPU_JOB_SUCCESS:
+            status = C.NPU_JOB_ABORTED  # the context is gone, and with it what the job meant
+        self._finish(context, job, status)
         if done.job_status == C.NPU_JOB_CTX_VIOLATION:
             self._lose(context.ssid, f"job {done.job_id:#x} touched {done.error_detail:#x}")
 
