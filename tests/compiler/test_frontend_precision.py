@@ -71,7 +71,7 @@ def test_int64_is_int32_inside(make_model):
                             {"x": (np.int64, (3,)), "d": (np.float32, (9, 2))}, ["y"], constants), precision="fp32")  # fmt: skip
     assert sorted(set(types(graph).values())) == ["float32", "int32"]
     assert graph.inputs[0].dtype == np.int64
-    assert graph.notes == ["Add_0: 1 of 3 values of c are beyond int32, saturated"]
+    assert graph.notes == ["Gather_1: 1 of 3 values of c are beyond int32, saturated"]
 
 
 def test_an_unsigned_32_bit_value_is_unsupported_by_name(make_model):
