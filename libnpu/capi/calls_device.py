@@ -10,6 +10,7 @@ from libnpu.capi.library import Library
 from libnpu.capi.refusal import Refusal
 
 MAX_DELAY_NS = 10**15
+MIN_CALL_NS = 1
 
 
 def npu_init(library: Library, flags: int) -> None:
@@ -75,7 +76,9 @@ def npu_synchronize_device(library: Library) -> None:
 def npu_get_time_ps(library: Library, time_ps: int) -> None:
     """Write the host's position on the current device's clock."""
     require(time_ps, "time_ps")
-    library.door.write_integer(time_ps, library.device().device.now_ps, 8)
+    device = library.device().device
+    device.host_delay(max(MIN_CALL_NS, device.profile.host.api_call_ns))  # so that a loop that waits for a time ends
+    library.door.write_integer(time_ps, device.now_ps, 8)
 
 
 def npu_host_delay(library: Library, duration_ns: int) -> None:

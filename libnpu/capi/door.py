@@ -10,6 +10,8 @@ from libnpu.capi.refusal import Refusal
 
 MAX_STRING_BYTES = 4096
 PAGE_BYTES = 4096
+PROBE_BYTES = 1 << 20
+ADDRESS_END = 1 << 64
 
 
 class Door:
@@ -21,11 +23,15 @@ class Door:
 
     def read_into(self, target: memoryview, address: int) -> None:
         """Fill `target` (writable, contiguous) with what is at `address`."""
+        if target.nbytes and address + target.nbytes > ADDRESS_END:
+            raise self._bad(address, target.nbytes, "read")
         if target.nbytes and self._lib.npu_copy_from_user(self._ffi.from_buffer(target), address, target.nbytes) < 0:
             raise self._bad(address, target.nbytes, "read")
 
     def read(self, address: int, size: int) -> bytearray:
         """Return `size` bytes at `address`."""
+        if size > PROBE_BYTES:  # do not allocate for a size that cannot be right
+            self.read_into(memoryview(bytearray(1)), address + size - 1)
         data = bytearray(size)
         self.read_into(memoryview(data), address)
         return data

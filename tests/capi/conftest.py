@@ -6,7 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import npu_abi
+import numpy as np
 import pytest
+from npu_abi import C
+
+from libnpu.blob import BlobImage, IoTensor, Relocation, write
 
 CONFIG = [sys.executable, "-m", "libnpu.capi.config"]
 
@@ -104,3 +109,50 @@ static inline void need(npu_result_t result)
 }
 #define BAD ((void *)16) /* an address that no process has */
 """
+
+
+def _copy_tasks(count: int, length: int) -> np.ndarray:
+    task = np.zeros(count, npu_abi.dtype("npu_dma_task"))
+    task["transaction_length"] = task["transaction_src_width"] = task["transaction_dst_width"] = length
+    task["transaction_num_planes"] = 1
+    task["sched_start_after"] = C.NPU_BARRIER_NONE
+    return task
+
+
+def copy_image(name: str, count: int, waits: bool = False) -> BlobImage:
+    """A model that copies `count` floats from input "x" to output "y" with one DMA task. `waits`: for the task behind it in the list."""
+    size = 4 * count
+    tasks = {".npu.tasks.dma0": _copy_tasks(1 + waits, size)}
+    if waits:
+        tasks[".npu.tasks.dma0"]["barriers_wait_mask"] = 1, 0
+        tasks[".npu.tasks.dma0"]["barriers_post_mask"] = 0, 1
+        barrier = np.zeros(1, npu_abi.dtype("npu_barrier_config"))
+        barrier["next_same_id"], barrier["producer_count"], barrier["consumer_count"] = C.NPU_BARRIER_NONE, 1, 1
+        tasks[".npu.barriers"] = barrier
+    stride = npu_abi.sizeof("npu_dma_task")
+    at = {field: npu_abi.offsetof("npu_dma_descriptor", field) for field in ("src", "dst")}
+    return BlobImage(
+        name=name,
+        profile="npu-37xx",
+        tile_count=1,
+        cmx_bytes=0,
+        barrier_count=int(waits),
+        inputs=[IoTensor("x", C.NPU_DT_F32, (1, count), size)],
+        outputs=[IoTensor("y", C.NPU_DT_F32, (1, count), size)],
+        tasks=tasks,
+        relocations=[
+            Relocation(".npu.tasks.dma0", i * stride + at[field], symbol, 0)
+            for i in range(len(tasks[".npu.tasks.dma0"]))
+            for field, symbol in (("src", "in:x"), ("dst", "out:y"))
+        ],
+        debug={"tasks": [{"name": "copy", "op": "DMA"}]},
+    )
+
+
+@pytest.fixture(scope="session")
+def blobs(tmp_path_factory):
+    """A folder with copy.blob (16 floats), long.blob (65536 floats) and stuck.blob (never ends)."""
+    folder = tmp_path_factory.mktemp("blobs")
+    for image in (copy_image("copy", 16), copy_image("long", 65536), copy_image("stuck", 16, waits=True)):
+        (folder / f"{image.name}.blob").write_bytes(write(image))
+    return folder

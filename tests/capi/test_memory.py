@@ -1,0 +1,168 @@
+"""Device memory from C: use, and each misuse with its result."""
+
+
+def test_round_trip_and_poison(run):
+    program = r"""
+    int main(void)
+    {
+        void *p;
+        char out[5000], in[5000];
+        memset(in, 0x5a, sizeof in);
+        need(npu_init(0));
+        need(npu_malloc(&p, sizeof in, 0));
+        need(npu_memcpy(out, sizeof out, p, sizeof out, NPU_MEMCPY_DEVICE_TO_HOST));
+        printf("fresh %02x %02x\n", out[0] & 255, out[4999] & 255);
+        need(npu_memcpy(p, sizeof in, in, sizeof in, NPU_MEMCPY_HOST_TO_DEVICE));
+        need(npu_memset((char *)p + 1, 4999, 0x107, 2));
+        need(npu_memcpy(out, sizeof out, p, 5000, NPU_MEMCPY_DEVICE_TO_HOST));
+        printf("written %02x %02x %02x %02x %02x\n", out[0], out[1], out[2], out[3], out[4999]);
+        need(npu_memcpy((char *)p + 100, 3, p, 3, NPU_MEMCPY_DEVICE_TO_DEVICE));
+        need(npu_memcpy(out, 4, (char *)p + 100, 4, NPU_MEMCPY_DEVICE_TO_HOST));
+        printf("copied %02x %02x %02x %02x\n", out[0], out[1], out[2], out[3]);
+        need(npu_free(p));
+        need(npu_free(NULL));
+    }
+    """
+    assert run(program) == ["fresh ff ff", "written 5a 07 07 5a 5a", "copied 5a 07 07 5a"]
+
+
+def test_malloc_refuses_bad_arguments_and_keeps_nothing(run):
+    program = r"""
+    int main(void)
+    {
+        void *p = BAD;
+        uint64_t before, after, total;
+        need(npu_init(0));
+        need(npu_mem_get_info(&before, &total));
+        say(npu_malloc(NULL, 4, 0));
+        say(npu_malloc(&p, 0, 0));
+        say(npu_malloc(&p, 4, 1));
+        say(npu_malloc(&p, (size_t)1 << 60, 0));
+        say(npu_malloc(&p, total + 1, 0));
+        say(npu_malloc(BAD, 4, 0));
+        need(npu_mem_get_info(&after, &total));
+        printf("%d %d\n", p == BAD, before == after);
+        say(npu_mem_get_info(NULL, &total));
+        say(npu_mem_get_info(&total, BAD));
+    }
+    """
+    assert run(program) == [
+        "NULL_POINTER",
+        "INVALID_SIZE",
+        "INVALID_VALUE",
+        "OUT_OF_DEVICE_MEMORY",
+        "OUT_OF_DEVICE_MEMORY",
+        "BAD_ADDRESS",
+        "1 1",
+        "NULL_POINTER",
+        "BAD_ADDRESS",
+    ]
+
+
+def test_free_refuses_what_is_not_the_start_of_live_memory(run):
+    program = r"""
+    int main(void)
+    {
+        void *p;
+        int local;
+        need(npu_init(0));
+        need(npu_malloc(&p, 100, 0));
+        say(npu_free((char *)p + 4));
+        say(npu_free(&local));
+        need(npu_free(p));
+        say(npu_free(p));
+        say(npu_memset(p, 4, 0, 4));
+        detail();
+    }
+    """
+    *results, message = run(program)
+    assert results == ["INVALID_VALUE", "INVALID_VALUE", "STALE_HANDLE", "STALE_HANDLE"]
+    assert message.endswith("is in device memory that was freed")
+
+
+def test_copies_refuse_bad_arguments(run):
+    program = r"""
+    int main(void)
+    {
+        char *p, host[64];
+        need(npu_init(0));
+        need(npu_malloc((void **)&p, 64, 0));
+        say(npu_memcpy(p, 64, host, 64, (npu_memcpy_kind_t)0));
+        say(npu_memcpy(NULL, 64, host, 64, NPU_MEMCPY_HOST_TO_DEVICE));
+        say(npu_memcpy(p, 64, NULL, 64, NPU_MEMCPY_HOST_TO_DEVICE));
+        say(npu_memcpy(p, 63, host, 64, NPU_MEMCPY_HOST_TO_DEVICE));
+        detail();
+        say(npu_memcpy(p + 1, 64, host, 64, NPU_MEMCPY_HOST_TO_DEVICE));
+        say(npu_memcpy(host, 64, p, 64, NPU_MEMCPY_HOST_TO_DEVICE));
+        say(npu_memcpy(p, 64, BAD, 64, NPU_MEMCPY_HOST_TO_DEVICE));
+        say(npu_memcpy(BAD, 64, p, 64, NPU_MEMCPY_DEVICE_TO_HOST));
+        say(npu_memcpy(p + 8, 64, p, 16, NPU_MEMCPY_DEVICE_TO_DEVICE));
+        say(npu_memcpy(p, 64, BAD, 0, NPU_MEMCPY_HOST_TO_DEVICE));
+        say(npu_memset(p, 63, 0, 64));
+        say(npu_memset(p, 65, 0, 65));
+        say(npu_memset(NULL, 1, 0, 1));
+        say(npu_memcpy_async(p, 64, host, 64, NPU_MEMCPY_HOST_TO_DEVICE, (npu_stream_t)BAD));
+        say(npu_memset_async(p, 64, 0, 64, (npu_stream_t)BAD));
+    }
+    """
+    assert run(program) == [
+        "INVALID_VALUE",
+        "NULL_POINTER",
+        "NULL_POINTER",
+        "OUT_OF_RANGE",
+        "npu_memcpy: size is 64, above dst_max 63",
+        "OUT_OF_RANGE",
+        "OUT_OF_RANGE",
+        "BAD_ADDRESS",
+        "BAD_ADDRESS",
+        "OVERLAP",
+        "SUCCESS",
+        "OUT_OF_RANGE",
+        "OUT_OF_RANGE",
+        "NULL_POINTER",
+        "INVALID_HANDLE",
+        "INVALID_HANDLE",
+    ]
+
+
+def test_memory_belongs_to_its_device(run, monkeypatch):
+    program = r"""
+    int main(void)
+    {
+        void *p, *q;
+        uint32_t device;
+        uint64_t zero, one, total;
+        need(npu_init(0));
+        need(npu_malloc(&p, 64, 0));
+        need(npu_malloc(&q, 1 << 20, 0));
+        need(npu_set_device(1));
+        need(npu_get_device(&device));
+        printf("%u\n", device);
+        say(npu_memset((char *)q + 8192, 64, 0, 64));
+        say(npu_free(q));
+        say(npu_set_device(2));
+        need(npu_set_device(0));
+        say(npu_free(q));
+    }
+    """
+    monkeypatch.setenv("NPU_PROFILE", "npu-37xx,npu-37xx")
+    assert run(program) == ["1", "WRONG_CONTEXT", "WRONG_CONTEXT", "INVALID_VALUE", "SUCCESS"]
+
+
+def test_shutdown_frees_everything(run):
+    program = r"""
+    int main(void)
+    {
+        void *p, *q;
+        uint64_t before, after, total;
+        need(npu_init(0));
+        need(npu_mem_get_info(&before, &total));
+        need(npu_malloc(&p, 1 << 20, 0));
+        need(npu_shutdown());
+        need(npu_init(0));
+        say(npu_free(p));
+        need(npu_mem_get_info(&after, &total));
+        printf("%d\n", before == after);
+    }
+    """
+    assert run(program) == ["STALE_HANDLE", "1"]
