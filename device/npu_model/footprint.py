@@ -187,10 +187,29 @@ def overlaps(a: Box, b: Box) -> bool:
         return False
     if not a.dims and not b.dims:
         return True
+    common = min(a.end, b.end) - max(a.addr, b.addr)
+    if _surely_hits(a, b, common) or _surely_hits(b, a, common):
+        return True
     answer = _overlaps_in_lattice(a, b)
     if answer is None:
         answer = _overlaps_by_runs(a, b)
     return answer
+
+
+def _surely_hits(a: Box, b: Box, common: int) -> bool:
+    """Tell whether some run of `a` lies whole in the `common` bytes of both spans and is longer than any gap of `b`."""
+    own_gap = _largest_gap(a)
+    whole_run = not a.dims or common >= 2 * a.width + own_gap
+    return whole_run and min(a.width, common) > _largest_gap(b)
+
+
+def _largest_gap(of: Box) -> int:
+    """Return the most bytes between neighbouring runs of a box, or more."""
+    gap, extent = 0, of.width
+    for count, stride in reversed(of.dims):
+        gap = max(gap, stride - extent)
+        extent += (count - 1) * stride
+    return gap
 
 
 def any_overlap(a: Iterable[Box], b: Iterable[Box]) -> bool:
