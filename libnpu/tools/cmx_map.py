@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
 
+def letter(index: int) -> str:
+    """Return the letter of the buffer at `index` of the list that is drawn; they repeat after 62."""
+    return _LETTERS[index % len(_LETTERS)]
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """A buffer's stay in CMX: bytes [offset, offset + size_bytes) of `tile`, from task `first` to task `last`."""
@@ -37,7 +42,8 @@ def placements(image: BlobImage) -> list[Placement]:
     found = []
     try:
         for name, address, size_bytes, first, last in entries:
-            tile, offset = divmod(int(address) - C.NPU_CMX_BASE, C.NPU_CMX_TILE_STRIDE)
+            relative = int(address) % C.NPU_CMX_BASE  # offsets in tile 0 and addresses of the window are both in use
+            tile, offset = divmod(relative, C.NPU_CMX_TILE_STRIDE)
             found.append(Placement(str(name), tile, offset, int(size_bytes), int(first), int(last)))
     except (TypeError, ValueError):
         raise ToolError(
@@ -64,7 +70,7 @@ def draw(found: Sequence[Placement], cmx_bytes: int, columns: int = 96, rows: in
                 (
                     (min(p.offset + p.size_bytes, high) - max(p.offset, low))
                     * (min(p.last + 1, last) - max(p.first, first)),
-                    _LETTERS[i % len(_LETTERS)],
+                    letter(i),
                 )
                 for i, p in here
                 if p.first < last and p.last + 1 > first

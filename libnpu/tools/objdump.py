@@ -183,8 +183,11 @@ def _print_cmx(image: BlobImage, _: bytes) -> None:
         print(f"CMX of tile {tile}, {format_bytes(image.cmx_bytes)}: addresses down, tasks across")
         for line in cmx_map.draw(here, image.cmx_bytes):
             print(line)
-        rows = [(p.name, f"{p.offset:#x}", str(p.size_bytes), f"{p.first} to {p.last}") for p in here]
-        print_table("buffers", ("buffer", "offset", "bytes", "tasks"), rows)
+        rows = [
+            (cmx_map.letter(i), p.name, f"{p.offset:#x}", str(p.size_bytes), f"{p.first} to {p.last}")
+            for i, p in enumerate(here)
+        ]
+        print_table("buffers", ("", "buffer", "offset", "bytes", "tasks"), rows, left=2)
 
 
 def _json(image: BlobImage, data: bytes, problems: list[str] | None) -> dict[str, Any]:

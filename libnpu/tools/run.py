@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from libnpu.tools import console, reference, source, timeline, values
@@ -125,7 +126,7 @@ def _print(
     ]
     shares = report["overlap"]["by_count"]
     rows.append(("two or more engines busy", f"{sum(shares[2:]):.1%}", f"none busy {shares[0]:.1%}"))
-    print_table(f"{report['name']} on {report['profile']}", ("", "", ""), rows)
+    print_table(f"{Path(report['model']).name} on {report['profile']}", ("", "", ""), rows)
     print_usage(usage, latency_ps)
     print_layers(timeline.layers(execution.slices), TOP_LAYERS)
     if execution.outputs:

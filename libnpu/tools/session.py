@@ -72,11 +72,11 @@ def execute(
         now = step("launch", now)
         stream.synchronize()
         now = step("wait", now)
+        counters = {name: value - before[name] for name, value in device.counters().items()}
         outputs = {}
         if compute:
             outputs = {t.name: b.read(t.numpy_dtype, t.shape) for t, b in zip(blob.outputs, outs, strict=True)}
         step("copy out", now)
-        counters = {name: value - before[name] for name, value in device.counters().items()}
         records = device.trace()
         info = device.info()
     tasks = image.debug.get("tasks", [])

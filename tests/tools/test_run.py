@@ -1,0 +1,105 @@
+"""npu run and npu compile: values, JSON, traces, determinism."""
+
+import json
+
+import numpy as np
+import onnx
+import onnx.reference
+import pytest
+
+ENGINE_FIELDS = {"name", "units", "tasks", "busy_ps", "utilisation"}
+
+
+def test_outputs_are_the_reference_s(npu, tmp_path, model_path):
+    x = np.random.default_rng(0).integers(-8, 9, (1, 3, 8, 8)).astype(np.float32) / 8
+    np.savez(tmp_path / "in.npz", x=x)
+    shape = ("--shape", "x=1,3,8,8")
+    status, _, err = npu("run", model_path, *shape, "--inputs", tmp_path / "in.npz", "--outputs", tmp_path / "out.npz")
+    assert (status, err) == (0, "")
+    with np.load(tmp_path / "out.npz") as file:
+        found = dict(file)
+    expected = onnx.reference.ReferenceEvaluator(model_path).run(None, {"x": x})[0]
+    assert [*found] == ["y"]
+    np.testing.assert_array_equal(found["y"], expected)  # every value and sum is exact in fp16
+
+
+def test_json_says_where_the_time_went(npu, blob_path):
+    status, out, err = npu("run", blob_path, "--json")
+    report = json.loads(out)
+    assert (status, err) == (0, "")
+    assert report["profile"] == "npu-37xx"
+    assert [set(engine) for engine in report["engines"]] == [ENGINE_FIELDS] * 3
+    assert report["latency_ps"] > max(engine["busy_ps"] / engine["units"] for engine in report["engines"])
+    assert sum(report["overlap"]["by_count"]) == pytest.approx(1)
+    assert sum(report["overlap"]["by_engines_ps"].values()) == report["latency_ps"]
+    assert report["macs"] == 8 * 8 * 16 * 27
+    assert report["ddr_write_bytes"] == 4 * 16 * 8 * 8
+    assert report["outputs"] == {"y": {"dtype": "float32", "shape": [1, 16, 8, 8]}}
+
+
+def test_two_runs_print_and_trace_the_same_bytes(npu, tmp_path, blob_path):
+    found = []
+    for number in range(2):
+        trace = tmp_path / f"{number}.json"
+        assert npu("run", blob_path, "--trace", trace, "--outputs", tmp_path / f"{number}.npz")[0] == 0
+        found.append((trace.read_bytes(), (tmp_path / f"{number}.npz").read_bytes()))
+    assert found[0] == found[1]
+
+
+def test_no_compute_gives_the_same_times(npu, blob_path):
+    with_values = json.loads(npu("run", blob_path, "--json")[1])
+    without = json.loads(npu("run", blob_path, "--json", "--no-compute")[1])
+    assert without["outputs"] == {}
+    for report in (with_values, without):
+        del report["counters"]["TLB_MISS"]  # engines that compute nothing look up no operands
+    for field in ("latency_ps", "engines", "overlap", "counters"):
+        assert without[field] == with_values[field]
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_check_compares_with_a_reference(npu, model_path, precision):
+    status, out, _ = npu("run", model_path, "--shape", "x=1,3,8,8", "--precision", precision, "--check", "--json")
+    check = json.loads(out)["check"]
+    assert status == 0
+    assert check["passed"]
+    assert [o["name"] for o in check["outputs"]] == ["y"]
+
+
+def test_the_table_names_engines_layers_and_outputs(npu, blob_path):
+    status, out, err = npu("run", blob_path)
+    assert (status, err) == (0, "")
+    for word in ("simulated latency", "DDR read", "DMA", "DPU", "SHAVE", "conv", "float32 [1, 16, 8, 8]"):
+        assert word in out
+    assert "\x1b" not in out  # no colours in a pipe
+
+
+def test_a_trace_has_a_track_per_unit_and_a_bandwidth_counter(npu, tmp_path, blob_path):
+    path = tmp_path / "trace.json"
+    report = json.loads(npu("run", blob_path, "--trace", path, "--json")[1])
+    events = json.loads(path.read_text())["traceEvents"]
+    names = {e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
+    assert {"host", "core", "DMA 0", "DPU 0"} <= names
+    assert any(e["ph"] == "X" and e["name"] == "conv" and e["cat"] == "DPU" for e in events)
+    assert any(e["ph"] == "C" and e["name"] == "DDR bandwidth" and e["args"]["GB/s"] > 0 for e in events)
+    assert any(e["ph"] == "X" and e["cat"] == "host" and e["name"] == "launch" for e in events)
+    status, out, _ = npu("timeline", path, "--json")
+    timeline = json.loads(out)
+    assert status == 0
+    assert timeline["engines"] == report["engines"]
+    assert timeline["overlap"] == report["overlap"]
+    assert "3 engines busy" in npu("timeline", path, "--overlap")[1]
+
+
+def test_compile_writes_a_blob_that_verifies_and_says_what_it_did(npu, tmp_path, model_path):
+    path = tmp_path / "a.blob"
+    arguments = ("compile", model_path, "--shape", "x=1,3,8,8", "-o", path)
+    status, out, _ = npu(*arguments, "--json")
+    assert status == 0
+    assert json.loads(out)["blob_bytes"] == path.stat().st_size
+    first = path.read_bytes()
+    assert npu(*arguments) == (0, "", "")
+    assert path.read_bytes() == first
+    assert npu("objdump", path, "--verify") == (0, f"{path}: no rule broken\n", "")
+    status, out, _ = npu(*arguments, "--dump-pass", "tiles")
+    assert status == 0
+    assert "conv" in out
