@@ -5,71 +5,77 @@ A transfer that always gets its full rate ends on its port's clock edge; one tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 from npu_model.profile import Ddr
 
 from npu_device.clock import PRIORITY_ENGINE, PS_PER_SECOND, Clock, Unit
 
 
-@dataclass(slots=True, eq=False)
-class Flow:
-    """A transfer's data phase. `remaining_ps` is the time that it still needs at full rate."""
+class Flow(Protocol):
+    """A transfer in its data phase. `remaining_ps` is what it still needs at full rate."""
 
-    unit: Unit
-    action: int
-    arg: Any
     demand: int  # bytes per second at full rate
     remaining_ps: int
-    since_ps: int = 0
-    share: int = 0  # bytes per second that it gets
-    token: int = 0  # of the end event that counts; older ones are stale
+    since_ps: int
+    share: int  # bytes per second that it gets
+    token: int  # action of the end event that counts; older ones are stale
 
 
 class DdrChannel:
-    """Bandwidth shared by the flows that are in it. Ends arrive as `unit.fire(action, (flow, token))`."""
+    """Bandwidth shared by the flows that are in it. The end of a flow arrives as `unit.fire(flow.token, flow)`."""
 
     def __init__(self, clock: Clock, ddr: Ddr) -> None:
         self._clock = clock
         self._limit = ddr.bytes_per_second
-        self._flows: list[Flow] = []
+        self._flows: list[tuple[Flow, Unit]] = []
 
     def clear(self) -> None:
         """Forget every flow."""
         self._flows.clear()
 
-    def join(self, flow: Flow) -> None:
-        """Start `flow` now."""
-        flow.since_ps = self._clock.now_ps
-        self._flows.append(flow)
+    def join(self, flow: Flow, unit: Unit) -> None:
+        """Start `flow` now; its share must be 0."""
+        self._flows.append((flow, unit))
         self._share()
 
     def leave(self, flow: Flow) -> None:
         """Take `flow` out: it ended, or its job was aborted."""
-        if flow in self._flows:
-            self._flows.remove(flow)
-            flow.token += 1
-            if self._flows:
-                self._share()
+        for index, (other, _) in enumerate(self._flows):
+            if other is flow:
+                del self._flows[index]
+                flow.token += 1
+                if self._flows:
+                    self._share()
+                return
 
     def _share(self) -> None:
         now = self._clock.now_ps
-        left, waiting = self._limit, len(self._flows)
-        for flow in sorted(self._flows, key=lambda f: f.demand):  # stable: order of arrival among equals
-            share = min(flow.demand, max(left // waiting, 1))
+        flows = self._flows
+        left, waiting = self._limit, len(flows)
+        if waiting > 1:
+            flows = sorted(flows, key=_demand)  # stable: order of arrival among equals
+        for flow, unit in flows:
+            demand = flow.demand
+            share = left // waiting or 1
+            if share > demand:
+                share = demand
             left -= share
             waiting -= 1
             if share == flow.share:
                 continue
             if flow.share:
-                done = (now - flow.since_ps) * flow.share // flow.demand
+                done = (now - flow.since_ps) * flow.share // demand
                 flow.remaining_ps = max(flow.remaining_ps - done, 0)
             flow.since_ps = now
             flow.share = share
             flow.token += 1
-            end = now + -(-flow.remaining_ps * flow.demand // share)
-            self._clock.at(end, PRIORITY_ENGINE, flow.unit, flow.action, (flow, flow.token))
+            end = now + -(-flow.remaining_ps * demand // share)
+            self._clock.at(end, PRIORITY_ENGINE, unit, flow.token, flow)
+
+
+def _demand(entry: tuple[Flow, Unit]) -> int:
+    return entry[0].demand
 
 
 def demand_of(nbytes: int, duration_ps: int) -> int:

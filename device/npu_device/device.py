@@ -6,6 +6,7 @@ Nothing happens between calls: `run_until` executes every event up to a time, in
 from __future__ import annotations
 
 from collections.abc import Callable
+from heapq import heappop
 
 from npu_abi import C
 from npu_model.profile import Profile, load_profile
@@ -64,6 +65,24 @@ class Device:
     def run_until(self, time_ps: int) -> None:
         """Run all events with time <= `time_ps` and move to it; an earlier time changes nothing."""
         self._clock.run_until(time_ps)
+
+    def run_until_interrupt(self, time_ps: int) -> bool:
+        """Run events with time <= `time_ps` until one raised the interrupt line; return whether one did.
+
+        The clock stays at the last event that ran, or moves to `time_ps` when there was no interrupt.
+        """
+        interrupts = self.fabric.interrupts
+        before = interrupts.edges
+        clock = self._clock
+        heap = clock.heap
+        while heap and heap[0][0] <= time_ps:
+            now, _, _, unit, action, arg = heappop(heap)
+            clock.now_ps = now
+            unit.fire(action, arg)
+            if interrupts.edges != before:
+                return True
+        clock.run_until(time_ps)
+        return False
 
     def next_event_ps(self) -> int | None:
         """Return the time of the next event, or None: then only the host can make something happen."""

@@ -16,9 +16,9 @@ from npu_model import footprint
 
 from npu_device import dma_copy
 from npu_device.barriers import Barrier
-from npu_device.clock import PRIORITY_ENGINE, ClockDomain
+from npu_device.clock import PRIORITY_ENGINE, PS_PER_SECOND, ClockDomain
 from npu_device.cmx import in_window
-from npu_device.ddr import Flow, demand_of
+from npu_device.ddr import demand_of
 from npu_device.dram import POISON
 from npu_device.engine import END, Channel, Engine, Task
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from npu_device.slot import JobSlot
 
 JOIN = 1  # action of an event: the latency is over
+FIRST_TOKEN = 2  # actions from here on: the data phase is over, if the token is still the task's
 READ_DDR, WRITE_DDR = int(C.NPU_PMU_DMA_DDR_READ), int(C.NPU_PMU_DMA_DDR_WRITE)
 READ_CMX, WRITE_CMX = int(C.NPU_PMU_DMA_CMX_READ), int(C.NPU_PMU_DMA_CMX_WRITE)
 
@@ -34,13 +35,27 @@ READ_CMX, WRITE_CMX = int(C.NPU_PMU_DMA_CMX_READ), int(C.NPU_PMU_DMA_CMX_WRITE)
 class DmaTask(Task):
     """A descriptor with its cost. `ddr_bytes` counts both sides."""
 
-    __slots__ = ("ddr_bytes", "flow", "read_counter", "record", "write_counter")
+    __slots__ = (
+        "ddr_bytes",
+        "demand",
+        "read_counter",
+        "record",
+        "remaining_ps",
+        "share",
+        "since_ps",
+        "token",
+        "write_counter",
+    )
 
     record: Any
     read_counter: int
     write_counter: int
     ddr_bytes: int
-    flow: Flow | None
+    demand: int  # this and what follows: as a flow of the DDR channel
+    remaining_ps: int
+    since_ps: int
+    share: int
+    token: int
 
 
 class DmaPort(Engine):
@@ -65,37 +80,37 @@ class DmaPort(Engine):
         if not task.ddr_bytes:
             clock.at(domain.after(clock.now_ps, cycles + self._cmx_latency_cycles), PRIORITY_ENGINE, self, END, task)
             return
-        joined = domain.after(clock.now_ps + self._latency_ps, 0)
+        hz = domain.hz
+        first = (clock.now_ps + self._latency_ps - 1) * hz // PS_PER_SECOND + 1
+        joined = -(-first * PS_PER_SECOND // hz)
+        end = -(-(first + cycles) * PS_PER_SECOND // hz)
         if not self._memory_limits:
-            clock.at(domain.after(joined, cycles), PRIORITY_ENGINE, self, END, task)
+            clock.at(end, PRIORITY_ENGINE, self, END, task)
             return
-        duration = domain.after(joined, cycles) - joined
-        task.flow = Flow(self, END, task, demand_of(task.ddr_bytes, duration), duration)
+        task.remaining_ps = end - joined
+        task.demand = demand_of(task.ddr_bytes, end - joined)
+        task.share = 0
+        task.token = FIRST_TOKEN
         if joined == clock.now_ps:
-            self.fabric.ddr.join(task.flow)
+            self.fabric.ddr.join(task, self)
         else:
             clock.at(joined, PRIORITY_ENGINE, self, JOIN, task)
 
     def fire(self, action: int, arg: Any) -> None:
         """Enter the data phase, or end the running task."""
         if action == JOIN:
-            self.fabric.ddr.join(arg.flow)
-        elif arg.__class__ is tuple:
-            flow, token = arg
-            if token == flow.token:
-                self.fabric.ddr.leave(flow)
-                flow.arg.flow = None
-                self.finish(flow.arg)
-        else:
+            self.fabric.ddr.join(arg, self)
+        elif action == END:
+            self.finish(arg)
+        elif action == arg.token:
+            self.fabric.ddr.leave(arg)
             self.finish(arg)
 
     def cancel(self, task: Task) -> None:
         """Void the end event and leave the DDR channel."""
         assert isinstance(task, DmaTask)
         super().cancel(task)
-        if task.flow is not None:
-            self.fabric.ddr.leave(task.flow)
-            task.flow.token += 1
+        self.fabric.ddr.leave(task)
 
     def execute(self, task: Task) -> None:
         """Gather the source; poison an on-chip destination."""
@@ -155,7 +170,6 @@ def dma_tasks(
         task.read_counter = READ_DDR if read else READ_CMX
         task.write_counter = WRITE_DDR if write else WRITE_CMX
         task.ddr_bytes = read + write
-        task.flow = None
         task.record = records[index] if compute else None
         tasks.append(task)
     return tasks

@@ -21,7 +21,7 @@ from npu_model import footprint
 from npu_model.descriptors import DescriptorError
 
 from npu_device.barriers import INVALID, Barrier
-from npu_device.clock import PRIORITY_ENGINE, ClockDomain
+from npu_device.clock import PRIORITY_ENGINE, PS_PER_SECOND, ClockDomain
 from npu_device.faults import MemoryFault
 
 if TYPE_CHECKING:
@@ -90,10 +90,14 @@ class Channel:
     def push(self, task: Task) -> None:
         """Put a task in; there must be room."""
         self.room -= 1
-        self.slot.outstanding += 1
-        self.fifo.append(task)
-        if len(self.fifo) == 1 and self.engine.task_of(self.slot) is None:
-            self.engine.poke(self)
+        slot = self.slot
+        slot.outstanding += 1
+        fifo = self.fifo
+        fifo.append(task)
+        if len(fifo) == 1:
+            running = self.engine.task
+            if running is None or running.slot is not slot:  # else the end of that task looks at this one
+                self.engine.poke(self)
 
 
 class Engine:
@@ -120,11 +124,6 @@ class Engine:
         """Return BUSY 0, ERR 1, fill 15:8."""
         fill = sum(len(channel.fifo) for channel in self.fabric.channels_of(self))
         return int(self.task is not None) | int(self.error) << 1 | min(fill, 255) << 8
-
-    def task_of(self, slot: JobSlot) -> Task | None:
-        """Return the running task when it is one of `slot`."""
-        task = self.task
-        return task if task is not None and task.slot is slot else None
 
     def poke(self, channel: Channel) -> None:
         """Look at the head of `channel`: start it, or note what it waits for."""
@@ -163,7 +162,7 @@ class Engine:
                 fabric.retire(barrier)
         self.task = task
         slot.running += 1
-        task.start_cycle = fabric.cycle_now()
+        task.start_cycle = fabric.clock.now_ps * fabric.engine_hz // PS_PER_SECOND
         if fabric.trace is not None:
             fabric.trace.add(START_RECORD, self.kind, self.unit, task.task_id, slot.job_id, task.amount)
         if fabric.compute or self.always_executes:
@@ -217,7 +216,7 @@ class Engine:
         slot.running -= 1
         slot.outstanding -= 1
         raw = fabric.pmu.raw
-        busy = fabric.cycle_now() - task.start_cycle
+        busy = fabric.clock.now_ps * fabric.engine_hz // PS_PER_SECOND - task.start_cycle
         raw[self.busy_counter] += busy
         raw[PMU_TASKS] += 1
         self.count(task)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from npu_device.slot import JobSlot
 
 CYCLES = int(C.NPU_PMU_CYCLES)
+CORE_BUSY = int(C.NPU_PMU_CORE_BUSY)
 TLB_MISS = int(C.NPU_PMU_TLB_MISS)
 RETIRE_RECORD = int(C.NPU_TRACE_BARRIER_RETIRE)
 
@@ -72,13 +73,14 @@ class Fabric:
             self.trace.add(RETIRE_RECORD, 0, 0, barrier.virtual_id, barrier.slot.job_id, barrier.physical_id)
         core = self.core
         core.retired.append(barrier)
-        core.wake()
+        core.attend()
 
     def _sample(self) -> list[int]:
         """Return the running totals, tasks in progress included."""
         now = self.cycle_now()
         values = list(self.pmu.raw)
         values[CYCLES] = now
+        values[CORE_BUSY] += self.core.busy_cycles()
         values[TLB_MISS] = self.mmu.misses
         for engine in self.engines:
             if engine.task is not None:

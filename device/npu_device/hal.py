@@ -51,6 +51,7 @@ class Hal:
         self._dpus = dpus
         self._shaves = shaves
         self.params = params
+        self.pending = False  # an input (message, doorbell, barrier, fault) has something; the firmware clears it
         self.profile: Profile = fabric.profile
         trace = fabric.trace
         self.trace: Callable[[int, int, int, int, int, int], None] | None = None if trace is None else trace.add
@@ -115,14 +116,17 @@ class Hal:
 
     # ---- barriers ----
 
-    def load_barrier(self, slot: JobSlot, relative_id: int, virtual_id: int, producers: int, consumers: int) -> None:
+    def barriers(self, slot: JobSlot) -> list[Barrier]:
+        """Return the physical barriers of a job by relative id."""
+        return slot.barriers
+
+    def load_barrier(self, barrier: Barrier, virtual_id: int, producers: int, consumers: int) -> None:
         """Load a virtual barrier; the physical one must have retired."""
-        barrier = slot.barriers[relative_id]
         barrier.virtual_id = virtual_id
         barrier.producers = producers
         barrier.consumers = consumers
-        if self.trace is not None:
-            self.trace(LOAD_RECORD, CORE, 0, virtual_id, slot.job_id, barrier.physical_id)
+        if self.trace is not None and barrier.slot is not None:
+            self.trace(LOAD_RECORD, CORE, 0, virtual_id, barrier.slot.job_id, barrier.physical_id)
 
     def retired(self) -> list[Barrier]:
         """Return and forget the barriers that retired since the last call."""

@@ -20,6 +20,7 @@ class Interrupts:
         self.handler: Callable[[], None] | None = None
         self.on_edge: Callable[[], None] | None = None  # for counter and trace
         self._in_handler = False
+        self.edges = 0  # rising edges, ever
         self.host_fifo: deque[int] = deque()
         self.reset()
 
@@ -71,6 +72,7 @@ class Interrupts:
         if not rising:
             return
         self._edge = True
+        self.edges += 1
         if self.on_edge is not None:
             self.on_edge()
         if self._in_handler or self.handler is None:

@@ -14,7 +14,7 @@ from npu_abi import C
 
 from npu_device import boot_rom
 from npu_device.barriers import Barrier
-from npu_device.clock import PRIORITY_CORE, ClockDomain
+from npu_device.clock import PRIORITY_CORE, PS_PER_SECOND
 from npu_device.faults import MemoryFault
 from npu_device.hal import Hal
 
@@ -34,7 +34,7 @@ class ManagementCore:
     def __init__(self, fabric: Fabric, ports: list[Engine], dpus: list[Engine], shaves: list[list[Engine]]) -> None:
         self._fabric = fabric
         self._units = (ports, dpus, shaves)
-        self._domain = ClockDomain(fabric.profile.core.clock_hz)
+        self._hz = fabric.profile.core.clock_hz
         self.reset()
 
     def reset(self) -> None:
@@ -45,7 +45,10 @@ class ManagementCore:
         self.retired: list[Barrier] = []
         self.faults: list[JobSlot] = []
         self._core: Any = None
+        self._hal: Hal | None = None
         self._sleeping = False
+        self._cycle = 0  # of the core's clock: when the current step ends
+        self._awake_since = 0  # engine-clock cycle
 
     @property
     def idle(self) -> bool:
@@ -66,7 +69,8 @@ class ManagementCore:
         self.status = int(C.NPU_BOOT_RUNNING)
         if fabric.trace is not None:
             fabric.trace.add(C.NPU_TRACE_BOOT, C.NPU_ENGINE_CORE, 0, 0, 0, 0)
-        self._core = entry(Hal(fabric, self, params, *self._units))
+        self._hal = Hal(fabric, self, params, *self._units)
+        self._core = entry(self._hal)
         self._sleeping = True
         self.wake()
 
@@ -75,7 +79,16 @@ class ManagementCore:
         if self._sleeping:
             self._sleeping = False
             clock = self._fabric.clock
-            clock.at(clock.now_ps, PRIORITY_CORE, self, STEP, None)
+            now = clock.now_ps
+            self._cycle = (now - 1) * self._hz // PS_PER_SECOND + 1
+            self._awake_since = now * self._fabric.engine_hz // PS_PER_SECOND
+            clock.at(now, PRIORITY_CORE, self, STEP, None)
+
+    def attend(self) -> None:
+        """Tell the firmware that an input has something, and wake it."""
+        if self._hal is not None:
+            self._hal.pending = True
+        self.wake()
 
     def fire(self, action: int, arg: Any) -> None:
         """Run one step of the firmware."""
@@ -88,19 +101,22 @@ class ManagementCore:
         if core is not self._core:  # the host reset the device from its interrupt handler
             return
         if cost:
-            fabric = self._fabric
-            clock = fabric.clock
-            end = self._domain.after(clock.now_ps, cost)
-            hz = fabric.engine_hz
-            fabric.pmu.raw[CORE_BUSY] += end * hz // 10**12 - clock.now_ps * hz // 10**12
-            clock.at(end, PRIORITY_CORE, self, STEP, None)
+            self._cycle = cycle = self._cycle + cost
+            self._fabric.clock.at(-(-cycle * PS_PER_SECOND // self._hz), PRIORITY_CORE, self, STEP, None)
         else:
+            self._fabric.pmu.raw[CORE_BUSY] += self.busy_cycles()
             self._sleeping = True
+
+    def busy_cycles(self) -> int:
+        """Return the engine-clock cycles since the core woke, 0 when it sleeps."""
+        if self._core is None or self._sleeping:
+            return 0
+        return self._fabric.cycle_now() - self._awake_since
 
     def post(self, address: int) -> None:
         """Take a message address from the host."""
         self.messages.append(address)
-        self.wake()
+        self.attend()
 
     def ring(self, doorbell: int) -> None:
         """Take a doorbell."""
@@ -109,12 +125,12 @@ class ManagementCore:
             self._fabric.trace.add(C.NPU_TRACE_DOORBELL, C.NPU_ENGINE_CORE, 0, doorbell, 0, 0)
         if doorbell not in self.doorbells:
             self.doorbells.append(doorbell)
-        self.wake()
+        self.attend()
 
     def report_fault(self, slot: JobSlot) -> None:
         """Tell the firmware that a job failed."""
         self.faults.append(slot)
-        self.wake()
+        self.attend()
 
     def _crash(self) -> None:
         """Stop for good: the firmware touched memory of its own that is not mapped."""

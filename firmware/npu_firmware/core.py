@@ -1,7 +1,7 @@
 """The firmware's state machine. `step` performs the pending action, picks the next one and returns its cost in cycles.
 
-What is picked, in this order: a message to send, barriers to reload, failed jobs, a message to read, doorbells, a job to
-take from a ring, then the jobs in turn: each gets one action (a command, a task to dispatch, its end).
+What is picked, in this order: barriers to reload, failed jobs, a message to read, doorbells, a message to send, a job to take
+from a ring, then the jobs in turn: each gets one action (a command, a task to dispatch, its end).
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ class Core:
         self._turn = 0
         self._action: Callable[[Any], None] | None = None
         self._argument: Any = None
+        self._list = 0  # of the task that _dispatch takes
+        self.attention = True  # a message or a ring waits, as far as known
         self._messages.announce_boot()
 
     # ---- the machine ----
@@ -60,33 +62,38 @@ class Core:
                 self._action = None
                 self.heartbeat += 1
                 action(self._argument)
-            cost = self._pick()
-            if cost > 0:
-                return cost
+            cost = self._pick_input() if self._hal.pending or self.attention else NOTHING
             if cost == NOTHING:
-                return 0
+                cost = self._pick_job()
+                if cost == NOTHING:
+                    return 0
+            if cost:
+                return cost
 
     def _plan(self, action: Callable[[Any], None], argument: Any, cost: int) -> int:
         self._action = action
         self._argument = argument
         return cost
 
-    def _pick(self) -> int:
+    def _pick_input(self) -> int:
+        """Plan the answer to an input. When there is none, `pending` and `attention` go down."""
         hal, costs = self._hal, self._costs
+        if hal.pending:
+            retired = hal.retired()
+            if retired:
+                return self._plan(self._reload, retired, costs.barrier_cycles * len(retired))
+            failed = hal.faulted()
+            if failed:
+                return self._plan(self._fail, failed, 0)
+            address = hal.pop_message()
+            if address:
+                return self._plan(self._messages.handle, address, costs.message_cycles)
+            doorbell = hal.pop_doorbell()
+            if doorbell:
+                return self._plan(self._ring, doorbell, 0)
+            hal.pending = False
         if self.ipc.outbox and self.ipc.can_send():
             return self._plan(self._send, None, costs.message_cycles)
-        retired = hal.retired()
-        if retired:
-            return self._plan(self._reload, retired, costs.barrier_cycles * len(retired))
-        failed = hal.faulted()
-        if failed:
-            return self._plan(self._fail, failed, 0)
-        address = hal.pop_message()
-        if address:
-            return self._plan(self._messages.handle, address, costs.message_cycles)
-        doorbell = hal.pop_doorbell()
-        if doorbell:
-            return self._plan(self._ring, doorbell, 0)
         for number in sorted(self.queues):
             queue = self.queues[number]
             if queue.rung and queue.job is None and not queue.broken:
@@ -94,38 +101,50 @@ class Core:
                 if entry is not None:
                     return self._plan(self._take, (queue, *entry), costs.job_cycles)
                 queue.rung = False
-        return self._pick_job()
+        self.attention = bool(self.ipc.outbox)  # a message that waits for the driver to free its slot
+        return NOTHING
 
     def _pick_job(self) -> int:
         jobs = self.jobs
         count = len(jobs)
-        for k in range(count):
-            index = (self._turn + k) % count
+        index = self._turn
+        for _ in range(count):
+            if index >= count:
+                index = 0
             job = jobs[index]
-            cost = self._pick_of(job)
+            if job.state is State.ENGINES:
+                walk = job.walk
+                assert walk is not None
+                cost = self._pick_task(job, walk)
+            else:
+                cost = self._pick_of(job)
+            index += 1
             if cost != NOTHING:
-                self._turn = index + 1
+                self._turn = index
                 return cost
+        return NOTHING
+
+    def _pick_task(self, job: Job, walk: Walk) -> int:
+        index = walk.pick()
+        if index >= 0:
+            trace = self._hal.trace
+            if trace is not None:
+                head = walk.heads[index]
+                assert head is not None
+                trace(FETCH, CORE, 0, head.task_id, job.job_id, 0)
+            self._action = self._dispatch
+            self._argument = job
+            self._list = index
+            return self._task_cycles
+        slot = walk.slot
+        if not walk.remaining and not slot.outstanding:
+            return self._plan(self._leave_engines, job, 0)
+        if not slot.running and slot.quiet() and not slot.failed and not self._hal.pending:
+            return self._plan(self._deadlock, job, 0)
         return NOTHING
 
     def _pick_of(self, job: Job) -> int:
         state = job.state
-        if state == State.ENGINES:
-            walk = job.walk
-            assert walk is not None
-            index = walk.pick()
-            if index >= 0:
-                trace = self._hal.trace
-                if trace is not None:
-                    head = walk.heads[index]
-                    assert head is not None
-                    trace(FETCH, CORE, 0, head.task_id, job.job_id, 0)
-                return self._plan(self._dispatch, (job, index), self._task_cycles)
-            if not walk.remaining and not walk.slot.outstanding:
-                return self._plan(self._leave_engines, job, 0)
-            if walk.slot.quiet() and not walk.slot.failed:
-                return self._plan(self._deadlock, job, 0)
-            return NOTHING
         if state == State.COMMAND:
             return self._pick_command(job)
         if state == State.BARRIERS:
@@ -144,23 +163,22 @@ class Core:
         queue = self.queues.get(doorbell)
         if queue is not None:
             queue.rung = True
+            self.attention = True
 
     def _reload(self, retired: list[Any]) -> None:
         for barrier in retired:
             job = self._by_slot.get(barrier.slot)
             if job is not None and job.walk is not None:
-                job.walk.retire(barrier.virtual_id)
+                job.walk.retire(barrier)
 
-    def _dispatch(self, argument: tuple[Job, int]) -> None:
-        job, index = argument
+    def _dispatch(self, job: Job) -> None:
         walk = job.walk
         assert walk is not None
+        task = walk.take(self._list)
         trace = self._hal.trace
         if trace is not None:
-            head = walk.heads[index]
-            assert head is not None
-            trace(DISPATCH, CORE, 0, head.task_id, job.job_id, 0)
-        walk.dispatch(index)
+            trace(DISPATCH, CORE, 0, task.task_id, job.job_id, 0)
+        task.channel.push(task)
 
     def _fail(self, slots: list[Slot]) -> None:
         for slot in slots:
@@ -201,6 +219,7 @@ class Core:
         self.jobs.remove(job)
         job.queue.job = None
         job.queue.rung = True
+        self.attention = True
         end_ps = self._hal.now_ps()
         if self._hal.trace is not None:
             self._hal.trace(C.NPU_TRACE_JOB_END, CORE, 0, 0, job.job_id, status)

@@ -29,6 +29,7 @@ class Slot(Protocol):
     """A job on the engines."""
 
     outstanding: int  # tasks pushed and not ended
+    running: int  # tasks started and not ended
     failed: bool
     fault: tuple[int, int, int] | None  # enum npu_job_status, detail, info
 
@@ -43,7 +44,6 @@ class Barrier(Protocol):
     """A physical barrier that retired."""
 
     slot: Any
-    relative_id: int
     virtual_id: int
 
 
@@ -53,6 +53,7 @@ class Hal(Protocol):
     Fault: type[Exception]  # an access that is not mapped
     DescriptorError: type[Exception]
     params: bytes  # struct npu_boot_params
+    pending: bool  # an input (message, doorbell, retired barrier, fault) has something; cleared by the firmware
     profile: Profile
     trace: Callable[[int, int, int, int, int, int], None] | None
 
@@ -65,7 +66,8 @@ class Hal(Protocol):
     def open_slot(self, ssid: int, job_id: int, tiles: tuple[int, ...]) -> Slot: ...
     def close_slot(self, slot: Slot) -> None: ...
     def faulted(self) -> list[Slot]: ...
-    def load_barrier(self, slot: Slot, relative_id: int, virtual_id: int, producers: int, consumers: int) -> None: ...
+    def barriers(self, slot: Slot) -> list[Barrier]: ...
+    def load_barrier(self, barrier: Barrier, virtual_id: int, producers: int, consumers: int) -> None: ...
     def retired(self) -> list[Barrier]: ...
     def dma_tasks(self, slot: Slot, port: int, list_id: int, records: Any) -> list[Task]: ...
     def dpu_tasks(self, slot: Slot, list_id: int, invariants: Any, variants: Any) -> list[Task]: ...

@@ -48,6 +48,7 @@ class Messages:
         result, payload = (int(C.NPU_JSM_UNKNOWN_TYPE), None)
         if handler is not None:
             result, payload = handler(message) if not message.reserved0 else (INVALID, None)
+        self._core.attention = True
         self._core.ipc.send((message.type + REPLY_BIT) & 0xFFFFFFFF, payload, message.request_id, result)
 
     def _register(self, message: Any) -> tuple[int, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from npu_abi import C
 
-from npu_firmware.hal import Hal, Slot, Task
+from npu_firmware.hal import Barrier, Hal, Slot, Task
 
 NONE = int(C.NPU_BARRIER_NONE)
 
@@ -22,7 +22,7 @@ Records = np.ndarray[Any, np.dtype[np.void]]
 class Walk:
     """Position in all lists of a job on the engines. `lists` are decoded tasks, `configs` struct npu_barrier_config[]."""
 
-    __slots__ = ("_consumers", "_hal", "_iterators", "_next_same", "_producers", "_real", "_retired", "_turn", "heads",
+    __slots__ = ("_barriers", "_consumers", "_hal", "_iterators", "_next_same", "_producers", "_real", "_retired", "_turn", "heads",
                  "remaining", "slot", "watermark")  # fmt: skip
 
     def __init__(self, hal: Hal, slot: Slot, lists: list[list[Task]], configs: Records) -> None:
@@ -38,6 +38,7 @@ class Walk:
         self._producers: list[int] = configs["producer_count"].tolist()
         self._consumers: list[int] = configs["consumer_count"].tolist()
         self._real: list[int] = configs["real_id"].tolist()
+        self._barriers = hal.barriers(slot)
 
     def load_first(self) -> int:
         """Load the first virtual barrier of every physical id; return how many."""
@@ -45,7 +46,7 @@ class Walk:
         for virtual_id, real_id in enumerate(self._real):
             if real_id not in seen:
                 seen.add(real_id)
-                self._load(virtual_id)
+                self._load(self._barriers[real_id], virtual_id)
         return len(seen)
 
     def first_count(self) -> int:
@@ -67,17 +68,17 @@ class Walk:
             index += 1
         return -1
 
-    def dispatch(self, index: int) -> Task:
-        """Put the head of a list in its FIFO and return it."""
+    def take(self, index: int) -> Task:
+        """Return the head of a list and move on."""
         task = self.heads[index]
         assert task is not None
         self.heads[index] = next(self._iterators[index], None)
         self.remaining -= 1
-        task.channel.push(task)
         return task
 
-    def retire(self, virtual_id: int) -> None:
-        """Note that a virtual barrier retired and load the next one on its physical id."""
+    def retire(self, barrier: Barrier) -> None:
+        """Note that the virtual barrier in `barrier` retired and load the next one."""
+        virtual_id = barrier.virtual_id
         retired = self._retired
         retired[virtual_id] = 1
         watermark = self.watermark
@@ -86,14 +87,12 @@ class Walk:
         self.watermark = watermark
         following = self._next_same[virtual_id]
         if following != NONE:
-            self._load(following)
+            self._load(barrier, following)
 
     def blocking_barrier(self) -> int:
         """Return the virtual barrier to name in a deadlock report: waited for in a FIFO, else not retired."""
         waited = self.slot.blocking_barrier()
         return waited if waited >= 0 else self.watermark + 1
 
-    def _load(self, virtual_id: int) -> None:
-        self._hal.load_barrier(
-            self.slot, self._real[virtual_id], virtual_id, self._producers[virtual_id], self._consumers[virtual_id]
-        )
+    def _load(self, barrier: Barrier, virtual_id: int) -> None:
+        self._hal.load_barrier(barrier, virtual_id, self._producers[virtual_id], self._consumers[virtual_id])

@@ -115,7 +115,7 @@ class Rig:
     def run(self):
         """Run until nothing is left to happen."""
         while (time := self.device.next_event_ps()) is not None:
-            self.device.run_until(time)
+            self.device.run_until_interrupt(time + 10**12)
 
     def _interrupt(self):
         while va := self.bus.read32(C.NPU_REG_HOST_IPC_FIFO):
