@@ -21,7 +21,9 @@ from npu_model.shave_memory import ADDRESS_LIMIT, Access, Array, Memory, Runs
 from npu_model.shave_opcodes import BF16, F16, F32, FLOAT_REGISTERS, I32, INSN_BYTES, INT_REGISTERS, VECTOR_REGISTERS
 
 HALT = -1  # what a handler returns instead of the next instruction's number
-MAX_INSNS = 1 << 23  # second watchdog: instructions may cost no cycles
+# Two more watchdogs, because a profile may make instructions cost few cycles or none.
+MAX_INSNS = 1 << 23
+MAX_ELEMENTS = 1 << 29  # of vector operations
 
 Handler = Callable[["Machine", Any], int | None]
 Row = tuple[Handler, Any, bool]
@@ -91,6 +93,7 @@ class Machine:
         "cols",
         "compute",
         "cycles",
+        "elements",
         "f",
         "insns",
         "issue",
@@ -123,6 +126,7 @@ class Machine:
         self.cols = 1
         self.pc = 0
         self.insns = 0
+        self.elements = 0  # that vector operations have processed
         self.cycles = shave.startup_cycles
         self.reads = Traffic()
         self.writes = Traffic()
@@ -188,8 +192,11 @@ class Machine:
                 self.insns = insns
                 if target == HALT:
                     return
-                if self.cycles > limit or insns > MAX_INSNS:
-                    raise self.fault(ShaveFaultCode.WATCHDOG, f"{self.cycles} cycles, {insns} instructions")
+                if self.cycles > limit or insns > MAX_INSNS or self.elements > MAX_ELEMENTS:
+                    raise self.fault(
+                        ShaveFaultCode.WATCHDOG,
+                        f"{self.cycles} cycles, {insns} instructions, {self.elements} vector elements",
+                    )
                 pc = target
 
     def result(self) -> ShaveResult:

@@ -129,7 +129,8 @@ def fused(a: Array, b: Array, c: Array) -> Array:
 
 def divide_f32(a: Array, b: Array) -> Array:
     """Return the correctly rounded fp32 quotient."""
-    return np.asarray(np.divide(a, b, dtype=np.float32))
+    quotient: Array = np.divide(a, b, dtype=np.float32)
+    return quotient
 
 
 UNARY_F32: dict[str, Callable[[Array], Array]] = {

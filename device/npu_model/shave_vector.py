@@ -34,8 +34,10 @@ def _broadcast(m: Machine, x: Shape, y: Shape) -> Shape:
 
 
 def _charge(m: Machine, shape: Shape, type_: int, special: bool) -> None:
-    groups = -(-shape[0] * shape[1] // m.lanes[type_])
+    count = shape[0] * shape[1]
+    groups = -(-count // m.lanes[type_])
     m.cycles += m.issue + (groups * m.special if special else groups)
+    m.elements += count
 
 
 def _value(m: Machine, register: int, dtype: np.dtype[Any]) -> Array:
@@ -69,6 +71,12 @@ def _extent(m: Machine, flags: int) -> Shape:
     return (1 if flags & FLAG_ROW else m.rows), (1 if flags & FLAG_COL else m.cols)
 
 
+def _tile(view: Array, type_: int, offset: int, shape: Shape, row_stride: int, col_stride: int) -> Array:
+    """Return the elements of a strided tile in the bytes `view`; bounds are checked."""
+    strides = (row_stride if shape[0] > 1 else 0, col_stride if shape[1] > 1 else 0)
+    return np.ndarray(shape, STORAGE[type_], view, offset, strides)
+
+
 def vld(m: Machine, arg: tuple[int, int, int, int, int, int, int]) -> int | None:
     """Load a strided tile."""
     d, a, b, c, offset, type_, flags = arg
@@ -87,7 +95,7 @@ def vld(m: Machine, arg: tuple[int, int, int, int, int, int, int]) -> int | None
             raw = None
         if raw is None:
             shape = (1 if row_stride == 0 else rows, 1 if col_stride == 0 else cols)
-            raw = np.ndarray(shape, STORAGE[type_], view, base - tile.base, (row_stride, col_stride))
+            raw = _tile(view, type_, base - tile.base, shape, row_stride, col_stride)
             value = load(raw, type_, bool(flags & FLAG_FLOAT))
             m.v[d] = value if shape == (rows, cols) else np.broadcast_to(value, (rows, cols))
         else:
@@ -111,7 +119,7 @@ def vst(m: Machine, arg: tuple[int, int, int, int, int, int, int]) -> int | None
     m.touch(tile, True)
     if m.compute:
         view = m.memory.view(tile.base, tile.span, True)
-        out = np.ndarray((rows, cols), STORAGE[type_], view, base - tile.base, (row_stride, col_stride))
+        out = _tile(view, type_, base - tile.base, (rows, cols), row_stride, col_stride)
         store(_value(m, d, _register_dtype(type_, flags)), out, type_)
     return None
 
@@ -154,9 +162,7 @@ def _table(m: Machine, arg: tuple[int, ...], tile: Access, write: bool) -> tuple
     index_stride, col_stride = m.r[index_stride], m.r[col_stride]
     limit = m.r[c]
     view = m.memory.view(tile.base, tile.span, write)
-    table: Array = np.ndarray(
-        (limit, m.cols), STORAGE[type_], view, m.r[b] - tile.base, (index_stride, col_stride if m.cols > 1 else 0)
-    )
+    table = _tile(view, type_, m.r[b] - tile.base, (limit, m.cols), index_stride, col_stride)
     index = np.broadcast_to(_value(m, a, S32), (m.rows, m.shape(a)[1]))
     low, high = int(index.min()), int(index.max())
     if low < 0 or high >= limit:
@@ -289,8 +295,10 @@ def binary(m: Machine, arg: Any) -> int | None:
         y_shape = m.shapes[b]
         if y_shape != x_shape:
             shape = _broadcast(m, x_shape, m.shape(b))
-    groups = -(-shape[0] * shape[1] // m.lanes[type_])
+    count = shape[0] * shape[1]
+    groups = -(-count // m.lanes[type_])
     m.cycles += m.issue + (groups * m.special if special else groups)
+    m.elements += count
     m.shapes[d] = shape
     if m.compute:
         x = _value(m, a, dtype)
@@ -315,8 +323,10 @@ def unary(m: Machine, arg: Any) -> int | None:
     shape = m.shapes[a]
     if shape is None:
         shape = m.shape(a)
-    groups = -(-shape[0] * shape[1] // m.lanes[type_])
+    count = shape[0] * shape[1]
+    groups = -(-count // m.lanes[type_])
     m.cycles += m.issue + (groups * m.special if special else groups)
+    m.elements += count
     m.shapes[d] = shape
     if m.compute:
         value = function(_value(m, a, dtype))

@@ -1,0 +1,218 @@
+"""The SHAVE core: faults, watchdog, cycles by closed form, traffic, timing mode, and robustness against any program."""
+
+import contextlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from npu_device import shave_core
+from npu_model import shave_isa as isa
+from npu_model.footprint import Box
+from npu_model.profile import load_profile
+
+SHAVE = load_profile("npu-40xx").shave
+UNIT = load_profile("unit").shave
+CMX = 0x2E000000
+LOW = 0x80000000
+
+
+class MemoryFault(Exception):
+    pass
+
+
+class Memory:
+    """64 KiB of CMX and 64 KiB below 4 GiB."""
+
+    def __init__(self):
+        self.parts = {CMX: np.zeros(65536, np.uint8), LOW: np.zeros(65536, np.uint8)}
+
+    def view(self, addr, nbytes, write):
+        for base, part in self.parts.items():
+            if base <= addr and addr + nbytes <= base + len(part):
+                return part[addr - base : addr - base + nbytes]
+        raise MemoryFault
+
+
+def run(text, compute=True, shave=SHAVE, args=CMX):
+    code = text if isinstance(text, bytes) else isa.assemble(text)
+    return shave_core.run(code, args, Memory(), shave, compute)
+
+
+VL = "li r2, {0}\nli r3, {1}\nsetvl r2, r3\nli r4, 4\nmul r5, r3, r4\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "pc"),
+    [
+        ("nop\ntrap 7", "TRAP", 16),
+        ("nop", "BAD_PC", 16),
+        ("jmp pc+8", "BAD_PC", 0),
+        ("jmp pc-16", "BAD_PC", 0),
+        ("nop\njmp pc+160", "BAD_PC", 16),
+        ("li r2, 0\nli r3, 4\nsetvl r2, r3", "VECTOR_LENGTH", 32),
+        ("li r2, 129\nli r3, 128\nsetvl r2, r3", "VECTOR_LENGTH", 32),
+        ("li r2, -1\nsetvl r2, r2", "VECTOR_LENGTH", 16),
+        ("vneg.f32 v0, v1", "UNDEFINED_REGISTER", 0),
+        ("div r3, r1, r0", "DIVIDE_BY_ZERO", 0),
+        ("rem r3, r1, r0", "DIVIDE_BY_ZERO", 0),
+        ("viota.i32 v0\nvdiv.i32 v1, v0, v0", "DIVIDE_BY_ZERO", 16),
+        ("viota.i32 v0\nli r2, 1\nvext.i32 r3, v0, r2, r0", "INDEX", 32),
+        ("li r2, -5\nld.i32 r3, r2, 0", "ADDRESS", 16),
+        ("li r2, 281474976710656\nld.i32 r3, r2, 0", "ADDRESS", 16),
+        ("li r2, 2\nsetvl r2, r2\nviota.i32 v0\nvst.i32 v0, r1, r0, r2, 0", "ADDRESS", 48),
+        (
+            "li r2, 2\nli r3, 3\nsetvl r2, r2\nviota.i32 v0\nsetvl r3, r3\nviota.i32 v1\nvadd.i32 v0, v0, v1",
+            "SHAPE",
+            96,
+        ),
+    ],
+)
+def test_a_program_that_errs_faults_at_its_instruction(text, code, pc):
+    with pytest.raises(isa.ShaveFault) as fault:
+        run(text)
+    assert (fault.value.code.name, fault.value.pc) == (code, pc)
+
+
+def test_a_broadcast_beyond_the_capacity_faults():
+    text = "li r2, 1\nli r3, 200\nsetvl r2, r3\nviota.i32.row v0\nsetvl r3, r2\nviota.i32.col v1\nvadd.i32 v2, v0, v1"
+    with pytest.raises(isa.ShaveFault, match="VECTOR_LENGTH at pc 0x60: 200 x 200"):
+        run(text)
+
+
+def test_an_illegal_instruction_faults_only_when_it_is_reached():
+    halt = isa.assemble("halt")
+    assert run(halt + b"\xff" * 16).insns == 1
+    with pytest.raises(isa.ShaveFault) as fault:
+        run(isa.assemble("nop") + bytes(16))
+    assert (fault.value.code, fault.value.pc) == (isa.ShaveFaultCode.ILLEGAL_INSTRUCTION, 16)
+
+
+def test_a_fault_of_the_memory_passes_through():
+    with pytest.raises(MemoryFault):
+        run("li r2, 4096\nld.i32 r3, r2, 0\nhalt")
+
+
+@pytest.mark.parametrize("shave", [SHAVE, UNIT])
+@pytest.mark.parametrize("compute", [True, False])
+def test_an_endless_loop_ends_at_the_watchdog(shave, compute, monkeypatch):
+    monkeypatch.setattr("npu_model.shave_machine.MAX_INSNS", 10000)
+    with pytest.raises(isa.ShaveFault, match="WATCHDOG at pc 0x0"):
+        run("top:\njmp top", compute, shave)
+
+
+def test_engines_started_by_a_program_are_unimplemented_by_name():
+    with pytest.raises(isa.ShaveUnimplemented, match="dmastart"):
+        run("dmastart r1\nhalt")
+
+
+def cycles(body, rows=16, cols=100, shave=SHAVE):
+    """Return the cycles of the instructions in `body` beyond their set-up."""
+    setup = VL.format(rows, cols) + "viota.i32 v0\nli r6, 400\n"
+    return run(setup + body + "\nhalt", shave=shave).cycles - run(setup + "halt", shave=shave).cycles
+
+
+# npu-40xx: 16 lanes of 32 bits, 32 of f16, issue 4, special 4, 64 bytes a cycle, 1 strided element a cycle, scalar 1
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("add r7, r2, r3", 1),
+        ("ld.i32 r7, r1, 0", 1),
+        ("ldm r7, r1, 0, 5", 5),
+        ("vadd.i32 v1, v0, v0", 4 + 100),
+        ("vadd.f32 v1, v0, v0", 4 + 100),
+        ("vadd.f16 v1, v0, v0", 4 + 50),
+        ("vexp.f32 v1, v0", 4 + 400),
+        ("vdiv.f32 v1, v0, v0", 4 + 400),
+        ("vrsum.f32.col v1, v0", 4 + 100),
+        ("vld.f32 v1, r1, r5, r4, 0", 4 + 100),  # dense: 6400 bytes
+        ("vld.f16 v1, r1, r6, r2, 0", 4 + 1600),  # columns 16 bytes apart: element by element
+        ("vld.u8 v1, r1, r6, r0, 0", 4 + 16),  # one element a row, broadcast along it
+        ("vld.f32 v1, r1, r0, r4, 0", 4 + 7),  # one row of 400 bytes, broadcast
+        ("li r8, 512\nvld.f32 v1, r1, r8, r4, 0", 1 + 4 + 16 * 7),  # 16 rows of 400 bytes
+        ("vst.f32 v0, r1, r5, r4, 0", 4 + 100),
+        ("vld.f32.row v1, r1, r5, r4, 0", 4 + 7),
+    ],
+)
+def test_cycles_follow_the_profile(body, expected):
+    assert cycles(body) == expected
+
+
+def test_on_the_unit_device_only_lanes_count():
+    assert cycles("vadd.f32 v1, v0, v0", 2, 1000, UNIT) == 2
+    assert cycles("add r7, r2, r3", 2, 1000, UNIT) == 0
+
+
+def test_an_empty_program_costs_the_start_up_and_a_halt():
+    assert run("halt").cycles == SHAVE.startup_cycles + SHAVE.scalar_cycles
+
+
+def test_traffic_is_exact_boxes_and_runs_of_one_instruction_merge():
+    text = VL.format(4, 8) + "li r7, 64\nli r9, 2\n"
+    text += "top:\nvld.f32 v0, r1, r5, r4, 0\naddi r1, r1, 128\naddi r9, r9, -1\nbne r9, r0, top\n"
+    text += "vst.f32 v0, r1, r7, r4, 0\nvst.f16.col v0, r1, r7, r0, 8192\nhalt"
+    text = text.replace("vst.f16.col v0", "vrsum.f32.col v1, v0\nvst.f16.col v1")
+    result = run(text)
+    assert result.reads == [Box(CMX, 256, ())]
+    assert result.writes == [Box(CMX + 256, 32, ((4, 64),)), Box(CMX + 256 + 8192, 2, ((4, 64),))]
+    assert (result.read_bytes, result.write_bytes) == (256, 136)
+
+
+def test_without_values_cycles_and_traffic_are_the_same():
+    text = VL.format(5, 7) + "li r7, 100\n"
+    text += "vld.f32 v0, r1, r5, r4, 0\nvexp.f32 v1, v0\nvrsum.f32.col v2, v1\nvdiv.f32 v1, v1, v2\n"
+    text += "vst.f16 v1, r1, r7, r4, 1024\nviota.i32.col v3\nvgather.f16 v4, v3, r1, r7, r7, r4\nhalt"
+    assert run(text, compute=False) == run(text, compute=True)
+
+
+@pytest.mark.parametrize(
+    "text", ["ld.i32 r2, r1, 0\nhalt", "fld.f32 f2, r1, 0\nhalt", "viota.i32 v0\nvext.i32 r2, v0, r0, r0\nhalt"]
+)
+def test_without_values_a_scalar_that_depends_on_cmx_data_is_unsupported(text):
+    with pytest.raises(isa.ShaveUnsupported):
+        run(text, compute=False)
+
+
+def test_without_values_arguments_are_read_and_nothing_is_written():
+    memory = Memory()
+    memory.parts[LOW][:8] = 5
+    code = isa.assemble(
+        "ld.u8 r2, r1, 0\nsetvl r2, r2\nviota.i32 v0\nli r3, 771751936\nvst.i32 v0, r3, r2, r2, 0\nhalt"
+    )
+    shave_core.run(code, LOW, memory, SHAVE, False)
+    assert not memory.parts[CMX].any()
+
+
+def test_a_program_cache_translates_a_program_once():
+    cache = shave_core.ProgramCache(capacity=1)
+    first = cache.rows(isa.assemble("halt"))
+    assert cache.rows(isa.assemble("halt")) is first
+    cache.rows(isa.assemble("nop\nhalt"))
+    assert cache.rows(isa.assemble("halt")) is not first
+
+
+def test_values_are_computed_without_warnings_and_registers_are_snapshots():
+    memory = Memory()
+    text = "vld.f32 v0, r1, r0, r0, 0\nfli f1, 1.0\nvadd.f32.s v1, v0, f1\nvst.f32 v1, r1, r0, r0, 0\nvst.f32 v0, r1, r0, r0, 4\nhalt"
+    shave_core.run(isa.assemble(text), CMX, memory, SHAVE, True)
+    assert memory.parts[CMX][:8].view(np.float32).tolist() == [1.0, 0.0]
+
+
+@settings(max_examples=80)
+@given(st.lists(st.tuples(st.sampled_from(sorted(isa.OPCODES)), st.binary(min_size=15, max_size=15)), max_size=30))
+def test_any_bytes_end_in_a_result_or_a_named_fault(program):
+    text = isa.assemble(VL.format(3, 5) + "viota.i32 v0\nviota.i32.col v1\nvcvt.f32 v2, v0\nvcvt.f32 v3, v1")
+    for op, rest in program:
+        code = isa.OPCODES[op]
+        fields = {"op": op, "type": 0, "d": 0, "a": 0, "b": 0, "c": 0, "flags": 0, "imm": 0, "imm2": 0}
+        fields["type"] = code.types[rest[0] % len(code.types)] if code.types else 0
+        fields["flags"] = code.flags[rest[1] % len(code.flags)]
+        for index, (field, kind) in enumerate(code.operands):
+            value = int.from_bytes(rest[2 + 2 * index : 4 + 2 * index], "little", signed=True)
+            is_number = kind in ("imm", "i64", "f32", "target")
+            fields[field] = (value & 0x1F0 if kind == "target" else value) if is_number else value % 6
+        insn = isa.Insn(**fields)
+        text += isa.encode(insn) if isa.check(insn) is None else rest + b"\x00"
+    for compute in (True, False):
+        with contextlib.suppress(isa.ShaveFault, isa.ShaveUnsupported, isa.ShaveUnimplemented, MemoryFault):
+            run(text + isa.assemble("halt"), compute)
