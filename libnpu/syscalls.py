@@ -46,6 +46,9 @@ class Node:
         self._behind = False
         self._fd_bits = 0
         self._sys_mmap = Request(C.NPU_SYS_MMAP, "npu_mmap", "mmap")
+        self._open()
+
+    def _open(self) -> None:
         fd, *_ = self._call(ioctl_request(C.NPU_SYS_OPEN, None), b"", _NO_SEGMENTS)
         if fd < 0:
             raise_errno(-fd, "open")
@@ -90,6 +93,11 @@ class Node:
             request = Request(C.NPU_IOCTL_EMU_ADVANCE, "npu_emu_advance", "EMU_ADVANCE")
             request.arg.until_ps = self.now_ps
             self.ioctl(request)
+
+    def reopen(self) -> None:
+        """Close the node and open it again: a new context. The clock goes on."""
+        self.close()
+        self._open()
 
     @property
     def is_open(self) -> bool:

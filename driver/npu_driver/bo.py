@@ -43,7 +43,7 @@ class BufferObject:
         """Return `view`, which shows its pages, as a mapping that this object knows of."""
         owner = np.frombuffer(view, np.uint8)
         self.mappings.append(weakref.ref(owner))
-        return memoryview(owner)
+        return memoryview(owner)  # type: ignore[arg-type]  # an array is a buffer; NumPy's stubs say so from Python 3.12 on
 
     @property
     def is_mapped(self) -> bool:

@@ -83,7 +83,7 @@ class Context:
             raise KernelError(
                 errno.ENOMEM, f"{size_bytes} bytes asked, the device has {self._memory.capacity_bytes} bytes of memory"
             )
-        self._sweep()
+        self.sweep()
         addresses = self.ranges[bool(flags & C.NPU_BO_SHAVE_MEM)]
         va = addresses.alloc(pages)
         try:
@@ -123,9 +123,9 @@ class Context:
         self._mmu.invalidate(self.ssid)
         self.ranges[bool(bo.flags & C.NPU_BO_SHAVE_MEM)].free(bo.va)
         self._mapped.append(bo)
-        self._sweep()
+        self.sweep()
 
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
         """Free the pages of released objects that the CPU looks at no more."""
         for bo in list(self._mapped):
             if not bo.is_mapped:
@@ -147,5 +147,5 @@ class Context:
         self._mmu.detach(self.ssid)
         self._mapped += self.objects.values()
         self.objects.clear()
-        self._sweep()
+        self.sweep()
         self.space.destroy()

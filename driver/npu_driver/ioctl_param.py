@@ -35,6 +35,11 @@ def _firmware_api(kernel: Kernel, context: Context, index: int) -> int:
     return int(major << 16 | minor)
 
 
+def _free_bytes(kernel: Kernel, context: Context, index: int) -> int:
+    context.sweep()
+    return kernel.memory.free_bytes
+
+
 def _name_word(kernel: Kernel, context: Context, index: int) -> int:
     name = kernel.profile.name.encode()[: 8 * NAME_WORDS].ljust(8 * NAME_WORDS, b"\0")
     return int.from_bytes(name[8 * index : 8 * index + 8], "little")
@@ -61,7 +66,7 @@ PARAMS: dict[int, tuple[int, Callable[[Kernel, Context, int], int]]] = {
     C.NPU_PARAM_SHAVES_PER_TILE: (1, lambda k, c, i: k.profile.shaves_per_tile),
     C.NPU_PARAM_DMA_PORTS: (1, lambda k, c, i: k.profile.dma_ports),
     C.NPU_PARAM_DDR_BYTES: (1, lambda k, c, i: k.memory.capacity_bytes),
-    C.NPU_PARAM_DDR_FREE_BYTES: (1, lambda k, c, i: k.memory.free_bytes),
+    C.NPU_PARAM_DDR_FREE_BYTES: (1, _free_bytes),
     C.NPU_PARAM_MAX_JOBS: (1, lambda k, c, i: C.NPU_JOBQ_SLOTS - 1),
     C.NPU_PARAM_PROFILE_NAME: (NAME_WORDS, _name_word),
 }

@@ -114,7 +114,12 @@ class Blob:
         index, number = error_info & 0xFFFFFFFF, error_info >> 32
         tasks = self._image.tasks.get(ERROR_LISTS[number]) if number < len(ERROR_LISTS) else None
         names = self._image.debug.get("tasks")
-        if tasks is None or index >= len(tasks) or "task_id" not in (tasks.dtype.names or ()) or not isinstance(names, list):
+        if (
+            tasks is None
+            or index >= len(tasks)
+            or "task_id" not in (tasks.dtype.names or ())
+            or not isinstance(names, list)
+        ):
             return None
         task_id = int(tasks[index]["task_id"])
         entry = names[task_id] if task_id < len(names) else None
@@ -154,14 +159,24 @@ class Blob:
         self._release()
         self.device.forget_blob(self)
 
-    def _release(self) -> None:
+    def abandon(self) -> None:
+        """Become stale: the context that it was in is gone."""
+        for instance in self._instances:
+            instance.abandon()
+        for bo in self._objects:
+            bo.abandon()
         for buffer in (self._io or {}).values():
+            buffer.abandon()
+        self._release()
+
+    def _release(self) -> None:
+        io, self._io = self._io, None
+        for buffer in (io or {}).values():
             buffer.free()
         for instance in self._instances:
             instance.free()
         for bo in self._objects:
             bo.free()
-        self._io = None
         self._instances.clear()
         self._objects.clear()
 

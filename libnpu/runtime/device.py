@@ -152,13 +152,26 @@ class Device:
 
     def close(self) -> None:
         """End everything: work in flight is waited for or aborted, blobs, buffers and streams become stale. Twice is allowed."""
+        self._abandon()
+        self.node.close()
+
+    def reset(self) -> None:
+        """Begin anew with an empty context, for instance after a fault ended the old one (DEVICE_LOST); everything made before is stale."""
+        self._abandon()
+        self.node.reopen()
+
+    def _abandon(self) -> None:
         for stream in self._streams:
             stream.abandon()
+        for blob in self._blobs:
+            blob.abandon()
+        for buffer in self._buffers.values():
+            buffer.abandon()
         self._streams.clear()
         self._blobs.clear()
         self._buffers.clear()
         self._addresses.clear()
-        self.node.close()
+        self._default = None
 
     def __enter__(self) -> Device:
         return self
