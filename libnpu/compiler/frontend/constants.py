@@ -21,6 +21,14 @@ RANDOM = frozenset(
 )
 
 
+def tensor_array(tensor: onnx.TensorProto) -> NDArray[Any]:
+    """Return the data of an initialiser. Raises ModelError when size or type do not fit, naming it."""
+    try:
+        return np.asarray(onnx.numpy_helper.to_array(tensor))
+    except (ValueError, TypeError, KeyError) as error:
+        raise ModelError(f"initialiser {tensor.name}: {error}") from error
+
+
 def constant_of(node: onnx.NodeProto) -> NDArray[Any]:
     """Return the array that a Constant node holds. Raises Unsupported for strings."""
     attribute = node.attribute[0]
@@ -49,10 +57,15 @@ def evaluate(node: onnx.NodeProto, opset: int, operands: Sequence[NDArray[Any] |
     from onnx.reference import ReferenceEvaluator
 
     feeds = {name: operand for name, operand in zip(names, operands, strict=True) if operand is not None}
+    wanted = [name for name in node.output if name]
+    inputs = [onnx.ValueInfoProto(name=name) for name in feeds]
+    graph = onnx.helper.make_graph([renamed], "node", inputs, [onnx.ValueInfoProto(name=name) for name in wanted])
     try:
-        evaluator = ReferenceEvaluator(renamed, opsets={"": opset})
+        evaluator = ReferenceEvaluator(
+            onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+        )
         with np.errstate(all="ignore"):
-            results = evaluator.run([name for name in node.output if name], feeds)
+            results = evaluator.run(wanted, feeds)
     except Exception as error:
         raise ModelError(f"node {node.name or node.output[0]}: {node.op_type} of constants: {error}") from error
     return [np.asarray(result) for result in results]

@@ -16,7 +16,7 @@ import onnx
 
 from libnpu.compiler.frontend.builder import Builder
 from libnpu.compiler.frontend.call import Call
-from libnpu.compiler.frontend.constants import RANDOM, constant_of, evaluate
+from libnpu.compiler.frontend.constants import RANDOM, constant_of, evaluate, tensor_array
 from libnpu.compiler.frontend.handlers import HANDLERS
 from libnpu.compiler.frontend.infer import ShapeMismatch
 from libnpu.compiler.frontend.source import STANDARD_DOMAINS, ModelError, input_shapes, opset_of
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from libnpu.compiler.frontend.infer import Shape
 
 Scope = dict[str, Value]
+# What a handler meets when attributes lack items, have the wrong type, or contradict the operands.
+_MALFORMED = (IndexError, KeyError, ValueError, TypeError, AttributeError, ZeroDivisionError, OverflowError)
 MAX_DEPTH = 32  # chosen: nesting of functions and branches, far above any exporter's
 
 
@@ -38,7 +40,7 @@ def import_model(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Graph:
     scope: Scope = {}
     for tensor in model.graph.initializer:
         if tensor.data_type != onnx.TensorProto.STRING:
-            scope[tensor.name] = walk.build.const(onnx.numpy_helper.to_array(tensor), tensor.name)
+            scope[tensor.name] = walk.build.const(tensor_array(tensor), tensor.name)
     if model.graph.sparse_initializer:
         raise Unimplemented(f"sparse initialiser {model.graph.sparse_initializer[0].values.name}")
     static = input_shapes(model, shapes)
@@ -57,7 +59,10 @@ def _dtype(info: onnx.ValueInfoProto) -> np.dtype[Any]:
     element = info.type.tensor_type.elem_type
     if element == onnx.TensorProto.STRING:
         raise Unsupported(f"input {info.name}: strings")
-    dtype: np.dtype[Any] = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element))
+    try:
+        dtype: np.dtype[Any] = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element))
+    except KeyError as error:
+        raise ModelError(f"input {info.name}: element type {element} is unknown") from error
     return dtype
 
 
@@ -108,8 +113,13 @@ class _Walk:
             inputs = [self._operand(source, scope, name) if source else None for source in node.input]
             try:
                 results = self._node(bound, name, inputs, scope, depth)
+            except (ModelError, Unsupported, Unimplemented):
+                raise
             except ShapeMismatch as error:
                 raise ModelError(f"node {name}: {node.op_type}: {error}") from error
+            except _MALFORMED as error:
+                what = f"{type(error).__name__}: {error}"
+                raise ModelError(f"node {name}: {node.op_type}: operands or attributes do not fit: {what}") from error
             for output, value in zip(node.output, results, strict=False):
                 if output:
                     scope[output] = value
@@ -180,7 +190,7 @@ class _Walk:
         body = next(item.g for item in node.attribute if item.name == wanted)
         inner = dict(scope)
         for tensor in body.initializer:
-            inner[tensor.name] = self.build.const(onnx.numpy_helper.to_array(tensor), tensor.name)
+            inner[tensor.name] = self.build.const(tensor_array(tensor), tensor.name)
         self.nodes(body.node, inner, {}, f"{name}/", depth + 1)
         return [self._operand(output.name, inner, name) for output in body.output]
 

@@ -25,7 +25,10 @@ class ModelError(ValueError):
 def read_model(source: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
     """Return the checked model, with external data loaded. Raises ModelError, Unsupported, OSError."""
     model = _parse(source)
-    _check_operators(model)
+    try:
+        _check_operators(model)
+    except (TypeError, UnicodeError) as error:
+        raise ModelError(f"a name in the model is no text: {error}") from error
     # The checker wants a shape with every input and output. Ours are checked by name later; outputs need none.
     shapeless = [info for info in (*model.graph.input, *model.graph.output) if _lacks_shape(info)]
     for info in shapeless:
