@@ -101,6 +101,31 @@ def test_shape_arithmetic_is_folded(check, rng):
     assert [node.op for node in graph.nodes] == ["Reshape"]
 
 
+def test_softmax_that_is_spelled_out_is_recognised(check, rng):
+    nodes = [
+        ("ReduceMax", ["x"], ["m"], {"axes": [1], "keepdims": 0}),
+        ("Reshape", ["m", "column"], ["c"], {}),
+        ("Expand", ["c", "shape"], ["w"], {}),
+        ("Sub", ["x", "w"], ["s"], {}),
+        ("Exp", ["s"], ["e"], {}),
+        ("ReduceSum", ["e", "one"], ["t"], {}),
+        ("Div", ["e", "t"], ["y"], {}),
+    ]
+    constants = {"column": np.array([3, 1]), "shape": np.array([3, 5]), "one": np.array([1])}
+    graph = check(nodes, {"x": f32(rng, 3, 5)}, constants=constants)
+    assert [(node.op, node.attrs["axis"]) for node in graph.nodes] == [("Softmax", 1)]
+
+
+def test_an_exponential_over_the_sum_of_another_axis_is_no_softmax(check, rng):
+    nodes = [
+        ("Exp", ["x"], ["e"], {}),
+        ("ReduceSum", ["e", "one"], ["t"], {"keepdims": 0}),
+        ("Div", ["e", "t"], ["y"], {}),
+    ]
+    graph = check(nodes, {"x": f32(rng, 4, 4)}, constants={"one": np.array([1])})
+    assert [node.op for node in graph.nodes] == ["Elementwise", "Reduce", "Elementwise"]
+
+
 def test_text_of_a_graph(make_model, rng):
     nodes = [("Conv", ["x", "w"], ["c"], {}), ("Relu", ["c"], ["r"], {}), ("Mul", ["r", "k"], ["y"], {})]
     x = np.zeros((1, 2, 3, 3), np.float32)

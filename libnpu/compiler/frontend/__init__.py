@@ -47,6 +47,7 @@ def stages(
     from libnpu.compiler.frontend.fuse_elementwise import fuse_elementwise
     from libnpu.compiler.frontend.import_onnx import import_model
     from libnpu.compiler.frontend.precision import set_precision
+    from libnpu.compiler.frontend.recognise import recognise_softmax
     from libnpu.compiler.frontend.simplify import simplify
     from libnpu.compiler.frontend.source import read_model
     from libnpu.compiler.frontend.verify import verify
@@ -61,6 +62,6 @@ def stages(
     yield "simplify", graph
     graph = verify(fuse_activation(fuse_affine(graph)), "fuse engine")
     yield "fuse engine", graph
-    graph = verify(remove_dead(simplify(fuse_elementwise(graph))), "fuse elementwise")
+    graph = verify(remove_dead(recognise_softmax(simplify(fuse_elementwise(graph)))), "fuse elementwise")
     yield "fuse elementwise", graph
     yield "precision", verify(set_precision(graph, precision), "precision")
