@@ -1,6 +1,8 @@
 """The SHAVE instruction set: encoding, legality, and the text form."""
 
+import re
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -117,3 +119,9 @@ def test_disassembling_an_illegal_instruction_names_its_pc():
     with pytest.raises(isa.ShaveFault) as fault:
         isa.disassemble(isa.assemble("halt") + bytes(16))
     assert (fault.value.code, fault.value.pc) == (isa.ShaveFaultCode.ILLEGAL_INSTRUCTION, 16)
+
+
+def test_the_manual_names_every_instruction():
+    manual = (Path(__file__).parents[2] / "docs" / "shave-isa.md").read_text()
+    words = set(re.findall(r"[a-z][a-z0-9]+", manual))
+    assert sorted(name for name in isa.BY_NAME if name not in words) == []
