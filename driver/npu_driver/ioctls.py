@@ -44,7 +44,7 @@ class Row:
     needs_file: bool
     ctype: Any
     size: int
-    reserved: tuple[tuple[int, int], ...]  # byte ranges that must be zero
+    reserved: tuple[tuple[int, int, bytes], ...]  # byte ranges, start and end, and their zeros
 
     def copy_in(self, arg: bytes, segments: list[bytes]) -> Any:
         """Return the call's structure (a cffi pointer), None without one. EINVAL, EFAULT."""
@@ -52,8 +52,8 @@ class Row:
             raise KernelError(errno.EINVAL, f"{len(arg)} bytes of structure, {self.struct} has {self.size}")
         if self.struct is None:
             return None
-        for start, end in self.reserved:
-            if arg[start:end] != bytes(end - start):
+        for start, end, zeros in self.reserved:
+            if arg[start:end] != zeros:
                 raise KernelError(errno.EINVAL, f"reserved bytes {start}..{end - 1} of {self.struct} are not zero")
         struct = ffi.new(self.ctype)
         ffi.memmove(struct, arg, self.size)
@@ -67,9 +67,9 @@ class Row:
         return struct
 
 
-def _reserved(struct: str) -> tuple[tuple[int, int], ...]:
-    fields = ffi.typeof(f"struct {struct}").fields
-    return tuple((f.offset, f.offset + ffi.sizeof(f.type)) for name, f in fields if name.startswith("reserved"))
+def _reserved(struct: str) -> tuple[tuple[int, int, bytes], ...]:
+    fields = [f for name, f in ffi.typeof(f"struct {struct}").fields if name.startswith("reserved")]
+    return tuple((f.offset, f.offset + ffi.sizeof(f.type), bytes(ffi.sizeof(f.type))) for f in fields)
 
 
 def _row(

@@ -48,6 +48,8 @@ class Blob:
         self.name = image.name
         self.inputs = [TensorInfo(t.name, t.dtype, t.shape, t.size_bytes) for t in image.inputs]
         self.outputs = [TensorInfo(t.name, t.dtype, t.shape, t.size_bytes) for t in image.outputs]
+        self.input_names = frozenset(t.name for t in self.inputs)
+        self.output_names = frozenset(t.name for t in self.outputs)
         self._symbols = [f"in:{t.name}" for t in self.inputs] + [f"out:{t.name}" for t in self.outputs]
         self._image = image
         self._scratch_bytes = image.scratch_bytes

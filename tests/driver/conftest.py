@@ -8,8 +8,6 @@ from npu_abi import C, ffi, ioctl_request
 from npu_device import Device
 from npu_driver import Kernel
 
-MICROSECOND_PS = 1_000_000
-
 
 class Process:
     """One open file of a kernel, and the position of its process on the clock."""
@@ -96,6 +94,12 @@ def command(struct, kind, **fields):
 def kernel():
     """The driver of a device that nobody has opened."""
     return Kernel(Device("unit"))
+
+
+@pytest.fixture
+def process_type():
+    """Opens a node: a process of a kernel."""
+    return Process
 
 
 @pytest.fixture
