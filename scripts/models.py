@@ -60,6 +60,14 @@ PINNED = {
         {"x": (1, 3, 224, 224)},
     ),
 }
+# The names of magika's classes, in the order of its outputs.
+MAGIKA_CONFIG = Pinned(
+    "magika",
+    "1.0.3",
+    "magika/models/standard_v3_3/config.min.json",
+    "ae24c742205358f6ff6dfd5facb6743fb69743dbba8373e73da58ff0cbd695db",
+    {},
+)
 SEEDED = ("resnet50", "squeezenet", "shufflenet", "inception_v1", "vgg19", "densenet121")
 SEED = 20240229  # any fixed number; part of the file name, so that a new one makes new files
 # Gain of the last normalisation of a residual branch. With 1, the variance would double in each of 16 blocks.
@@ -85,8 +93,12 @@ def model_path(name: str) -> Path:
 
 def fetch(name: str) -> Path:
     """Return the path of a pinned model. Raises RuntimeError when the file is not the pinned one."""
-    pinned = PINNED[name]
-    target = cache_dir() / f"{name}.onnx"
+    return fetch_file(PINNED[name], f"{name}.onnx")
+
+
+def fetch_file(pinned: Pinned, name: str) -> Path:
+    """Return the path of a pinned file, in the cache as `name`. Raises RuntimeError when it is not the pinned one."""
+    target = cache_dir() / name
     if target.exists() and _sha256(target.read_bytes()) == pinned.sha256:
         return target
     with tempfile.TemporaryDirectory() as folder:

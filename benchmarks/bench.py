@@ -1,0 +1,254 @@
+"""Print what the stack costs on this machine, as ratios within this run, next to what it must and aims to cost.
+
+Rows follow the budget table of docs/performance.md. BLAS is pinned to one thread; onnxruntime runs with one thread.
+Times are the best of several repetitions, taken in turn with their reference so that a noisy neighbour hits both.
+Run `python benchmarks/bench.py --rows import,launch` for some rows only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table: `value` in `unit` against `must` (`at_least`: larger is better)."""
+
+    what: str
+    value: float
+    unit: str
+    must: float
+    aim: float
+    note: str = ""
+    at_least: bool = False
+
+    @property
+    def holds(self) -> bool:
+        return self.value >= self.must if self.at_least else self.value <= self.must
+
+
+def best(function: Callable[[], object], repeat: int) -> float:
+    """Return the shortest wall time of `repeat` calls, in seconds."""
+    times = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def bench_import() -> list[Row]:
+    bare = best(lambda: subprocess.run([sys.executable, "-c", "pass"], check=True), 5)
+    full = best(lambda: subprocess.run([sys.executable, "-c", "import libnpu"], check=True), 5)
+    return [Row("import libnpu", full - bare, "s", 0.25, 0.08, f"bare interpreter {bare:.3f} s, subtracted")]
+
+
+def bench_first_call_from_c() -> list[Row]:
+    config = Path(sysconfig.get_path("scripts")) / "npu-config"
+    flags = subprocess.run([config, "--cflags", "--libs"], capture_output=True, text=True, check=True).stdout.split()
+    source = "#include <npu.h>\nint main(void) { return npu_init(0) != NPU_SUCCESS; }\n"
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "first"
+        (Path(folder) / "first.c").write_text(source)
+        subprocess.run(["gcc", f"{program}.c", "-o", program, *flags], check=True)
+        seconds = best(lambda: subprocess.run([program], check=True), 5)
+    return [Row("first call from C (whole process)", seconds, "s", 0.6, 0.2)]
+
+
+def empty_blob() -> bytes:
+    """A blob with no task at all."""
+    from libnpu.blob import write
+    from libnpu.blob.image import BlobImage
+
+    return write(BlobImage("empty", "npu-37xx", 1, 0, 0, [], [], {}))
+
+
+def bench_launch() -> list[Row]:
+    import libnpu
+
+    blob_bytes = empty_blob()
+    rounds = 500
+    with libnpu.open() as device, device.load(blob_bytes) as blob, device.create_stream() as stream:
+
+        def loop() -> None:
+            for _ in range(rounds):
+                stream.launch(blob, {}, {})
+                stream.synchronize()
+
+        loop()
+        python = best(loop, 7) / rounds * 1e6
+    rows = [Row("launch + synchronise, empty blob, Python", python, "us", 150, 60)]
+    return rows + bench_launch_from_c(blob_bytes)
+
+
+C_LAUNCH = r"""
+#include <npu.h>
+#include <stdio.h>
+#include <time.h>
+static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1e6 + t.tv_nsec / 1e3; }
+#define TRY(x) do { if ((x) != NPU_SUCCESS) { fprintf(stderr, "%s\n", npu_get_error_string(npu_peek_last_error())); return 1; } } while (0)
+int main(int argc, char **argv) {
+    npu_blob_t blob; npu_kernel_t kernel; npu_stream_t stream; double best = 1e30;
+    (void)argc;
+    TRY(npu_init(0)); TRY(npu_load_blob(argv[1], &blob)); TRY(npu_get_kernel(blob, 0, &kernel)); TRY(npu_create_stream(&stream));
+    for (int r = 0; r < 7; r++) {
+        double start = now();
+        for (int i = 0; i < 500; i++) { TRY(npu_launch_kernel_async(kernel, 0, 0, stream)); TRY(npu_synchronize_stream(stream)); }
+        double each = (now() - start) / 500; if (each < best) best = each;
+    }
+    printf("%.3f\n", best);
+    return 0;
+}
+"""
+
+
+def bench_launch_from_c(blob_bytes: bytes) -> list[Row]:
+    config = Path(sysconfig.get_path("scripts")) / "npu-config"
+    flags = subprocess.run([config, "--cflags", "--libs"], capture_output=True, text=True, check=True).stdout.split()
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "launch"
+        (Path(folder) / "launch.c").write_text(C_LAUNCH)
+        (Path(folder) / "empty.blob").write_bytes(blob_bytes)
+        subprocess.run(["gcc", "-O2", f"{program}.c", "-o", program, *flags], check=True)
+        done = subprocess.run([program, Path(folder) / "empty.blob"], capture_output=True, text=True, check=True)
+    return [Row("launch + synchronise, empty blob, C", float(done.stdout), "us", 150, 60)]
+
+
+def bench_task_list() -> list[Row]:
+    """A long list of DMA tasks in barrier pairs over both ports, timing only."""
+    import numpy as np
+    from npu_abi import C, dtype
+
+    import libnpu
+    from libnpu.blob import write
+    from libnpu.blob.image import BlobImage
+
+    count, ids = 40_000, 32
+    lists = []
+    for port in range(2):
+        tasks = np.zeros(count // 2, dtype("npu_dma_task"))
+        tasks["transaction_src"] = C.NPU_CMX_BASE
+        tasks["transaction_dst"] = C.NPU_CMX_BASE + 4096 * (1 + port)
+        for field in ("length", "src_width", "dst_width"):
+            tasks[f"transaction_{field}"] = 1024
+        tasks["transaction_num_planes"] = 1
+        tasks["task_id"] = np.arange(len(tasks)) * 2 + port
+        tasks["sched_start_after"] = C.NPU_BARRIER_NONE
+        lists.append(tasks)
+    index = np.arange(count // 2)
+    lists[0]["barriers_post_mask"] = lists[1]["barriers_wait_mask"] = np.uint64(1) << (index % ids).astype(np.uint64)
+    for tasks in lists:
+        tasks["sched_start_after"][ids:] = index[:-ids]
+    barriers = np.zeros(count // 2, dtype("npu_barrier_config"))
+    barriers["next_same_id"] = index + ids
+    barriers["next_same_id"][-ids:] = C.NPU_BARRIER_NONE
+    barriers["producer_count"] = barriers["consumer_count"] = 1
+    barriers["real_id"] = index % ids
+    image = BlobImage(
+        "flat",
+        "npu-37xx",
+        1,
+        16384,
+        ids,
+        [],
+        [],
+        {".npu.tasks.dma0": lists[0], ".npu.tasks.dma1": lists[1], ".npu.barriers": barriers},
+    )
+    with libnpu.open(compute=False) as device, device.load(write(image)) as blob:
+        blob.run({})
+        seconds = best(lambda: blob.run({}), 3)
+    return [Row("flat task list, timing only", count / seconds / 1e3, "k tasks/s", 100, 500, f"{count} tasks", True)]
+
+
+def bench_resnet() -> list[Row]:
+    import numpy as np
+    import onnxruntime
+    from models import seeded
+    from threadpoolctl import threadpool_limits
+
+    import libnpu
+    from libnpu.compiler import CompileOptions, compile_model
+
+    path = seeded("resnet50")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    tensor = session.get_inputs()[0]
+    inputs = {tensor.name: np.random.default_rng(0).standard_normal(tensor.shape).astype(np.float32)}
+    compile_model(path, CompileOptions(precision="fp16"))  # imports are not counted
+    start = time.perf_counter()
+    compiled = compile_model(path, CompileOptions(precision="fp16"))
+    rows = [Row("compile ResNet-50", time.perf_counter() - start, "s", 5, 1)]
+    with threadpool_limits(1):
+        for numerics, must, aim in (("exact", 5.0, 3.0), ("fast", 3.0, 1.5)):
+            with libnpu.open(numerics=numerics) as device, device.load(compiled.blob) as blob:
+                blob.run(inputs)
+                session.run(None, inputs)
+                ours, theirs = [], []
+                for _ in range(5):
+                    theirs.append(best(lambda: session.run(None, inputs), 1))
+                    ours.append(best(lambda blob=blob: blob.run(inputs), 1))
+            rows.append(
+                Row(
+                    f"ResNet-50 fp16 {numerics}, values and time, against onnxruntime",
+                    min(ours) / min(theirs),
+                    "x",
+                    must,
+                    aim,
+                    f"{min(ours) * 1e3:.0f} ms against {min(theirs) * 1e3:.0f} ms, one thread each",
+                )
+            )
+    return rows
+
+
+ROWS = {
+    "import": bench_import,
+    "c": bench_first_call_from_c,
+    "launch": bench_launch,
+    "tasks": bench_task_list,
+    "resnet": bench_resnet,
+}
+
+
+def main() -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", default=",".join(ROWS), help=f"comma-separated, of {', '.join(ROWS)}")
+    names = parser.parse_args().rows.split(",")
+    table = Table("what", "measured", "must", "aim", "holds", "note", title="Cost on this machine, one BLAS thread")
+    held = True
+    for name in names:
+        for row in ROWS[name]():
+            sign = "≥" if row.at_least else "≤"
+            table.add_row(
+                row.what,
+                f"{row.value:.3g} {row.unit}",
+                f"{sign} {row.must:g}",
+                f"{row.aim:g}",
+                "yes" if row.holds else "NO",
+                row.note,
+            )
+            held = held and row.holds
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
