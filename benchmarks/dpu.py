@@ -84,11 +84,14 @@ def task(layer: Layer, dtype: int) -> tuple[Any, Any, Callable[..., Any]]:
     weights = layer.out_z * (layer.kernel**2 if layer.op == C.NPU_DPU_DWCONV else layer.depth)
     offsets = np.cumsum([0, act * size, act * size, weights * size])
     memory = np.zeros(int(offsets[-1]) + layer.out_side**2 * layer.out_z * size + 64, np.uint8)
-    operands = casts.narrow(rng.standard_normal(2 * act + weights).astype(np.float32) * np.float32(0.1), dtype)
+    values = rng.standard_normal(2 * act + weights).astype(np.float32)
+    values[: 2 * act] = np.maximum(values[: 2 * act], 0)  # activations behind a ReLU
+    values[2 * act :] *= np.float32(np.sqrt(2 / layer.depth))  # weights that keep their size
+    operands = casts.narrow(values, dtype)
     memory[: operands.nbytes] = operands.view(np.uint8)
     invariant = np.zeros(1, npu_abi.dtype("npu_dpu_invariant"))
     rows = layer.side if layer.op != C.NPU_DPU_MATMUL else 1
-    values = {
+    fields = {
         "op": layer.op, "act_addr": 0, "act2_addr": offsets[1], "wt_addr": offsets[2], "out_addr": offsets[3],
         "in_x": layer.side, "in_y": rows, "in_z": layer.in_z, "out_x": layer.out_side, "out_y": layer.out_side, "out_z": layer.out_z,
         "act_stride_x": layer.in_z * size, "act_stride_y": layer.side * layer.in_z * size,
@@ -98,7 +101,7 @@ def task(layer: Layer, dtype: int) -> tuple[Any, Any, Callable[..., Any]]:
         "dilation_x": 1, "dilation_y": 1, "act_dtype": dtype, "wt_dtype": dtype, "out_dtype": dtype,
         "ppe_fn": C.NPU_PPE_RELU, "ppe_scale": 1.0, "clamp_low": -np.inf, "clamp_high": np.inf, "variant_count": 1,
     }  # fmt: skip
-    for name, value in values.items():
+    for name, value in fields.items():
         invariant[name] = value
     variants = np.zeros(1, npu_abi.dtype("npu_dpu_variant"))
     for name in ("size_x", "size_y"):

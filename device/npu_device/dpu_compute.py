@@ -1,7 +1,8 @@
 """The values of a DPU task, as npu_blob.h defines them at struct npu_dpu_invariant.
 
 1. Each variant's window of the input becomes accumulators [pixels, channels]: exact for integers; float64 under numerics
-   "exact", so that neither tiling nor the machine's BLAS kernel shows after the one rounding to float32; float32 under "fast".
+   "exact", rounded once to float32 so that neither tiling nor the machine's BLAS kernel shows (dpu_rounding.py); float32 sums
+   in BLAS's order under "fast".
 2. The PPE (ppe.py) turns them into bits of the result type.
 3. The caller publishes the bits when the task ends; nothing is written here.
 
@@ -22,6 +23,7 @@ from npu_model.descriptors import Axis, DescriptorError, Invariant, Variant
 from npu_model.footprint import WEIGHT_ENTRY_BYTES
 from npu_model.native import Native, load
 
+from npu_device.dpu_rounding import Filters
 from npu_device.dpu_window import Line, Window
 from npu_device.ppe import Ppe
 
@@ -108,9 +110,10 @@ class Task:
             low = max(variant.start_z, group * inv.group_out_z)
             high = min(end_z, (group + 1) * inv.group_out_z)
             window = self._window(variant, group * inv.group_in_z, inv.group_in_z)
-            groups.append(
-                (window, self._weights(low, high, dtype), slice(low - variant.start_z, high - variant.start_z))
-            )
+            weights = self._weights(low, high, dtype)
+            filters = Filters(weights, inv.wt_dtype, self._native) if wide else None
+            columns = slice(low - variant.start_z, high - variant.start_z)
+            groups.append((window, weights, filters, columns))
         pixels, depth = groups[0][0].pixels, groups[0][0].depth
         chunk = min(pixels, max(CHUNK_PIXELS, CHUNK_BYTES // (depth * dtype.itemsize)))
         buffer = np.empty(chunk * depth, dtype)
@@ -118,9 +121,11 @@ class Task:
         for begin in range(0, pixels, chunk):
             end = min(begin + chunk, pixels)
             part = acc[: end - begin]
-            for window, weights, columns in groups:
+            for window, weights, filters, columns in groups:
                 matrix = window.matrix(begin, end, buffer, self._native)
-                if inv.is_float:
+                if filters is not None:
+                    filters.product(matrix, part[:, columns])
+                elif inv.is_float:
                     np.matmul(matrix, weights.T, out=part[:, columns])
                 else:
                     part[:, columns] = self._integer_product(matrix, weights)

@@ -232,6 +232,104 @@ void npu_depthwise(const struct npu_window *w, int64_t out_y, const double *weig
     }
 }
 
+/* ---- exact sums ------------------------------------------------------------------------------------------------ */
+
+/* out[i] is at least the Euclidean norm of row i of m [rows][k]: rounding errors are covered. */
+#define NORMS_BODY                                                                                                     \
+    for (int64_t i = 0; i < rows; i++, m += k) {                                                                       \
+        double s[16] = {0}, sum = 0;                                                                                   \
+        int64_t z = 0;                                                                                                 \
+        for (; z + 16 <= k; z += 16)                                                                                   \
+            for (int j = 0; j < 16; j++) s[j] += m[z + j] * m[z + j];                                                  \
+        for (; z < k; z++) s[0] += m[z] * m[z];                                                                        \
+        for (int j = 0; j < 16; j++) sum += s[j];                                                                      \
+        out[i] = sqrt(sum) * (1 + 0x1p-20);                                                                            \
+    }
+
+X86_AVX2 static void norms_avx2(const double *m, int64_t rows, int64_t k, double *out) { NORMS_BODY }
+static void norms_plain(const double *m, int64_t rows, int64_t k, double *out) { NORMS_BODY }
+void npu_norms(const double *m, int64_t rows, int64_t k, double *out, int avx2) { (avx2 ? norms_avx2 : norms_plain)(m, rows, k, out); }
+
+/* Sum of a[i] * b[i] without any error, as a double rounded to odd: its rounding to float is that of the exact sum. The
+ * factors are float values, so a product is exact in double; it is added to a fixed-point number of 24 limbs of 32 bits
+ * (carries kept apart until the end) whose lowest bit is 2^-400. k at most 2^30. */
+static double exact_dot(const double *a, const double *b, int64_t k)
+{
+    enum { LIMBS = 24, LOWEST = -400 };
+    int64_t limb[LIMBS] = {0};
+    for (int64_t i = 0; i < k; i++) {
+        double p = a[i] * b[i];
+        uint64_t u;
+        memcpy(&u, &p, 8);
+        if (!(u << 1))
+            continue;
+        int at = (int)(u >> 52 & 0x7ff) - 1075 - LOWEST;
+        unsigned __int128 x = (unsigned __int128)((u & 0xfffffffffffff) | 0x10000000000000) << (at & 31);
+        int64_t sign = u >> 63 ? -1 : 1, *to = limb + (at >> 5);
+        to[0] += sign * (int64_t)(uint32_t)x;
+        to[1] += sign * (int64_t)(uint32_t)(x >> 32);
+        to[2] += sign * (int64_t)(uint32_t)(x >> 64);
+    }
+    int negative = 0, top;
+    for (int pass = 0; pass < 2; pass++) {
+        int64_t carry = 0;
+        for (int i = 0; i < LIMBS; i++) {
+            carry += limb[i];
+            limb[i] = carry & 0xffffffff;
+            carry >>= 32;
+        }
+        if (!carry)
+            break;
+        negative = 1; /* the carry is -1: two's complement */
+        for (int i = 0; i < LIMBS; i++)
+            limb[i] = -limb[i];
+        limb[LIMBS - 1] += (int64_t)1 << 32; /* the negated carry */
+    }
+    for (top = LIMBS - 1; top >= 0 && !limb[top]; top--)
+        ;
+    if (top < 0)
+        return 0;
+    unsigned __int128 x = (unsigned __int128)(uint64_t)limb[top] << 64;
+    uint64_t sticky = 0;
+    if (top >= 1) x |= (unsigned __int128)(uint64_t)limb[top - 1] << 32;
+    if (top >= 2) x |= (uint64_t)limb[top - 2];
+    for (int i = 0; i < top - 2; i++)
+        sticky |= (uint64_t)limb[i];
+    int shift = 64 + 31 - __builtin_clz((uint32_t)limb[top]) - 52;
+    if (x & (((unsigned __int128)1 << shift) - 1))
+        sticky = 1;
+    double value = ldexp((double)((uint64_t)(x >> shift) | (sticky != 0)), shift + 32 * (top - 2) + LOWEST);
+    return negative ? -value : value;
+}
+
+/* acc[i * stride + j] is the sum of a[i][:] * b[j][:], in whatever order; replace it by the exact sum where its error may
+ * decide the rounding to float. No order of k - 1 additions errs by more than k * 2^-53 * |a_i| * |b_j|, and none errs at
+ * all when |a_i| * |b_j| is at most exact_below. */
+#define SETTLE_BODY                                                                                                    \
+    double unit = (double)k * (0x1p-53 + 0x1p-73), largest = 0;                                                        \
+    for (int64_t z = 0; z < columns; z++) largest = b_norms[z] > largest ? b_norms[z] : largest;                       \
+    for (int64_t i = 0; i < rows; i++)                                                                                 \
+        for (int64_t z = 0; z < columns && !(a_norms[i] * largest <= exact_below); z += 64) {                          \
+            int64_t n = columns - z < 64 ? columns - z : 64;                                                           \
+            double *v = acc + i * stride + z, reach = unit * a_norms[i];                                               \
+            int doubtful = 0;                                                                                          \
+            for (int64_t j = 0; j < n; j++) {                                                                          \
+                double bound = reach * b_norms[z + j];                                                                 \
+                doubtful |= (float)(v[j] - bound) != (float)(v[j] + bound);                                            \
+            }                                                                                                          \
+            for (int64_t j = 0; doubtful && j < n; j++) {                                                              \
+                double bound = reach * b_norms[z + j];                                                                 \
+                if (isfinite(v[j]) && isfinite(bound) && (float)(v[j] - bound) != (float)(v[j] + bound))               \
+                    v[j] = exact_dot(a + i * k, b + (z + j) * k, k);                                                   \
+            }                                                                                                          \
+        }
+
+#define SETTLE_ARGUMENTS double *acc, int64_t stride, const double *a, const double *a_norms, int64_t rows, \
+    const double *b, const double *b_norms, int64_t columns, int64_t k, double exact_below
+X86_AVX2 static void settle_avx2(SETTLE_ARGUMENTS) { SETTLE_BODY }
+static void settle_plain(SETTLE_ARGUMENTS) { SETTLE_BODY }
+void npu_settle(SETTLE_ARGUMENTS, int avx2) { (avx2 ? settle_avx2 : settle_plain)(acc, stride, a, a_norms, rows, b, b_norms, columns, k, exact_below); }
+
 /* ---- PPE ------------------------------------------------------------------------------------------------------ */
 
 struct npu_ppe {

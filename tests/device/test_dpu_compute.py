@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import ml_dtypes
 import npu_abi
@@ -433,3 +434,55 @@ def test_operand_outside_memory_faults(name):
     with pytest.raises(MemoryFault) as fault:
         case.run()
     assert fault.value.write == (name == "out_addr")
+
+
+def product(helper, act, weights):
+    """Return act [rows, depth] x weights [columns, depth] by the DPU, f32."""
+    case = Case("matmul", (1, *act.shape), len(weights), act=F32, wt=F32, out=F32)
+    case.act_values, case.wt_values = act[None], weights[:, None, None]
+    return case.run(helper)[0]
+
+
+@pytest.mark.parametrize(
+    ("terms", "rounded"),
+    [
+        ([2.0**60, 1.0, -(2.0**60)], 1.0),
+        ([1.0, 2.0**-24], 1.0),  # a tie goes to even
+        ([1.0, 2.0**-24, 2.0**-90], 1 + 2.0**-23),  # just above the tie
+        ([1 + 2.0**-23, 2.0**-24, -(2.0**-90)], 1 + 2.0**-23),  # just below
+        ([-1.0, -(2.0**-24), -(2.0**-90)], -1 - 2.0**-23),
+        ([2.0**127, 2.0**-149, -(2.0**127)], 2.0**-149),
+        ([2.0**60, 3.0, -(2.0**60), -3.0], 0.0),
+        ([2.0**127, 2.0**127], np.inf),
+        ([2.0**-149, -(2.0**-149), 2.0**-149], 2.0**-149),
+    ],
+)
+def test_float_sums_round_as_the_exact_sum(helper, terms, rounded):
+    for order in itertools.islice(itertools.permutations(terms), 6):
+        act = np.array([order], np.float32)
+        assert product(helper, act, np.ones((2, len(order)), np.float32)).tolist() == [[rounded, rounded]]
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 10_000), depth=st.integers(1, 80), spread=st.integers(0, 60))
+def test_float_sums_of_any_spread_round_as_the_exact_sum(seed, depth, spread):
+    rng = np.random.default_rng(seed)
+    values = [
+        np.ldexp(rng.standard_normal((3, depth)), rng.integers(-spread, spread + 1, (3, depth))) for _ in range(2)
+    ]
+    act, weights = (np.ascontiguousarray(v, np.float32) for v in values)
+    act = np.concatenate([act, -act], axis=1)  # cancels all but the last terms
+    weights = np.concatenate([weights, np.where(rng.random((3, depth)) < 0.9, weights, 2 * weights)], axis=1)
+    want = np.empty((3, 3), np.float32)
+    for i, j in np.ndindex(3, 3):
+        total = sum(Fraction(float(a)) * Fraction(float(w)) for a, w in zip(act[i], weights[j], strict=True))
+        want[i, j] = nearest_f32(total)
+    for helper in (native.load(), None):
+        assert_same_bits(product(helper, act, weights), want)
+
+
+def nearest_f32(exact):
+    """Round a Fraction to the nearest float32, ties to even, by comparing with the neighbours."""
+    guess = np.float32(float(exact))
+    near = [np.nextafter(guess, np.float32(-np.inf)), guess, np.nextafter(guess, np.float32(np.inf))]
+    return min(near, key=lambda v: (abs(Fraction(float(v)) - exact), int(v.view(np.uint32)) & 1))
