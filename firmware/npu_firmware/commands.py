@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from npu_abi import C, sizeof, view
+from npu_abi import C, sizeof
 
 from npu_firmware.errors import ParseError
 from npu_firmware.hal import Hal
+from npu_firmware.structs import read
 
 HEADER_BYTES = sizeof("npu_cmd_buffer_header")
 COMMAND_BYTES = sizeof("npu_cmd_header")
@@ -43,7 +44,7 @@ def parse(hal: Hal, ssid: int, va: int) -> list[Command]:
     """Return the commands of the buffer at `va` of a context. Raises ParseError."""
     if va % 64:
         raise ParseError(C.NPU_PARSE_BAD_COMMAND_BUFFER)
-    header = view("npu_cmd_buffer_header", bytearray(_load(hal, ssid, va, HEADER_BYTES)))
+    header = read("npu_cmd_buffer_header", _load(hal, ssid, va, HEADER_BYTES))
     size, offset = header.cmd_buffer_size, header.cmd_offset
     if header.api_version != C.NPU_CMD_API_VERSION:
         raise ParseError(C.NPU_PARSE_BAD_API_VERSION)
@@ -51,7 +52,7 @@ def parse(hal: Hal, ssid: int, va: int) -> list[Command]:
         raise ParseError(C.NPU_PARSE_RESERVED_NOT_ZERO)
     if not HEADER_BYTES <= offset <= size <= MAX_BUFFER_BYTES or offset % 8:
         raise ParseError(C.NPU_PARSE_BAD_COMMAND_BUFFER)
-    data = bytearray(_load(hal, ssid, va, size))
+    data = _load(hal, ssid, va, size)
     commands: list[Command] = []
     while offset < size:
         commands.append(_command(data, va, offset, size, len(commands), header))
@@ -59,14 +60,14 @@ def parse(hal: Hal, ssid: int, va: int) -> list[Command]:
     return commands
 
 
-def _command(data: bytearray, va: int, offset: int, size: int, index: int, header: Any) -> Command:
+def _command(data: bytes, va: int, offset: int, size: int, index: int, header: Any) -> Command:
     if size - offset < COMMAND_BYTES:
         raise ParseError(C.NPU_PARSE_BAD_COMMAND, index)
-    head = view("npu_cmd_header", data, offset)
+    head = read("npu_cmd_header", data, offset)
     struct = _STRUCTS.get(head.type)
     if struct is None or head.size % 8 or head.size != sizeof(struct) or head.size > size - offset:
         raise ParseError(C.NPU_PARSE_BAD_COMMAND, index)
-    fields = view(struct, data, offset)
+    fields = read(struct, data, offset)
     if head.reserved or getattr(fields, "reserved", 0):
         raise ParseError(C.NPU_PARSE_RESERVED_NOT_ZERO, index)
     fence_va = heap_va = 0

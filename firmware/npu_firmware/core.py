@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from npu_abi import C, dtype, new, view
+from npu_abi import C, dtype, new
 
 from npu_firmware import inference, transfers
 from npu_firmware.commands import Command, parse
@@ -20,6 +20,7 @@ from npu_firmware.ipc import Ipc
 from npu_firmware.job import Job, State
 from npu_firmware.messages import Messages
 from npu_firmware.queues import Queue
+from npu_firmware.structs import read
 from npu_firmware.walk import Walk
 
 NOTHING = -1
@@ -33,7 +34,7 @@ class Core:
 
     def __init__(self, hal: Hal) -> None:
         self._hal = hal
-        params = view("npu_boot_params", bytearray(hal.params))
+        params = read("npu_boot_params", hal.params)
         self.ipc = Ipc(hal, params)
         self.queues: dict[int, Queue] = {}  # by doorbell
         self.jobs: list[Job] = []  # in the order of their start

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from npu_abi import C, dtype, sizeof, view
+from npu_abi import C, dtype, sizeof
 from npu_model.profile import Profile
 
 from npu_firmware import barrier_check, task_check
 from npu_firmware.errors import ParseError
 from npu_firmware.hal import Hal
+from npu_firmware.structs import read
 
 Records = np.ndarray[Any, np.dtype[np.void]]
 
@@ -35,7 +36,7 @@ class Inference:
 def load(hal: Hal, ssid: int, va: int, usable_tiles: int) -> Inference:
     """Return the inference at `va` of a context. Raises ParseError."""
     profile = hal.profile
-    entry = view("npu_mapped_inference", bytearray(_load(hal, ssid, va, sizeof("npu_mapped_inference"), 0)))
+    entry = read("npu_mapped_inference", _load(hal, ssid, va, sizeof("npu_mapped_inference"), 0))
     if entry.api_version != C.NPU_MI_API_VERSION:
         raise ParseError(C.NPU_PARSE_BAD_API_VERSION)
     if entry.reserved0 or any(entry.reserved):

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from npu_abi import C, new, offsetof, pack, sizeof, view
+from npu_abi import C, new, offsetof, pack, sizeof
 
 from npu_firmware.hal import Hal
+from npu_firmware.structs import read
 
 GLOBAL = int(C.NPU_SSID_GLOBAL)
 SLOT_BYTES = sizeof("npu_ipc_slot")
@@ -61,12 +62,12 @@ class Ipc:
         offset = va - self._tx_va
         if offset < 0 or offset % SLOT_BYTES or offset // SLOT_BYTES >= self._tx_slots:
             return None
-        data = bytearray(self._hal.load(GLOBAL, va, SLOT_BYTES))
+        data = self._hal.load(GLOBAL, va, SLOT_BYTES)
         self._hal.store(GLOBAL, va + STATUS_OFFSET, FREE)
-        header = view("npu_ipc_hdr", data)
+        header = read("npu_ipc_hdr", data)
         if header.status != C.NPU_IPC_ALLOCATED or header.data_size > SLOT_BYTES - HEADER_BYTES:
             return None
-        return view("npu_jsm_msg", data, HEADER_BYTES)
+        return read("npu_jsm_msg", data, HEADER_BYTES)
 
     def _slot_va(self) -> int:
         return int(self._rx_va + self._next * SLOT_BYTES)

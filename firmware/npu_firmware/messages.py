@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npu_abi import C, new, sizeof, view
+from npu_abi import C, ffi, new
 
 from npu_firmware.hal import Hal
 from npu_firmware.queues import GLOBAL, Queue
+from npu_firmware.structs import read
 
 if TYPE_CHECKING:
     from npu_firmware.core import Core
@@ -107,6 +108,4 @@ class Messages:
 
 def _payload(struct: str, message: Any) -> Any:
     """Return a copy of the payload as `struct`."""
-    from npu_abi import ffi
-
-    return view(struct, bytearray(ffi.buffer(message.payload))[: sizeof(struct)])
+    return read(struct, bytes(ffi.buffer(message.payload)))

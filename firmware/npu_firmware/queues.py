@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from npu_abi import C, offsetof, sizeof, view
+from npu_abi import C, offsetof, sizeof
 
 from npu_firmware.hal import Hal
+from npu_firmware.structs import read
 
 if TYPE_CHECKING:
     from npu_firmware.job import Job
@@ -32,7 +33,7 @@ class Queue:
 
     def peek(self, hal: Hal) -> tuple[int, Any] | None:
         """Return (head, struct npu_job_queue_entry) of the next job, or None when the ring is empty."""
-        header = view("npu_job_queue_header", bytearray(hal.load(GLOBAL, self.va, HEADER_BYTES)))
+        header = read("npu_job_queue_header", hal.load(GLOBAL, self.va, HEADER_BYTES))
         head, tail = header.head, header.tail
         if head >= SLOTS or tail >= SLOTS:
             self.broken = True
@@ -40,7 +41,7 @@ class Queue:
         if head == tail:
             return None
         data = hal.load(GLOBAL, self.va + HEADER_BYTES + head * ENTRY_BYTES, ENTRY_BYTES)
-        return head, view("npu_job_queue_entry", bytearray(data))
+        return head, read("npu_job_queue_entry", data)
 
     def advance(self, hal: Hal, head: int) -> None:
         """Tell the driver that slot `head` was read."""

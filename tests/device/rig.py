@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-from npu_abi import C, dtype, new, pack, sizeof, view
+from npu_abi import C, dtype, ffi, new, pack, sizeof, view
 from npu_device import Device
 
 SSID = 2
@@ -121,7 +121,7 @@ class Rig:
         while va := self.bus.read32(C.NPU_REG_HOST_IPC_FIFO):
             data = self.memory(IPC_RX, 0)
             offset = va - IPC_RX
-            message = view("npu_jsm_msg", bytearray(data[offset + 64 : offset + 192].tobytes()))
+            message = copied("npu_jsm_msg", data[offset + 64 : offset + 192].tobytes())
             data[offset + 6] = C.NPU_IPC_FREE
             self.messages.append(message)
         self.bus.write32(C.NPU_REG_ICB_CLEAR, ICB_ALL)
@@ -140,7 +140,7 @@ class Rig:
         return next((m for m in self.messages[count:] if m.request_id == request_id), None)
 
     def payload(self, message, struct):
-        return view(struct, bytearray(bytes(message.payload))[: sizeof(struct)])
+        return copied(struct, bytes(message.payload))
 
     def register_db(self, doorbell, jobq_va, ssid=SSID):
         return self.request(
@@ -189,6 +189,13 @@ class Rig:
     def inference(self, blob):
         """Place an inference; return the address of a command buffer that executes it."""
         return self.command_buffer([infer(blob.place(self))])
+
+
+def copied(struct, data):
+    """Return a copy of a structure."""
+    found = new(struct)
+    ffi.memmove(found, data[: sizeof(struct)], sizeof(struct))
+    return found
 
 
 def infer(va):
