@@ -145,9 +145,15 @@ class Mmu:
         tlb = self._tlb.setdefault(ssid, _Tlb())
         index = bisect_right(tlb.starts, start)
         end = start + len(memory)
-        if index < len(tlb.starts) and end > tlb.starts[index]:  # never across an entry that is cached already
-            end = tlb.starts[index]
-            memory = memory[: end - start]
+        while index < len(tlb.starts) and end > tlb.starts[index]:
+            inside = memory[tlb.starts[index] - start :]
+            same = inside.ctypes.data == tlb.memory[index].ctypes.data and read_only == tlb.read_only[index]
+            if not same or tlb.ends[index] > end:  # an entry that is cached already stays, stale or not
+                end = tlb.starts[index]
+                memory = memory[: end - start]
+                break
+            for column in (tlb.starts, tlb.ends, tlb.memory, tlb.read_only):
+                del column[index]
         tlb.starts.insert(index, start)
         tlb.ends.insert(index, end)
         tlb.memory.insert(index, memory)
