@@ -33,6 +33,8 @@ _BARRIERS = ".npu.barriers"
 _WRITABLE = (elf.SCRATCH, "out:")
 _DATA = (*_WRITABLE, elf.WEIGHTS, "in:")
 
+_DIMENSIONS = ("in_x", "in_y", "in_z", "out_x", "out_y", "out_z")
+
 
 def verify(image: BlobImage, profile: Profile | None = None) -> list[Problem]:
     """Return every broken rule; an empty list is a blob that the device can run to its end.
@@ -240,6 +242,12 @@ class _Verifier:
                 owners[at] += 1
             if (own["invariant_index"] != index).any():
                 yield Problem("variants", where, f"a variant of {first} to {first + length} names another invariant")
+            large = [f for f in _DIMENSIONS if entry[f] > C.NPU_CMX_TILE_STRIDE]
+            if large:
+                yield Problem(
+                    "dpu-shape", where, f"{large[0]} is {entry[large[0]]}; more elements than a tile has bytes"
+                )
+                continue
             try:
                 reads, writes = footprint.dpu_footprint(entry, own)
             except (DescriptorError, DtypeError) as error:

@@ -3,7 +3,8 @@
 Follows the rules of the model (docs/architecture.md): each list is dispatched in order, a task enters its engine's FIFO when
 there is room and every virtual barrier up to `start_after` has retired, waits at the head, takes one consumer of each barrier
 that it waits for, and gives one producer to each that it posts. Tasks take no time here: one of the orders that the device
-may choose. A blob whose counts are right runs to its end in every such order.
+may choose. One is enough: when each task's `start_after` implies that the barriers that it names are loaded (checked here),
+a task that may start stays able to start whatever the others do, so every order ends alike.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class _Barriers:
     producers: list[int]
     consumers: list[int]
     next_same_id: list[int]
+    previous_same_id: list[int]  # -1 = first
     loaded: dict[int, int]  # physical id -> virtual barrier
     retired: list[bool]
     retired_prefix: int = 0  # every virtual barrier below this index has retired
@@ -110,6 +112,15 @@ def walk(image: BlobImage, fifo_depth: int) -> list[Problem]:
 
 
 def _run(task: _Task, barriers: _Barriers) -> None:
+    for physical in sorted({*task.waits, *task.posts}):
+        virtual = barriers.loaded.get(physical)
+        before = barriers.previous_same_id[virtual] if virtual is not None else -1
+        if before > task.start_after:
+            reason = (
+                f"start_after is {task.start_after if task.start_after >= 0 else 'none'}; expected at least {before}"
+            )
+            message = f"{reason}, which is before virtual barrier {virtual} on id {physical}"
+            barriers.problems.append(Problem("start-after", task.where, message))
     for physical in task.waits:
         barriers.take(barriers.consumers, "consumer", physical, task.where)
         barriers.retire(physical)
@@ -135,14 +146,19 @@ def _stuck(task: _Task, barriers: _Barriers) -> str:
 def _barriers(image: BlobImage) -> _Barriers:
     array = image.tasks.get(".npu.barriers")
     if array is None:
-        return _Barriers([], [], [], {}, [])
+        return _Barriers([], [], [], [], {}, [])
     loaded: dict[int, int] = {}
+    latest: dict[int, int] = {}
+    previous = []
     for index, physical in enumerate(array["real_id"].tolist()):
         loaded.setdefault(physical, index)
+        previous.append(latest.get(physical, -1))
+        latest[physical] = index
     return _Barriers(
         array["producer_count"].tolist(),
         array["consumer_count"].tolist(),
         array["next_same_id"].tolist(),
+        previous,
         loaded,
         [False] * len(array),
     )

@@ -50,7 +50,7 @@ def make_image():
         ".npu.tasks.dma0": records(
             ".npu.tasks.dma0",
             dma(dst=CMX, post=1, task_id=0),
-            dma(src=CMX + 512, wait=1, post=2, task_id=4, start_after=0),
+            dma(src=CMX + 512, wait=1, post=2, task_id=4, start_after=1),
         ),
         ".npu.tasks.dma1": records(".npu.tasks.dma1", dma(dst=CMX + 64, post=1, task_id=1)),
         ".npu.tasks.dpu_invariant": records(

@@ -3,11 +3,22 @@
 import npu_abi
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from npu_abi import C
 
-from libnpu.blob import TASK_SECTIONS, BlobError, BlobImage, IoTensor, Relocation, assemble, disassemble, read, write
+from libnpu.blob import (
+    TASK_SECTIONS,
+    BlobError,
+    BlobImage,
+    IoTensor,
+    Relocation,
+    assemble,
+    disassemble,
+    read,
+    verify,
+    write,
+)
 
 
 def test_a_whole_image_survives(image):
@@ -42,7 +53,7 @@ def test_what_a_text_looks_like(image):
         '  0: transaction_src=@"in:x" transaction_dst=0x2e000000 transaction_length=64 transaction_num_planes=1 '
         "transaction_src_width=64 transaction_dst_width=64 barriers_post_mask=0x1 sched_start_after=none   # load \\u00e9",
         '  1: transaction_src=0x2e000200 transaction_dst=@"out:y:0" transaction_length=64 transaction_num_planes=1 '
-        "transaction_src_width=64 transaction_dst_width=64 barriers_wait_mask=0x1 barriers_post_mask=0x2 task_id=4",
+        "transaction_src_width=64 transaction_dst_width=64 barriers_wait_mask=0x1 barriers_post_mask=0x2 sched_start_after=1 task_id=4",
         "section .npu.tasks.dma1",
     ]
     assert "reloc .data.shave_args+0x0 @.data.weights+0x40 width=8" in lines
@@ -100,6 +111,19 @@ def images(draw):
 def test_any_image_survives_text_and_file(image):
     assert assemble(disassemble(image)) == image
     assert read(write(image)) == image
+    assert isinstance(verify(image), list)  # whatever it finds
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_edited_text_assembles_or_says_why(image, data):
+    text = disassemble(image)
+    at = data.draw(st.integers(0, len(text)))
+    edited = text[:at] + data.draw(st.text(max_size=4)) + text[at + data.draw(st.integers(0, 40)) :]
+    try:
+        assemble(edited)
+    except BlobError as error:
+        assert str(error).startswith("line ")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import pytest
 from npu_abi import C
+from npu_model.profile import load_profile
 
 from libnpu.blob import Relocation, verify
 
@@ -40,6 +41,7 @@ def test_a_good_blob_has_no_problems(image):
         (".npu.tasks.dpu_invariant", 0, "tile", 1, ("tile", ".npu.tasks.dpu_invariant[0]")),
         (".npu.tasks.dpu_invariant", 0, "out_addr", CMX + 1000, ("range", ".npu.tasks.dpu_invariant[0]")),
         (".npu.tasks.dpu_invariant", 0, "op", 99, ("dpu-shape", ".npu.tasks.dpu_invariant[0]")),
+        (".npu.tasks.dpu_invariant", 0, "out_x", 1 << 31, ("dpu-shape", ".npu.tasks.dpu_invariant[0]")),
         (".npu.tasks.dpu_variant", 0, "invariant_index", 1, ("variants", ".npu.tasks.dpu_invariant[0]")),
         (".npu.tasks.shave_range", 0, "code_bytes", 48, ("range", ".npu.tasks.shave_range[0]")),
         (".npu.tasks.shave_range", 0, "code_bytes", 0, ("range", ".npu.tasks.shave_range[0]")),
@@ -109,11 +111,53 @@ def test_a_start_after_of_its_own_barrier_never_starts(image):
     ]
 
 
-def test_a_task_that_runs_before_its_barrier_is_loaded_takes_from_another(image):
-    """Without start_after the SHAVE posts id 0 while virtual barrier 0 may still be on it; here a DMA posts too early."""
-    dma = image.tasks[".npu.tasks.dma1"]
-    dma["barriers_post_mask"] = 2  # now virtual 1 gets two posts, virtual 0 one
-    configs = image.tasks[".npu.barriers"]
-    configs["producer_count"] = [1, 1, 1, 2]
-    rules = found(image)
-    assert any(rule in ("barrier-count", "deadlock", "barrier-left") for rule, _ in rules)
+@pytest.mark.parametrize(
+    ("section", "entry", "given", "message"),
+    [
+        (".npu.tasks.dma0", 1, 0, "start_after is 0; expected at least 1, which is before virtual barrier 3 on id 1"),
+        (".npu.tasks.dma0", 1, C.NPU_BARRIER_NONE, "start_after is none; expected at least 0, which is before virtual barrier 2 on id 0"),
+        (".npu.tasks.shave_invocation", 0, C.NPU_BARRIER_NONE, "start_after is none; expected at least 0"),
+    ],
+)  # fmt: skip
+def test_start_after_must_imply_that_the_barriers_are_loaded(image, section, entry, given, message):
+    image.tasks[section]["sched_start_after"][entry] = given
+    assert any(p.rule == "start-after" and message in p.message for p in verify(image))
+
+
+def test_a_list_whose_head_is_blocked_blocks_what_is_behind_it(image, build_records, build_dma):
+    """DMA task 0 may start once barrier 0 has retired, but its only producer comes after it in the same list."""
+    blocked = build_dma(src=CMX, wait=0, post=0, start_after=0)
+    producer = build_dma(src=CMX, post=1)
+    image.tasks = {
+        ".npu.tasks.dma0": build_records(
+            ".npu.tasks.dma0", {**blocked, "transaction_dst": CMX + 64}, {**producer, "transaction_dst": CMX + 64}
+        ),
+        ".npu.barriers": build_records(
+            ".npu.barriers",
+            {"next_same_id": C.NPU_BARRIER_NONE, "producer_count": 1, "consumer_count": 0, "real_id": 0},
+        ),
+    }
+    image.relocations = []
+    assert [str(p) for p in verify(image)] == [
+        ".npu.tasks.dma0[0]: never starts: start_after is 0, but virtual barrier 0 does not retire (deadlock)"
+    ]
+    image.tasks[".npu.tasks.dma0"] = image.tasks[".npu.tasks.dma0"][::-1].copy()
+    assert verify(image) == []
+
+
+@pytest.mark.parametrize(("waiting", "problems"), [(4, []), (5, ["deadlock"])])
+def test_a_full_fifo_blocks_the_list(image, build_records, build_dma, waiting, problems):
+    """One SHAVE list feeds all SHAVEs: when the FIFO of one is full of waiting tasks, the producer behind them never enters."""
+    assert load_profile("npu-37xx").core.fifo_depth == 4
+    start = {"sched_start_after": C.NPU_BARRIER_NONE}
+    rows = [{"shave": 0, "barriers_wait_mask": 1, **start}] * waiting + [{"shave": 1, "barriers_post_mask": 1, **start}]
+    image.tasks = {
+        ".npu.tasks.shave_range": image.tasks[".npu.tasks.shave_range"],
+        ".npu.tasks.shave_invocation": build_records(".npu.tasks.shave_invocation", *rows),
+        ".npu.barriers": build_records(
+            ".npu.barriers",
+            {"next_same_id": C.NPU_BARRIER_NONE, "producer_count": 1, "consumer_count": waiting, "real_id": 0},
+        ),
+    }
+    image.relocations = [Relocation(".npu.tasks.shave_range", 0, ".text.shave", 0)]
+    assert [p.rule for p in verify(image)][:1] == problems
