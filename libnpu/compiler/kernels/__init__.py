@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from libnpu.compiler.kernels.cost import cost_cycles
 from libnpu.compiler.kernels.elementwise import convert, elementwise
-from libnpu.compiler.kernels.errors import Unimplemented, Unsupported
 from libnpu.compiler.kernels.gather import gather
 from libnpu.compiler.kernels.program import ArgsTemplate, Operand, Program
 from libnpu.compiler.kernels.rows import argmax, reduce, softmax
+from libnpu.errors import Unsupported
 
 __all__ = [
     "ArgsTemplate",
     "Operand",
     "Program",
-    "Unimplemented",
     "Unsupported",
     "argmax",
     "convert",

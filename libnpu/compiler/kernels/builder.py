@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from npu_model import dtypes
 from npu_model.shave_isa import INT_REGISTERS, VECTOR_REGISTERS, assemble
 
-from libnpu.compiler.kernels.errors import Unsupported
 from libnpu.compiler.kernels.program import ArgsTemplate, Operand, Program
+from libnpu.errors import Unsupported
 
 ZERO = "r0"
 ARGS = "r1"

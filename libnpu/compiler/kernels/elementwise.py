@@ -14,9 +14,9 @@ from npu_model.shave_isa import VECTOR_CAPACITY
 
 from libnpu.compiler.ir import Expr
 from libnpu.compiler.kernels.builder import ARGS, Builder, store
-from libnpu.compiler.kernels.errors import Unsupported
 from libnpu.compiler.kernels.expression import Lowering, last_uses, normalise
 from libnpu.compiler.kernels.program import ArgsTemplate, Operand, Program
+from libnpu.errors import Unsupported
 
 MAX_DIMS = 4
 _HEADER = ("d0", "d1", "rows", "cols", "tile_rows", "tile_cols")

@@ -15,7 +15,7 @@ from npu_model import dtypes
 
 from libnpu.compiler.ir import EXPR_OPS, Expr
 from libnpu.compiler.kernels.builder import is_float
-from libnpu.compiler.kernels.errors import Unsupported
+from libnpu.errors import Unsupported
 
 _ARITY = {name: arity for arity, names in EXPR_OPS.items() for name in names}
 _TO_FLOAT = {

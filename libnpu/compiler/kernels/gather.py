@@ -9,8 +9,8 @@ from npu_model import dtypes
 from npu_model.shave_isa import VECTOR_CAPACITY
 
 from libnpu.compiler.kernels.builder import ZERO, Builder, is_float, store
-from libnpu.compiler.kernels.errors import Unsupported
 from libnpu.compiler.kernels.program import ArgsTemplate, Operand, Program
+from libnpu.errors import Unsupported
 
 _WORDS = (
     *("outer", "count", "inner", "n", "chunk_count", "chunk_inner"),

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from npu_model.shave_isa import VECTOR_CAPACITY
 
-from libnpu.compiler.kernels.errors import Unsupported
 from libnpu.compiler.kernels.program import Operand
+from libnpu.errors import Unsupported
 
 COLS, ROWS = 0, 1
 HEADER = ("mode", "outer", "n", "inner", "chunk_n", "chunk_free")

@@ -14,8 +14,8 @@ from npu_model.shave_isa import VECTOR_CAPACITY
 
 from libnpu.compiler.kernels import layout
 from libnpu.compiler.kernels.builder import ZERO, Builder, is_float, store
-from libnpu.compiler.kernels.errors import Unsupported
 from libnpu.compiler.kernels.program import ArgsTemplate, Operand, Program
+from libnpu.errors import Unsupported
 
 CHUNK_N = (
     1024  # elements along the axis that are summed at once; fixed, so that results do not depend on the other dims
