@@ -122,23 +122,34 @@ def compile_library(folder: Path) -> None:
     ]
     command += [f"-I{path}" for path in (folder, SOURCES, INCLUDE_DIR, include)]
     command += [str(folder / "embed.c"), str(folder / "results.c"), *(str(SOURCES / name) for name in C_FILES)]
-    command += ["-o", str(folder / "libnpu.so"), "-Wl,-soname,libnpu.so", "-Wl,-z,nodelete", "-Wl,--disable-new-dtags"]
+    command += [
+        "-o",
+        str(folder / "libnpu.so"),
+        "-Wl,-soname,libnpu.so",
+        "-Wl,-z,nodelete,-z,defs",
+        "-Wl,--disable-new-dtags",
+    ]
     problem = ""
-    for library in python_libraries():
-        if library.suffix == ".a":
-            system = f"{sysconfig.get_config_var('LIBS') or ''} {sysconfig.get_config_var('SYSLIBS') or ''}".split()
-            link = ["-Wl,--whole-archive", str(library), "-Wl,--no-whole-archive", *system]
-        else:
-            link = [str(library), f"-Wl,-rpath,{library.parent}"]
-        run = subprocess.run([*command, *link, "-ldl"], capture_output=True, text=True, check=False)
+    libraries = python_libraries()
+    for library in libraries:
+        run = subprocess.run([*command, *_link_flags(library), "-ldl"], capture_output=True, text=True, check=False)
         if run.returncode == 0:
             return
-        problem = run.stderr
-    if not problem:
+        problem = next((line for line in run.stderr.splitlines() if "error" in line), run.stderr)
+    if all(library.suffix == ".a" for library in libraries):
         raise BuildError(
             "no libpython as a shared or position-independent library: install it (apt-get install libpython3-dev)"
+            + (f"; gcc says: {problem.strip()}" if problem else "")
         )
-    raise BuildError(f"gcc failed:\n{problem.rstrip()}")
+    raise BuildError(f"gcc failed: {problem.strip()}")
+
+
+def _link_flags(library: Path) -> list[str]:
+    if library.suffix != ".a":
+        return [str(library), f"-Wl,-rpath,{library.parent}"]
+    variables = map(sysconfig.get_config_var, ("LIBS", "SYSLIBS", "MODLIBS"))
+    system = [flag for text in variables for flag in str(text or "").split() if flag.startswith("-l")]
+    return ["-Wl,--whole-archive", str(library), "-Wl,--no-whole-archive", *system]
 
 
 def python_libraries() -> list[Path]:

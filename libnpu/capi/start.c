@@ -12,6 +12,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -51,13 +52,16 @@ static const char *start_python(void)
     PyPreConfig before;
     PyConfig config;
     PyStatus status;
+    Dl_info own;
 
     /* Python prints pages to stderr when it finds no standard library, so look first. */
     if (access(NPU_PYTHON, X_OK) < 0 || access(NPU_STDLIB, R_OK) < 0)
         return "the Python installation that libnpu.so was built for is gone: run npu-config again";
-    /* The standard library's extension modules expect Python's symbols in the global scope, also when this library is a plug-in. */
+    /* Extension modules expect Python's symbols in the global scope, also when this library is a plug-in. */
     if (NPU_LIBPYTHON[0])
         dlopen(NPU_LIBPYTHON, RTLD_NOW | RTLD_GLOBAL);
+    else if (dladdr(&running, &own)) /* linked into this library */
+        dlopen(own.dli_fname, RTLD_NOW | RTLD_GLOBAL);
     PyPreConfig_InitIsolatedConfig(&before);
     before.utf8_mode = 1;
     status = Py_PreInitialize(&before);
@@ -72,7 +76,21 @@ static const char *start_python(void)
     if (PyStatus_Exception(status))
         return "Python does not start";
     PyEval_SaveThread();
+    keep_interrupt_handler();
     return NULL;
+}
+
+/* The first import of Python's signal module takes SIGINT over. Let it happen now, and give the program its handler back. */
+static void keep_interrupt_handler(void)
+{
+    struct sigaction handler;
+    PyGILState_STATE state = PyGILState_Ensure();
+
+    sigaction(SIGINT, NULL, &handler);
+    Py_XDECREF(PyImport_ImportModule("signal"));
+    PyErr_Clear();
+    sigaction(SIGINT, &handler, NULL);
+    PyGILState_Release(state);
 }
 
 static const char *find_packages(void)

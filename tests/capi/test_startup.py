@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from libnpu.capi import build as build_module
+
 HELLO = r"""
 int main(void)
 {
@@ -258,7 +260,7 @@ def test_many_threads_may_start_the_library_at_once(run):
     assert run(program) == ["NOT_INITIALIZED"]
 
 
-def test_process_may_end_at_any_point(run):
+def test_process_may_end_without_shutdown(run):
     program = r"""
     int main(int argc, char **argv)
     {
@@ -268,6 +270,70 @@ def test_process_may_end_at_any_point(run):
     }
     """
     assert run(program) == []
+
+
+def test_process_may_end_while_threads_are_inside(run):
+    program = r"""
+    #include <pthread.h>
+    #include <unistd.h>
+    static volatile int calls;
+    static void *work(void *unused)
+    {
+        void *p;
+        for (;; calls++)
+            if (npu_malloc(&p, 4096, 0) == NPU_SUCCESS)
+                npu_free(p);
+        return NULL;
+    }
+    int main(void)
+    {
+        pthread_t threads[3];
+        need(npu_init(0));
+        need(npu_set_device(0));
+        for (int i = 0; i < 3; i++)
+            pthread_create(&threads[i], NULL, work, NULL);
+        while (calls < 100)
+            usleep(100);
+        exit(0);
+    }
+    """
+    for _ in range(3):
+        assert run(program) == []
+
+
+def test_interrupt_ends_the_program_as_usual(build):
+    program = build(
+        r"""
+    #include <signal.h>
+    int main(void)
+    {
+        need(npu_init(0));
+        need(npu_set_device(0));
+        raise(SIGINT);
+        return 0;
+    }
+    """
+    )
+    done = subprocess.run([program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-2, "")
+
+
+def test_library_is_a_plug_in_with_local_symbols(cache, flags, tmp_path):
+    source = tmp_path / "plugin.c"
+    source.write_text(
+        r"""
+        #include <dlfcn.h>
+        int main(int argc, char **argv)
+        {
+            void *library = dlopen(argv[1], RTLD_LAZY | RTLD_LOCAL);
+            int (*init)(unsigned) = (int (*)(unsigned))dlsym(library, "npu_init");
+            int (*set_device)(unsigned) = (int (*)(unsigned))dlsym(library, "npu_set_device");
+            return -init(0) - set_device(0);
+        }
+        """
+    )
+    subprocess.run(["gcc", source, "-o", tmp_path / "plugin", "-ldl"], check=True)
+    subprocess.run([tmp_path / "plugin", next(cache.glob("libnpu/*/libnpu.so"))], check=True, env={})
 
 
 def test_library_loads_into_a_running_python(cache, flags):
@@ -319,3 +385,29 @@ def test_npu_config_names_a_missing_compiler(tmp_path):
         check=False,
     )
     assert (run.returncode, run.stderr) == (1, "npu-config: no C compiler: install gcc (apt-get install gcc)\n")
+
+
+def test_missing_libpython_is_named_with_its_package(monkeypatch, tmp_path):
+    monkeypatch.setattr(build_module, "python_libraries", list)
+    with pytest.raises(build_module.BuildError, match=r"^no libpython .*apt-get install libpython3-dev\)$"):
+        build_module.compile_library(tmp_path)
+
+
+def test_missing_python_headers_are_named_with_their_package(monkeypatch, tmp_path):
+    monkeypatch.setattr(build_module.sysconfig, "get_path", lambda name: "/nonexistent")
+    with pytest.raises(
+        build_module.BuildError, match=r"^no Python.h in /nonexistent: .*apt-get install python3-dev\)$"
+    ):
+        build_module.compile_library(tmp_path)
+
+
+def test_archive_serves_where_there_is_no_shared_libpython(monkeypatch, tmp_path, hello):
+    archives = [path for path in build_module.python_libraries() if path.suffix == ".a"]
+    if not archives:
+        pytest.skip("this Python brings no libpython archive")
+    monkeypatch.setattr(build_module, "python_libraries", lambda: archives)
+    try:
+        build_module.compile_library(tmp_path)
+    except build_module.BuildError as error:
+        pytest.skip(f"this Python's archive is not position-independent: {error}")
+    assert output(hello, {"LD_PRELOAD": str(tmp_path / "libnpu.so")}) == (0, "1\n", "")

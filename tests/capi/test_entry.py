@@ -1,0 +1,39 @@
+"""Exceptions become results: a refusal quietly, a defect loudly."""
+
+from types import SimpleNamespace
+
+import pytest
+from npu_abi import C
+
+from libnpu.capi.entry import _guard
+from libnpu.capi.library import Library
+from libnpu.capi.reports import result_of
+from libnpu.errors import NpuError, Unimplemented, Unsupported
+
+
+@pytest.mark.parametrize(
+    ("error", "result"),
+    [
+        (Unsupported("x"), C.NPU_ERROR_NOT_SUPPORTED),
+        (Unimplemented("x"), C.NPU_ERROR_UNIMPLEMENTED),
+        (NpuError(C.NPU_TIMEOUT, "x"), C.NPU_TIMEOUT),
+        (MemoryError(), C.NPU_ERROR_OUT_OF_HOST_MEMORY),
+    ],
+)
+def test_exception_has_a_result(error, result):
+    assert result_of(error).result == result
+
+
+def test_defect_is_not_swallowed():
+    said = []
+    lib = SimpleNamespace(npu_set_error=lambda *arguments: said.append(arguments))
+    library = Library(door=None, call_site=lambda: 0)
+    library.users = 1
+
+    def npu_broken(library):
+        raise KeyError("nobody expects this")
+
+    with pytest.raises(KeyError):
+        _guard(library, lib, npu_broken)()
+    assert said == [(b"a defect of the library; its traceback is on standard error", 0, 0)]
+    assert library.lock.acquire(blocking=False)
