@@ -47,6 +47,19 @@ static void at_exit(void)
         npu_embed_exit();
 }
 
+/* The first import of Python's signal module takes SIGINT over. Let it happen now, and give the program its handler back. */
+static void keep_interrupt_handler(void)
+{
+    struct sigaction handler;
+    PyGILState_STATE state = PyGILState_Ensure();
+
+    sigaction(SIGINT, NULL, &handler);
+    Py_XDECREF(PyImport_ImportModule("signal"));
+    PyErr_Clear();
+    sigaction(SIGINT, &handler, NULL);
+    PyGILState_Release(state);
+}
+
 static const char *start_python(void)
 {
     PyPreConfig before;
@@ -78,19 +91,6 @@ static const char *start_python(void)
     PyEval_SaveThread();
     keep_interrupt_handler();
     return NULL;
-}
-
-/* The first import of Python's signal module takes SIGINT over. Let it happen now, and give the program its handler back. */
-static void keep_interrupt_handler(void)
-{
-    struct sigaction handler;
-    PyGILState_STATE state = PyGILState_Ensure();
-
-    sigaction(SIGINT, NULL, &handler);
-    Py_XDECREF(PyImport_ImportModule("signal"));
-    PyErr_Clear();
-    sigaction(SIGINT, &handler, NULL);
-    PyGILState_Release(state);
 }
 
 static const char *find_packages(void)
