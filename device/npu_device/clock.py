@@ -7,6 +7,7 @@ Events are explicit records (time_ps, priority, sequence, unit, action, argument
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from itertools import count
 from typing import Any, Protocol
 
 PS_PER_SECOND = 10**12
@@ -27,17 +28,16 @@ Event = tuple[int, int, int, Unit, int, Any]
 class Clock:
     """Time of one device. `now_ps` never goes back."""
 
-    __slots__ = ("heap", "now_ps", "sequence")
+    __slots__ = ("heap", "next_sequence", "now_ps")
 
     def __init__(self) -> None:
         self.now_ps = 0
         self.heap: list[Event] = []
-        self.sequence = 0
+        self.next_sequence = count(1).__next__
 
     def at(self, time_ps: int, priority: int, unit: Unit, action: int, arg: Any) -> None:
         """Schedule `unit.fire(action, arg)`; equal times run by priority, then in the order of scheduling."""
-        self.sequence = sequence = self.sequence + 1
-        heappush(self.heap, (time_ps, priority, sequence, unit, action, arg))
+        heappush(self.heap, (time_ps, priority, self.next_sequence(), unit, action, arg))
 
     def run_until(self, time_ps: int) -> None:
         """Run every event with time <= `time_ps`, in order, then move to `time_ps`."""

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from heapq import heappush
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,7 +77,7 @@ class DmaPort(Engine):
     def begin(self, task: Task, cycles: int) -> None:
         """Schedule the end: directly when DDR cannot be the limit, through the DDR channel otherwise."""
         assert isinstance(task, DmaTask)
-        clock, domain = self.fabric.clock, self.domain
+        clock, domain = self._clock, self.domain
         if not task.ddr_bytes:
             clock.at(domain.after(clock.now_ps, cycles + self._cmx_latency_cycles), PRIORITY_ENGINE, self, END, task)
             return
@@ -94,7 +95,7 @@ class DmaPort(Engine):
         if joined == clock.now_ps:
             self.fabric.ddr.join(task, self)
         else:
-            clock.at(joined, PRIORITY_ENGINE, self, JOIN, task)
+            heappush(clock.heap, (joined, PRIORITY_ENGINE, clock.next_sequence(), self, JOIN, task))
 
     def fire(self, action: int, arg: Any) -> None:
         """Enter the data phase, or end the running task."""
@@ -134,7 +135,7 @@ class DmaPort(Engine):
     def count(self, task: Task) -> None:
         """Count bytes by side."""
         assert isinstance(task, DmaTask)
-        raw = self.fabric.pmu.raw
+        raw = self._raw
         raw[task.read_counter] += task.amount
         raw[task.write_counter] += task.amount
 

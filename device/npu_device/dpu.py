@@ -66,7 +66,7 @@ class DpuEngine(Engine):
     def count(self, task: Task) -> None:
         """Count MACs and traffic."""
         assert isinstance(task, DpuTask)
-        raw = self.fabric.pmu.raw
+        raw = self._raw
         raw[MACS] += task.amount
         raw[SRAM_READ] += task.sram_read
         raw[SRAM_WRITE] += task.sram_write

@@ -14,6 +14,7 @@ With `compute` a task that runs while another task of its job writes what it rea
 from __future__ import annotations
 
 from collections import deque
+from heapq import heappush
 from typing import TYPE_CHECKING, Any
 
 from npu_abi import C
@@ -111,6 +112,10 @@ class Engine:
         self.kind = kind
         self.unit = unit
         self.domain = domain
+        self._clock = fabric.clock
+        self._raw = fabric.pmu.raw
+        self._trace = fabric.trace
+        self._executes = fabric.compute or self.always_executes
         self.reset()
 
     def reset(self) -> None:
@@ -129,8 +134,7 @@ class Engine:
         """Look at the head of `channel`: start it, or note what it waits for."""
         if channel.slot.failed:
             return
-        head = channel.fifo[0]
-        for barrier in head.waits:
+        for barrier in channel.fifo[0].waits:
             if barrier.producers:
                 barrier.waiters.append(channel)
                 if channel.waiting_since < 0:
@@ -162,10 +166,10 @@ class Engine:
                 fabric.retire(barrier)
         self.task = task
         slot.running += 1
-        task.start_cycle = fabric.clock.now_ps * fabric.engine_hz // PS_PER_SECOND
-        if fabric.trace is not None:
-            fabric.trace.add(START_RECORD, self.kind, self.unit, task.task_id, slot.job_id, task.amount)
-        if fabric.compute or self.always_executes:
+        task.start_cycle = self._clock.now_ps * fabric.engine_hz // PS_PER_SECOND
+        if self._trace is not None:
+            self._trace.add(START_RECORD, self.kind, self.unit, task.task_id, slot.job_id, task.amount)
+        if self._executes:
             try:
                 self.execute(task)
             except MemoryFault as fault:
@@ -180,13 +184,14 @@ class Engine:
         if fabric.schedule.stretches:
             cycles = fabric.schedule.stretch(cycles)
         self.begin(task, cycles)
-        if room == 1:
+        if room == 1 and fabric.core.sleeping:
             fabric.core.wake()
 
     def begin(self, task: Task, cycles: int) -> None:
         """Schedule the end of a task that takes `cycles`."""
-        clock = self.fabric.clock
-        clock.at(self.domain.after(clock.now_ps, cycles), PRIORITY_ENGINE, self, END, task)
+        clock, hz = self._clock, self.domain.hz
+        end = -(-((clock.now_ps - 1) * hz // PS_PER_SECOND + 1 + cycles) * PS_PER_SECOND // hz)
+        heappush(clock.heap, (end, PRIORITY_ENGINE, clock.next_sequence(), self, END, task))
 
     def execute(self, task: Task) -> None:
         """Read operands and compute; leave in `task.results` what `publish` needs. Raises MemoryFault."""
@@ -204,7 +209,7 @@ class Engine:
         self.finish(arg)
 
     def finish(self, task: Task) -> None:
-        """Publish, count, post barriers, and start what can start now."""
+        """End a task: publish, count, post barriers, and start what can start now."""
         fabric = self.fabric
         slot = task.slot
         if task.footprints is not None:
@@ -215,18 +220,18 @@ class Engine:
         self.tasks_done += 1
         slot.running -= 1
         slot.outstanding -= 1
-        raw = fabric.pmu.raw
-        busy = fabric.clock.now_ps * fabric.engine_hz // PS_PER_SECOND - task.start_cycle
+        raw = self._raw
+        busy = self._clock.now_ps * fabric.engine_hz // PS_PER_SECOND - task.start_cycle
         raw[self.busy_counter] += busy
         raw[PMU_TASKS] += 1
         self.count(task)
-        if fabric.trace is not None:
-            fabric.trace.add(END_RECORD, self.kind, self.unit, task.task_id, slot.job_id, busy)
+        if self._trace is not None:
+            self._trace.add(END_RECORD, self.kind, self.unit, task.task_id, slot.job_id, busy)
         for barrier in task.posts:
             producers = barrier.producers = barrier.producers - 1
             if not producers:
-                if fabric.trace is not None:
-                    fabric.trace.add(READY_RECORD, 0, 0, barrier.virtual_id, slot.job_id, barrier.physical_id)
+                if self._trace is not None:
+                    self._trace.add(READY_RECORD, 0, 0, barrier.virtual_id, slot.job_id, barrier.physical_id)
                 if barrier.waiters:
                     waiters, barrier.waiters = barrier.waiters, []
                     for channel in waiters:
@@ -236,14 +241,15 @@ class Engine:
             elif producers < 0 or producers == INVALID - 1:
                 barrier.underflow = True
                 slot.fail(C.NPU_JOB_BARRIER_UNDERFLOW, barrier.virtual_id, task)
-        if task.channel.fifo:
-            self.poke(task.channel)
+        channel = task.channel
+        if channel.fifo:
+            self.poke(channel)
         while self.wanting and self.task is None:
             channel = self.wanting.popleft()
             channel.wanting = False
             if not channel.slot.failed:
                 self.start(channel)
-        if not slot.running:
+        if not slot.running and fabric.core.sleeping:
             fabric.core.wake()
 
     def fault(self, task: Task, fault: MemoryFault) -> None:

@@ -46,14 +46,14 @@ class ManagementCore:
         self.faults: list[JobSlot] = []
         self._core: Any = None
         self._hal: Hal | None = None
-        self._sleeping = False
+        self.sleeping = False
         self._cycle = 0  # of the core's clock: when the current step ends
         self._awake_since = 0  # engine-clock cycle
 
     @property
     def idle(self) -> bool:
         """Whether the core runs and has nothing to do."""
-        return self._core is None or self._sleeping
+        return self._core is None or self.sleeping
 
     def start(self, image_pa: int, params_pa: int) -> None:
         """Boot from an image; `status` says how it went."""
@@ -71,13 +71,13 @@ class ManagementCore:
             fabric.trace.add(C.NPU_TRACE_BOOT, C.NPU_ENGINE_CORE, 0, 0, 0, 0)
         self._hal = Hal(fabric, self, params, *self._units)
         self._core = entry(self._hal)
-        self._sleeping = True
+        self.sleeping = True
         self.wake()
 
     def wake(self) -> None:
         """Let a sleeping core look at its inputs, now."""
-        if self._sleeping:
-            self._sleeping = False
+        if self.sleeping:
+            self.sleeping = False
             clock = self._fabric.clock
             now = clock.now_ps
             self._cycle = (now - 1) * self._hz // PS_PER_SECOND + 1
@@ -88,7 +88,8 @@ class ManagementCore:
         """Tell the firmware that an input has something, and wake it."""
         if self._hal is not None:
             self._hal.pending = True
-        self.wake()
+        if self.sleeping:
+            self.wake()
 
     def fire(self, action: int, arg: Any) -> None:
         """Run one step of the firmware."""
@@ -105,11 +106,11 @@ class ManagementCore:
             self._fabric.clock.at(-(-cycle * PS_PER_SECOND // self._hz), PRIORITY_CORE, self, STEP, None)
         else:
             self._fabric.pmu.raw[CORE_BUSY] += self.busy_cycles()
-            self._sleeping = True
+            self.sleeping = True
 
     def busy_cycles(self) -> int:
         """Return the engine-clock cycles since the core woke, 0 when it sleeps."""
-        if self._core is None or self._sleeping:
+        if self._core is None or self.sleeping:
             return 0
         return self._fabric.cycle_now() - self._awake_since
 
@@ -136,5 +137,5 @@ class ManagementCore:
         """Stop for good: the firmware touched memory of its own that is not mapped."""
         self.status = int(C.NPU_BOOT_CRASHED)
         self._core = None
-        self._sleeping = False
+        self.sleeping = False
         self._fabric.interrupts.raise_cause(C.NPU_ICB_CORE_FAULT)

@@ -93,7 +93,7 @@ class ShaveEngine(Engine):
     def count(self, task: Task) -> None:
         """Count instructions and traffic."""
         assert isinstance(task, ShaveTask)
-        raw = self.fabric.pmu.raw
+        raw = self._raw
         raw[INSNS] += task.insns
         raw[SRAM_READ] += task.sram_read
         raw[SRAM_WRITE] += task.sram_write

@@ -26,6 +26,7 @@ from npu_firmware.walk import Walk
 NOTHING = -1
 FETCH, DISPATCH = int(C.NPU_TRACE_FETCH), int(C.NPU_TRACE_DISPATCH)
 CORE = int(C.NPU_ENGINE_CORE)
+ENGINES = State.ENGINES
 NO_BARRIERS = np.zeros(0, dtype("npu_barrier_config"))
 
 
@@ -49,6 +50,8 @@ class Core:
         self._turn = 0
         self._action: Callable[[Any], None] | None = None
         self._argument: Any = None
+        self._trace = hal.trace
+        self._dispatch_action = self._dispatch  # bound once: it is planned for every task
         self._list = 0  # of the task that _dispatch takes
         self.attention = True  # a message or a ring waits, as far as known
         self._messages.announce_boot()
@@ -63,13 +66,17 @@ class Core:
                 self._action = None
                 self.heartbeat += 1
                 action(self._argument)
-            cost = self._pick_input() if self._hal.pending or self.attention else NOTHING
-            if cost == NOTHING:
-                cost = self._pick_job()
-                if cost == NOTHING:
-                    return 0
-            if cost:
+            if self._hal.pending or self.attention:
+                cost = self._pick_input()
+                if cost > 0:
+                    return cost
+                if not cost:
+                    continue
+            cost = self._pick_job()
+            if cost > 0:
                 return cost
+            if cost:
+                return 0
 
     def _plan(self, action: Callable[[Any], None], argument: Any, cost: int) -> int:
         self._action = action
@@ -113,34 +120,35 @@ class Core:
             if index >= count:
                 index = 0
             job = jobs[index]
-            if job.state is State.ENGINES:
+            index += 1
+            if job.state is ENGINES:
                 walk = job.walk
                 assert walk is not None
-                cost = self._pick_task(job, walk)
+                number = walk.pick()
+                if number >= 0:
+                    self._turn = index
+                    if self._trace is not None:
+                        self._trace(FETCH, CORE, 0, walk.head_id(number), job.job_id, 0)
+                    self._action = self._dispatch_action
+                    self._argument = job
+                    self._list = number
+                    return self._task_cycles
+                cost = self._pick_end(job, walk)
             else:
                 cost = self._pick_of(job)
-            index += 1
             if cost != NOTHING:
                 self._turn = index
                 return cost
         return NOTHING
 
-    def _pick_task(self, job: Job, walk: Walk) -> int:
-        index = walk.pick()
-        if index >= 0:
-            trace = self._hal.trace
-            if trace is not None:
-                head = walk.heads[index]
-                assert head is not None
-                trace(FETCH, CORE, 0, head.task_id, job.job_id, 0)
-            self._action = self._dispatch
-            self._argument = job
-            self._list = index
-            return self._task_cycles
+    def _pick_end(self, job: Job, walk: Walk) -> int:
+        """Plan the end of a walk that cannot dispatch: it is complete, or it is stuck."""
         slot = walk.slot
+        if slot.running or slot.failed or self._hal.pending:
+            return NOTHING
         if not walk.remaining and not slot.outstanding:
             return self._plan(self._leave_engines, job, 0)
-        if not slot.running and slot.quiet() and not slot.failed and not self._hal.pending:
+        if slot.quiet():
             return self._plan(self._deadlock, job, 0)
         return NOTHING
 
@@ -175,11 +183,9 @@ class Core:
     def _dispatch(self, job: Job) -> None:
         walk = job.walk
         assert walk is not None
-        task = walk.take(self._list)
-        trace = self._hal.trace
-        if trace is not None:
-            trace(DISPATCH, CORE, 0, task.task_id, job.job_id, 0)
-        task.channel.push(task)
+        if self._trace is not None:
+            self._trace(DISPATCH, CORE, 0, walk.head_id(self._list), job.job_id, 0)
+        walk.dispatch(self._list)
 
     def _fail(self, slots: list[Slot]) -> None:
         for slot in slots:

@@ -68,13 +68,19 @@ class Walk:
             index += 1
         return -1
 
-    def take(self, index: int) -> Task:
-        """Return the head of a list and move on."""
+    def head_id(self, index: int) -> int:
+        """Return the task id of the head of a list."""
+        head = self.heads[index]
+        assert head is not None
+        return head.task_id
+
+    def dispatch(self, index: int) -> None:
+        """Put the head of a list in its FIFO and move on."""
         task = self.heads[index]
         assert task is not None
         self.heads[index] = next(self._iterators[index], None)
         self.remaining -= 1
-        return task
+        task.channel.push(task)
 
     def retire(self, barrier: Barrier) -> None:
         """Note that the virtual barrier in `barrier` retired and load the next one."""
