@@ -1,6 +1,6 @@
 """Front end: an ONNX file becomes the canonical graph of `libnpu.compiler.ir`, in stages that can be looked at.
 
-import → fold → simplify → fuse engine → fuse elementwise → precision. A verifier runs after each; `stages` shows the graph after each.
+import → fold → simplify → fuse-engine → fuse-elementwise → precision. A verifier runs after each; `stages` shows the graph after each.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def stages(
     yield "fold", graph
     graph = verify(remove_dead(fold(simplify(graph))), "simplify")
     yield "simplify", graph
-    graph = verify(fuse_activation(fuse_affine(graph)), "fuse engine")
-    yield "fuse engine", graph
-    graph = verify(remove_dead(recognise_softmax(simplify(fuse_elementwise(graph)))), "fuse elementwise")
-    yield "fuse elementwise", graph
+    graph = verify(fuse_activation(fuse_affine(graph)), "fuse-engine")
+    yield "fuse-engine", graph
+    graph = verify(remove_dead(recognise_softmax(simplify(fuse_elementwise(graph)))), "fuse-elementwise")
+    yield "fuse-elementwise", graph
     yield "precision", verify(set_precision(graph, precision), "precision")

@@ -8,6 +8,7 @@ from libnpu.compiler.frontend import ops_elementwise as element
 from libnpu.compiler.frontend import ops_matrix as matrix
 from libnpu.compiler.frontend import ops_movement as movement
 from libnpu.compiler.frontend import ops_reduce as reduction
+from libnpu.compiler.frontend import ops_resample as resample
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 HANDLERS: dict[str, Handler] = {
     "Conv": matrix.conv,
+    "ConvTranspose": resample.conv_transpose,
+    "Resize": resample.resize,
+    "Upsample": resample.resize,
     "MaxPool": matrix.max_pool,
     "AveragePool": matrix.average_pool,
     "GlobalAveragePool": matrix.global_pool,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from libnpu.compiler.frontend.call import shape_product
+from libnpu.compiler.frontend.ops_resample import pad_by_copies
 from libnpu.compiler.frontend.source import ModelError
 
 if TYPE_CHECKING:
@@ -124,11 +125,9 @@ def tile(call: Call) -> Value:
 
 
 def pad(call: Call) -> Value:
-    """Pad with a constant; negative pads cut."""
+    """Pad with a constant or with copies; negative pads cut."""
     x = call.input(0)
     mode = call.attrs.get("mode", b"constant").decode()
-    if mode != "constant":
-        raise call.unimplemented(f"mode {mode}")
     amounts = call.ints(1, "pads", 11) or []
     value = call.scalar(2, "value", 11) or 0
     rank = len(x.shape)
@@ -143,6 +142,8 @@ def pad(call: Call) -> Value:
     if cuts:
         x = call.build.slice(x, cuts)
     grown = [(max(0, pads.get(axis, (0, 0))[0]), max(0, pads.get(axis, (0, 0))[1])) for axis in range(rank)]
+    if mode != "constant":
+        return pad_by_copies(call, x, grown, mode)
     return call.build.emit("Pad", [x], {"pads": grown, "value": float(value)}) if np.any(grown) else x
 
 

@@ -1,0 +1,187 @@
+"""Handlers of operators that change an image's raster: resizing, transposed convolution, padding by copies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from libnpu.compiler.frontend.source import ModelError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from libnpu.compiler.frontend.call import Call
+    from libnpu.compiler.ir import Value
+
+_ROUND: dict[str, Any] = {
+    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
+def resize(call: Call) -> Value:
+    """Resize and Upsample, nearest and linear: a gather per axis, or a product with a matrix of weights per axis."""
+    x = call.input(0)
+    mode = call.attrs.get("mode", b"nearest").decode()
+    if mode not in ("nearest", "linear"):
+        raise call.unimplemented(f"mode {mode}")
+    if call.attrs.get("antialias", 0):
+        raise call.unimplemented("antialias")
+    for axis, (size, scale) in _targets(call, x).items():
+        places = _places(call, x.shape[axis], size, scale)
+        if mode == "nearest":
+            rounding = call.attrs.get("nearest_mode", b"round_prefer_floor").decode()
+            rounding = rounding if call.opset >= 11 and call.op == "Resize" else "floor"
+            # Places come from divisions: what is an integer must not end below it.
+            exact = np.where(np.abs(places - np.rint(places)) < 1e-6, np.rint(places), places)
+            indices = np.clip(_ROUND[rounding](exact), 0, x.shape[axis] - 1).astype(np.int32)
+            x = take(call, x, indices, axis)
+        else:
+            x = _blend(call, x, places, axis)
+    return x
+
+
+def take(call: Call, x: Value, indices: NDArray[np.int32], axis: int) -> Value:
+    """Return `x` at constant `indices` of an axis; whole repeats of every element are a broadcast."""
+    size = x.shape[axis]
+    repeats = len(indices) // size
+    if repeats and np.array_equal(indices, np.repeat(np.arange(size), repeats)):
+        before, after = x.shape[: axis + 1], x.shape[axis + 1 :]
+        wide = call.build.expand(call.build.reshape(x, (*before, 1, *after)), (*before, repeats, *after))
+        return call.build.reshape(wide, (*before[:-1], size * repeats, *after))
+    return call.build.emit("Gather", [x, call.build.const(indices, f"{call.name}.indices")], {"axis": axis})
+
+
+def conv_transpose(call: Call) -> Value:
+    """ConvTranspose: zeros between the elements, then a convolution with the turned kernel."""
+    x, weights = call.input(0), call.array(1, "weights")
+    assert weights is not None
+    if len(x.shape) != 4:
+        raise call.unimplemented(f"{len(x.shape) - 2} spatial dimensions")
+    group = int(call.attrs.get("group", 1))
+    strides = [int(step) for step in call.attrs.get("strides", [1, 1])]
+    dilations = [int(step) for step in call.attrs.get("dilations", [1, 1])]
+    extra = [int(size) for size in call.attrs.get("output_padding", [0, 0])]
+    reach = [dilations[i] * (weights.shape[2 + i] - 1) for i in range(2)]
+    cut = _transposed_pads(call, x, strides, reach, extra)
+    pads = [(reach[i] - cut[i], reach[i] - cut[2 + i] + extra[i] - (strides[i] - 1)) for i in range(2)]
+    build = call.build
+    n, c, h, w = x.shape
+    if max(strides) > 1:
+        apart = build.reshape(x, (n, c, h, 1, w, 1))
+        gaps = [(0, 0), (0, 0), (0, 0), (0, strides[0] - 1), (0, 0), (0, strides[1] - 1)]
+        x = build.emit("Pad", [apart], {"pads": gaps, "value": 0.0})
+        x = build.reshape(x, (n, c, h * strides[0], w * strides[1]))
+    cuts = {
+        2 + i: (max(0, -before), x.shape[2 + i] + min(0, after), 1)
+        for i, (before, after) in enumerate(pads)
+        if before < 0 or after < 0
+    }
+    if cuts:
+        x = build.slice(x, cuts)
+    (top, bottom), (left, right) = (tuple(max(0, pad) for pad in both) for both in pads)
+    turned = weights[:, :, ::-1, ::-1].reshape(group, c // group, *weights.shape[1:]).swapaxes(1, 2)
+    kernel = np.ascontiguousarray(turned.reshape(-1, c // group, *weights.shape[2:]))
+    attrs = {"strides": [1, 1], "pads": [top, left, bottom, right], "dilations": dilations, "group": group, "act": None}
+    call.array(2, "bias")
+    return build.emit("Conv", [x, build.const(kernel, call.input(1).name), call.optional(2)], attrs)
+
+
+def pad_by_copies(call: Call, x: Value, pads: list[tuple[int, int]], mode: str) -> Value:
+    """Pad with elements of `x` itself: modes edge, reflect and wrap are a gather per axis."""
+    for axis, amounts in enumerate(pads):
+        if any(amounts):
+            size = x.shape[axis]
+            indices = np.pad(np.arange(size, dtype=np.int32), amounts, mode=mode)  # type: ignore[call-overload]
+            x = take(call, x, indices, axis)
+    return x
+
+
+def _targets(call: Call, x: Value) -> dict[int, tuple[int, float]]:
+    """Return axis -> (output size, scale) for the axes that change."""
+    rank = len(x.shape)
+    scales: NDArray[Any] | None
+    sizes: NDArray[Any] | None
+    if call.op == "Upsample":
+        given = call.attrs["scales"] if call.opset < 9 else call.array(1, "scales")
+        scales, sizes = np.asarray(given, np.float64), None
+    elif call.opset < 11:
+        scales, sizes = call.array(1, "scales"), None
+    else:
+        scales, sizes = call.array(2, "scales"), call.array(3, "sizes")
+        scales = None if scales is not None and not scales.size else scales
+    if call.attrs.get("keep_aspect_ratio_policy", b"stretch") != b"stretch":
+        raise call.unimplemented("keep_aspect_ratio_policy")
+    axes = call.axes([int(axis) for axis in call.attrs.get("axes", range(rank))], rank)
+    targets = {}
+    for index, axis in enumerate(axes):
+        if scales is not None:
+            scale = float(scales[index])
+            size = int(np.floor(x.shape[axis] * scale))
+        elif sizes is not None:
+            size = int(sizes[index])
+            scale = size / x.shape[axis]
+        else:
+            raise ModelError(f"node {call.name}: {call.op} has neither scales nor sizes")
+        if size != x.shape[axis] or scale != 1.0:
+            targets[axis] = (size, scale)
+    return targets
+
+
+def _places(call: Call, old: int, new: int, scale: float) -> NDArray[np.float64]:
+    """Return where each output element lies on the input axis."""
+    index = np.arange(new, dtype=np.float64)
+    transform = call.attrs.get("coordinate_transformation_mode", b"half_pixel").decode()
+    if call.op == "Upsample" or call.opset < 11:
+        transform = "asymmetric"
+    match transform:
+        case "half_pixel":
+            return (index + 0.5) / scale - 0.5
+        case "pytorch_half_pixel":
+            return (index + 0.5) / scale - 0.5 if new > 1 else np.zeros(1)
+        case "half_pixel_symmetric":
+            return old / 2 * (1 - new / (scale * old)) + (index + 0.5) / scale - 0.5
+        case "align_corners":
+            return index * (old - 1) / (new - 1) if new > 1 else np.zeros(1)
+        case "asymmetric":
+            return index / scale
+    raise call.unimplemented(f"coordinate_transformation_mode {transform}")
+
+
+def _blend(call: Call, x: Value, places: NDArray[np.float64], axis: int) -> Value:
+    old, new, rank = x.shape[axis], len(places), len(x.shape)
+    if axis < rank - 2:
+        raise call.unimplemented(f"mode linear on axis {axis} of {rank}")
+    low = np.clip(np.floor(places), 0, old - 1).astype(np.int64)
+    high = np.minimum(low + 1, old - 1)
+    part = np.clip(places, 0, old - 1) - low
+    matrix = np.zeros((new, old), np.float64)
+    np.add.at(matrix, (np.arange(new), low), 1 - part)
+    np.add.at(matrix, (np.arange(new), high), part)
+    attrs = {"act": None, "scale": 1.0}
+    if axis == rank - 1:
+        columns = call.build.const(np.ascontiguousarray(matrix.T).astype(x.dtype), f"{call.name}.columns")
+        return call.build.emit("MatMul", [x, columns, None], attrs)
+    rows = call.build.const(matrix.astype(x.dtype), f"{call.name}.rows")
+    return call.build.emit("MatMul", [rows, x, None], attrs)
+
+
+def _transposed_pads(call: Call, x: Value, strides: list[int], reach: list[int], extra: list[int]) -> list[int]:
+    """Return what the output loses on each side: [top, left, bottom, right]."""
+    auto_pad = call.attrs.get("auto_pad", b"NOTSET").decode()
+    shape: Any = call.attrs.get("output_shape")
+    if auto_pad.startswith("SAME") and shape is None:
+        shape = [x.shape[2 + i] * strides[i] for i in range(2)]
+    if shape is None:
+        return [int(pad) for pad in call.attrs.get("pads", [0] * 4)] if auto_pad == "NOTSET" else [0] * 4
+    cut = [0] * 4
+    for i in range(2):
+        total = strides[i] * (x.shape[2 + i] - 1) + extra[i] + reach[i] + 1 - int(list(shape)[-2 + i])
+        if total < 0:
+            raise call.unimplemented("an output_shape that grows the output")
+        smaller, larger = total // 2, total - total // 2
+        cut[i], cut[2 + i] = (smaller, larger) if auto_pad == "SAME_UPPER" else (larger, smaller)
+    return cut

@@ -1,0 +1,58 @@
+"""Resizing, transposed convolution and padding by copies, against onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+
+def f32(rng, *shape):
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("transform", ["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("scales", [(2.0, 3.0), (0.5, 1.5)])
+def test_resize_by_scales(transform, mode, scales, check, rng):
+    constants = {"roi": np.zeros(0, np.float32), "s": np.array([1, 1, *scales], np.float32)}
+    attrs = {"mode": mode, "coordinate_transformation_mode": transform}
+    check([("Resize", ["x", "roi", "s"], ["y"], attrs)], {"x": f32(rng, 1, 2, 4, 6)}, constants=constants, opset=13)
+
+
+@pytest.mark.parametrize("nearest_mode", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
+def test_resize_to_sizes(nearest_mode, check, rng):
+    constants = {"sizes": np.array([1, 2, 7, 9])}
+    nodes = [("Resize", ["x", "", "", "sizes"], ["y"], {"nearest_mode": nearest_mode})]
+    check(nodes, {"x": f32(rng, 1, 2, 4, 6)}, constants=constants, opset=13)
+
+
+def test_whole_nearest_scale_needs_no_gather(check, rng):
+    constants = {"s": np.array([1, 1, 2, 2], np.float32)}
+    graph = check([("Upsample", ["x", "s"], ["y"], {})], {"x": f32(rng, 1, 2, 3, 3)}, constants=constants, opset=9)
+    assert {node.op for node in graph.nodes} == {"Reshape", "Expand"}
+
+
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {},
+        {"strides": [2, 3]},
+        {"strides": [2, 2], "pads": [1, 0, 1, 2], "output_padding": [1, 0]},
+        {"strides": [2, 1], "dilations": [2, 2]},
+        {"strides": [3, 3], "pads": [2, 2, 2, 2]},
+        {"strides": [2, 2], "output_shape": [9, 11]},
+        {"strides": [2, 2], "auto_pad": "SAME_UPPER"},
+        {"strides": [2, 2], "auto_pad": "SAME_LOWER"},
+    ],
+)
+@pytest.mark.parametrize("group", [1, 2])
+def test_conv_transpose(attrs, group, check, rng):
+    constants = {"w": f32(rng, 4, 3, 3, 2), "b": f32(rng, 3 * group)}
+    nodes = [("ConvTranspose", ["x", "w", "b"], ["y"], attrs | {"group": group})]
+    check(nodes, {"x": f32(rng, 2, 4, 5, 6)}, constants=constants, opset=11)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "edge"])
+def test_pad_by_copies(mode, check, rng):
+    constants = {"p": np.array([0, 2, 1, 0, 1, 3])}
+    check([("Pad", ["x", "p"], ["y"], {"mode": mode})], {"x": f32(rng, 2, 3, 5)}, constants=constants, opset=13)
