@@ -18,7 +18,6 @@ Result: type[IntEnum] = abi_enum("npu_result")
 _BY_ERRNO = {
     errno.EINVAL: C.NPU_ERROR_INVALID_VALUE,
     errno.ENOTTY: C.NPU_ERROR_NOT_SUPPORTED,
-    errno.EOPNOTSUPP: C.NPU_ERROR_UNIMPLEMENTED,
     errno.ENOENT: C.NPU_ERROR_INVALID_HANDLE,
     errno.EBADF: C.NPU_ERROR_STALE_HANDLE,
     errno.EFAULT: C.NPU_ERROR_BAD_ADDRESS,
@@ -97,6 +96,8 @@ def raise_errno(code: int, what: str) -> NoReturn:
     """Raise the NpuError of driver answer -`code` to call `what`."""
     result = _BY_ERRNO.get(code, C.NPU_ERROR_INTERNAL)
     name = errno.errorcode.get(code, str(code))
+    if code == errno.EOPNOTSUPP:
+        raise Unimplemented(f"{what}: the driver does not have this yet ({name})")
     raise NpuError(result, f"{what}: {os.strerror(code)} ({name})", errno=code)
 
 

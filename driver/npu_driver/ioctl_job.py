@@ -56,8 +56,14 @@ def submit(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) ->
         raise KernelError(errno.EINVAL, f"engine {arg.engine}; there is only engine 0")
     _check_priority(arg.priority)
     buffers = _check_submit(context, arg, segments)
-    queue = context.queues.get(LEGACY_QUEUE) or kernel.create_queue(context, LEGACY_QUEUE, arg.priority)
-    _submit(kernel, context, queue, buffers, arg.commands_offset)
+    known = context.queues.get(LEGACY_QUEUE)
+    queue = known or kernel.create_queue(context, LEGACY_QUEUE, arg.priority)
+    try:
+        _submit(kernel, context, queue, buffers, arg.commands_offset)
+    except KernelError:
+        if known is None:
+            kernel.destroy_queue(context, queue)
+        raise
     return 0, []
 
 

@@ -17,6 +17,7 @@ from npu_abi import C, ffi, name_of
 from npu_driver import boot
 from npu_driver.error import KernelError
 from npu_driver.file import Context
+from npu_driver.interrupts import CAUSES, InterruptHandler
 from npu_driver.ioctls import NUMBERS, TABLE
 from npu_driver.ipc import AREA_PAGES, Area, Ipc, check_reply
 from npu_driver.job import Job
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 MESSAGE_TIMEOUT_PS = 500 * 10**9  # 500 ms, as the public driver
 DRAIN_TIMEOUT_PS = 2000 * 10**9  # 2000 ms: as the public driver's watchdog; how long close waits for jobs
 FIRST_FD = 3
-INTERRUPTS = C.NPU_ICB_HOST_IPC_FIFO | C.NPU_ICB_MMU_EVENT | C.NPU_ICB_CORE_FAULT
 
 
 class Completion(Protocol):
@@ -77,7 +77,6 @@ class Kernel:
         self._mmio_ps = round(host.mmio_ns * 1000)
         self._interrupt_ps = round(host.interrupt_ns * 1000)
         self._lock = threading.Lock()
-        self._in_interrupt = False
         self._boot_done = _Flag()
         self._banned: list[Context] = []  # contexts whose jobs must go, work for after the interrupt
         self._released: list[Any] = []  # (context, freed buffer object) that the last job let go
@@ -184,10 +183,10 @@ class Kernel:
                 self.memory, image, tx=self._areas[0], rx=self._areas[1], tile_config=self.tile_config,
                 frequency_hz=self.frequency_hz, now_ps=self.now_ps,
             )  # fmt: skip
-            self.device.connect_irq(self._interrupt)
+            self.device.connect_irq(InterruptHandler(self.device.bus, self.ipc, self._lose, self.note).handle)
         self.mmu.enable()
         self.mmu.attach(C.NPU_SSID_GLOBAL, self._space)
-        registers.write(C.NPU_REG_ICB_ENABLE, INTERRUPTS)
+        registers.write(C.NPU_REG_ICB_ENABLE, CAUSES)
         registers.write(C.NPU_REG_GLOBAL_INT_MASK, 0)
         self._boot_done.finished = False
         boot.start(registers, *self._image_pa)
@@ -225,9 +224,18 @@ class Kernel:
 
     def create_queue(self, context: Context, cmdq_id: int, priority: int) -> CommandQueue:
         """Make a command queue with its ring mapped in SSID 0. The doorbell comes with the first submit."""
-        pa, ring = self.memory.alloc_zeroed(1)
         va = self._addresses.alloc(1)
-        self._space.map(va, pa, 1)
+        try:
+            pa, ring = self.memory.alloc_zeroed(1)
+        except KernelError:
+            self._addresses.free(va)
+            raise
+        try:
+            self._space.map(va, pa, 1)
+        except KernelError:
+            self._addresses.free(va)
+            self.memory.free(pa)
+            raise
         queue = context.queues[cmdq_id] = CommandQueue(cmdq_id, priority, pa, va, ring)
         return queue
 
@@ -324,36 +332,7 @@ class Kernel:
             context, bo = self._released.pop(0)
             context.release(bo)
 
-    # ---- interrupts ----
-
-    def _interrupt(self) -> None:
-        if self._in_interrupt:  # a cause that re-raised while it was being handled; the loop below sees it
-            return
-        self._in_interrupt = True
-        try:
-            bus = self.device.bus
-            while causes := bus.read32(C.NPU_REG_ICB_STATUS) & INTERRUPTS:
-                if causes & C.NPU_ICB_MMU_EVENT:
-                    self._drain_faults()
-                if causes & C.NPU_ICB_HOST_IPC_FIFO:
-                    self.ipc.drain()
-                if causes & C.NPU_ICB_CORE_FAULT:
-                    self.note("the management core stopped")
-                bus.write32(C.NPU_REG_ICB_CLEAR, causes)
-        finally:
-            self._in_interrupt = False
-
-    def _drain_faults(self) -> None:
-        read32 = self.device.bus.read32
-        while read32(C.NPU_REG_MMU_EVT_COUNT):
-            code = name_of("npu_mmu_event", read32(C.NPU_REG_MMU_EVT_CODE))
-            ssid = read32(C.NPU_REG_MMU_EVT_SSID)
-            address = read32(C.NPU_REG_MMU_EVT_ADDR_HI) << 32 | read32(C.NPU_REG_MMU_EVT_ADDR_LO)
-            info = read32(C.NPU_REG_MMU_EVT_INFO)
-            self.device.bus.write32(C.NPU_REG_MMU_EVT_POP, 1)
-            access = "write" if info & 1 else "read"
-            engine = name_of("npu_engine", info >> 8 & 0xFF)
-            self._lose(ssid, f"{code}: {engine} {access} at {address:#x}")
+    # ---- what interrupts bring ----
 
     def _lose(self, ssid: int, why: str) -> None:
         context = self.contexts.get(ssid)

@@ -171,6 +171,12 @@ class Blob:
             buffer.abandon()
         self._release()
 
+    def __enter__(self) -> Blob:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.unload()
+
     def _release(self) -> None:
         io, self._io = self._io, None
         for buffer in (io or {}).values():

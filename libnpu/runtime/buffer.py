@@ -114,18 +114,20 @@ class DeviceBuffer:
         if shape is None:
             shape = ((self.size - offset) // kind.itemsize,)
         count = int(np.prod(shape, dtype=np.int64))
-        data = self.read_bytes(offset, count * kind.itemsize)
-        return np.frombuffer(bytearray(data), np.uint8).view(kind).reshape(shape)
+        return self._copy_out(offset, count * kind.itemsize).view(kind).reshape(shape)
 
     def read_bytes(self, offset: int, size: int) -> bytes:
         """Return a copy of `size` bytes at `offset`. Raises BAD_STATE on a device that computes no values."""
+        return self._copy_out(offset, size).tobytes()
+
+    def _copy_out(self, offset: int, size: int) -> NDArray[np.uint8]:
         view = self._view(offset, size)
         if not self._values:
             raise NpuError(
                 C.NPU_ERROR_BAD_STATE, "the device was opened with compute=False: its memory holds no values"
             )
         self._node.catch_up()
-        data = bytes(view)
+        data = np.frombuffer(view, np.uint8).copy()
         self._node.advance(round(size * self._copy_ps))
         return data
 

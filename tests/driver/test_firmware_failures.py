@@ -1,0 +1,71 @@
+"""A management core that stops, and resources of the firmware that run out."""
+
+from __future__ import annotations
+
+import errno
+
+from npu_abi import C
+
+HALF_A_SECOND_PS = 500 * 10**9
+
+
+def test_registration_that_the_firmware_does_not_answer_is_etimedout(process, kernel, nop):
+    handle, queue = process.commands(nop), process.queue()
+    kernel.device.core.reset()
+    before = process.now_ps
+    assert process.submit(queue, handle) == -errno.ETIMEDOUT
+    assert process.now_ps >= before + HALF_A_SECOND_PS
+    assert not kernel.doorbells
+
+
+def test_a_firmware_that_stopped_is_noticed_by_a_wait_and_started_again(process, kernel, nop):
+    handle, queue = process.commands(nop), process.queue()
+    assert process.submit(queue, handle) == 0
+    assert process.wait(handle)[1].job_status == C.NPU_JOB_SUCCESS
+    kernel.device.core.reset()
+    assert process.submit(queue, handle) == 0
+    ret, done = process.wait(handle)
+    assert (ret, done.job_status) == (0, C.NPU_JOB_ABORTED)
+    assert process.submit(queue, handle) == 0
+    assert process.wait(handle)[1].job_status == C.NPU_JOB_SUCCESS
+
+
+def test_close_ends_although_the_firmware_stopped(process, kernel, another, nop):
+    handle, queue = process.commands(nop), process.queue()
+    assert process.submit(queue, handle) == 0
+    kernel.device.core.reset()
+    assert process.call(C.NPU_SYS_CLOSE)[0] == 0
+    assert not kernel.contexts
+
+
+def test_the_256th_doorbell_is_ebusy_and_changes_nothing(process, kernel, another, nop):
+    handle = process.commands(nop)
+    for _ in range(254):
+        assert process.submit(process.queue(), handle) == 0
+        assert process.wait(handle)[1].job_status == C.NPU_JOB_SUCCESS
+    assert process.call(C.NPU_IOCTL_CMDQ_CREATE, "npu_cmdq_create")[0] == -errno.EBUSY
+    other = another()
+    fine, late = other.commands(nop), other.commands(nop)
+    assert other.submit(other.queue(), fine) == 0
+    free = kernel.memory.free_bytes
+    segment = late.to_bytes(4, "little")
+    assert other.call(C.NPU_IOCTL_SUBMIT, "npu_submit", [segment], buffers_ptr=1, buffer_count=1)[0] == -errno.EBUSY
+    assert kernel.memory.free_bytes == free
+    assert len(kernel.doorbells) == 255
+
+
+def test_messages_that_are_not_in_a_slot_are_dropped(process, kernel, nop):
+    kernel.device.fabric.interrupts.push_host(0xDEADBEEF)
+    assert "0xdeadbeef is not a slot" in kernel.ipc.dropped[-1]
+    handle, queue = process.commands(nop), process.queue()
+    assert process.submit(queue, handle) == 0
+    assert process.wait(handle)[1].job_status == C.NPU_JOB_SUCCESS
+
+
+def test_a_message_that_claims_to_be_huge_is_cut(process, kernel, nop):
+    slot = kernel.ipc._rx.slots[9]
+    slot.hdr.data_size, slot.hdr.status = 0xFFFFFFFF, C.NPU_IPC_ALLOCATED
+    slot.msg.type = C.NPU_JSM_JOB_DONE
+    kernel.device.fabric.interrupts.push_host(kernel.ipc._rx.va + 9 * 192)
+    assert "which is not in flight" in kernel.log[-1]
+    assert slot.hdr.status == C.NPU_IPC_FREE
