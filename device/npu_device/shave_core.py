@@ -19,7 +19,7 @@ def run(
     """Run the program `text` with r1 = `args_va` and return its cycles, instructions and traffic.
 
     `memory.view(addr, nbytes, write)` gives uint8 views and raises the device's own fault, which passes through. ShaveFault
-    on anything illegal; ShaveUnsupported without `compute` when control flow or a scalar load depends on CMX data;
+    on anything illegal; its subclasses are ShaveUnsupported without `compute` when control flow or a scalar load depends on CMX data;
     ShaveUnimplemented for DMA and DPU started by a program. Cycles include shave.startup_cycles.
     """
     return (cache or ProgramCache()).run(text, args_va, memory, shave, compute)

@@ -1,4 +1,4 @@
-"""What can go wrong in a SHAVE program. Faults are the program's; `Unsupported` and `Unimplemented` are limits of the model."""
+"""What can go wrong in a SHAVE program. To the device all are faults; two subclasses tell the model's limits from mistakes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ class ShaveFaultCode(IntEnum):
     INDEX = 8  # gather, scatter or extract outside the limit
     WATCHDOG = 9
     TRAP = 10  # the program asked for it
-    ADDRESS = 11  # an address that is negative or larger than 48 bits
+    ADDRESS = 11  # negative, beyond 48 bits, or a store that hits one place twice
+    NEEDS_VALUES = 12  # without values: a scalar depends on data
+    UNIMPLEMENTED = 13  # an instruction of another engine
 
 
 class ShaveFault(Exception):
@@ -33,9 +35,15 @@ class ShaveFault(Exception):
         self.detail = detail
 
 
-class ShaveUnsupported(Exception):
+class ShaveUnsupported(ShaveFault):
     """A program that the timing mode cannot follow, because its control flow or addresses depend on data."""
 
+    def __init__(self, pc: int, detail: str) -> None:
+        super().__init__(ShaveFaultCode.NEEDS_VALUES, pc, detail)
 
-class ShaveUnimplemented(Exception):
+
+class ShaveUnimplemented(ShaveFault):
     """An instruction that is defined and not there yet."""
+
+    def __init__(self, pc: int, detail: str) -> None:
+        super().__init__(ShaveFaultCode.UNIMPLEMENTED, pc, detail)

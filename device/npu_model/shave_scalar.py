@@ -12,7 +12,7 @@ from npu_model import shave_math as sm
 from npu_model.shave_faults import ShaveFaultCode, ShaveUnimplemented, ShaveUnsupported
 from npu_model.shave_machine import HALT, Handler, Machine, in_cmx
 from npu_model.shave_memory import STORAGE, Access, load, store
-from npu_model.shave_opcodes import BOOL, TYPE_BYTES
+from npu_model.shave_opcodes import BOOL, INSN_BYTES, TYPE_BYTES
 
 _SIGN = 1 << 63
 _MASK = (1 << 64) - 1
@@ -46,7 +46,7 @@ def illegal(m: Machine, arg: Any) -> int | None:
 
 def unimplemented(m: Machine, arg: Any) -> int | None:
     """Refuse an instruction of another engine."""
-    raise ShaveUnimplemented(f"SHAVE instruction {arg}")
+    raise ShaveUnimplemented(m.pc * INSN_BYTES, f"instruction {arg}")
 
 
 def _taken(m: Machine, target: int) -> int:
@@ -166,7 +166,9 @@ def _address(m: Machine, register: int, offset: int, size: int, write: bool) -> 
     m.touch(Access(address, size, size, (), 0), write)
     m.cycles = before  # a scalar access costs scalar_cycles only
     if not m.compute and not write and in_cmx(address):
-        raise ShaveUnsupported("a scalar load of CMX data cannot be followed without computing values")
+        raise ShaveUnsupported(
+            m.pc * INSN_BYTES, "a scalar load of CMX data cannot be followed without computing values"
+        )
     return address
 
 

@@ -15,7 +15,17 @@ from npu_model.shave_faults import ShaveFaultCode, ShaveUnsupported
 from npu_model.shave_machine import Handler, Machine, Shape
 from npu_model.shave_math import F32, S32, Array
 from npu_model.shave_memory import STORAGE, Access, access, load, store
-from npu_model.shave_opcodes import BF16, F16, FLAG_COL, FLAG_FLOAT, FLAG_ROW, I32, TYPE_BYTES, VECTOR_CAPACITY
+from npu_model.shave_opcodes import (
+    BF16,
+    F16,
+    FLAG_COL,
+    FLAG_FLOAT,
+    FLAG_ROW,
+    I32,
+    INSN_BYTES,
+    TYPE_BYTES,
+    VECTOR_CAPACITY,
+)
 from npu_model.shave_opcodes import F32 as TYPE_F32
 
 VECTOR, INT_SCALAR, FLOAT_SCALAR = 0, 1, 2  # what operand b is
@@ -253,7 +263,7 @@ def vext(m: Machine, arg: tuple[int, int, int, int, int]) -> int | None:
         raise m.fault(ShaveFaultCode.INDEX, f"element ({i}, {j}) of {rows} x {cols}")
     _charge(m, (1, 1), type_, False)
     if not m.compute:
-        raise ShaveUnsupported("vext cannot be followed without computing values")
+        raise ShaveUnsupported(m.pc * INSN_BYTES, "vext cannot be followed without computing values")
     if type_ == I32:
         m.r[d] = int(_value(m, a, S32)[i, j])
     else:
@@ -343,12 +353,19 @@ def compared(function: Callable[[Array, Array], Array]) -> Callable[[Array, Arra
     return compare
 
 
+def _along_rows(x: Array, axis: int) -> Array:
+    """Return float64 `x`, dense, with `axis` last: the order of a float sum then depends on its length only."""
+    return x.astype(np.float64, order="C") if axis == 1 else np.ascontiguousarray(x.T, np.float64)
+
+
 def _sum_f32(x: Array, axis: int) -> Array:
-    return np.asarray(np.add.reduce(x, axis=axis, dtype=np.float64, keepdims=True)).astype(F32)
+    total: Array = np.add.reduce(_along_rows(x, axis), axis=1).astype(F32)
+    return np.expand_dims(total, axis)
 
 
 def _prod_f32(x: Array, axis: int) -> Array:
-    return np.asarray(np.multiply.reduce(x, axis=axis, dtype=np.float64, keepdims=True)).astype(F32)
+    product: Array = np.multiply.reduce(_along_rows(x, axis), axis=1).astype(F32)
+    return np.expand_dims(product, axis)
 
 
 def _sum_i32(x: Array, axis: int) -> Array:

@@ -350,3 +350,10 @@ def test_an_index_outside_its_limit_faults():
     with pytest.raises(ShaveFault) as fault:
         run(text)
     assert (fault.value.code, fault.value.pc) == (ShaveFaultCode.INDEX, 5 * 16)
+
+
+def test_a_float_sum_depends_on_its_length_only():
+    x = np.random.default_rng(5).standard_normal((12, 1300)).astype(np.float32)
+    sums = vector("vrsum.f32.col v5, v0", x)
+    np.testing.assert_array_equal(vector("vrsum.f32.row v5, v0", np.ascontiguousarray(x.T)).T, sums)
+    np.testing.assert_array_equal(vector("vrsum.f32.col v5, v0", x[7:8]), sums[7:8])
