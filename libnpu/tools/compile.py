@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,8 @@ def run(options: argparse.Namespace) -> int:
         return 0
     for name in options.dump_pass:
         print(f"# after {name}\n{dumps[name]}")
+    if sys.stdout.isatty() and not options.stats:
+        print(f"{output}: {format_bytes(len(compiled.blob))} for {compiled.image.profile}")
     if options.stats:
         rows = [("blob", output), ("size", format_bytes(len(compiled.blob)))]
         rows += [(key, _text(value)) for key, value in compiled.report.items() if key != "dumps"]

@@ -64,6 +64,7 @@ def run(options: argparse.Namespace) -> int:
         "name": model.image.name,
         "profile": profile,
         "latency_ps": span_ps,
+        "host_ps": sum(s.end_ps - s.start_ps for s in execution.host if s.name in ("launch", "wait")),
         "engines": [usage_json(u) for u in usage],
         "overlap": overlap_json(together),
         "ddr_read_bytes": execution.counters["DMA_DDR_READ"],
@@ -121,6 +122,8 @@ def _print(
     rows = [
         ("simulated latency", format_time(latency_ps), f"{1 / seconds:.1f} inferences/s"),
         ("work", format_count(report["macs"], "MAC"), format_count(2 * report["macs"] / seconds, "OP/s")),
+        ("launch to wake-up on the host", format_time(report["host_ps"]), ""),
+        ("MACs per busy DPU cycle", _per_cycle(report["counters"]), ""),
         ("DDR read", format_bytes(report["ddr_read_bytes"]), ""),
         ("DDR written", format_bytes(report["ddr_write_bytes"]), f"{moved / seconds / 1e9:.2f} GB/s in all"),
     ]
@@ -132,12 +135,26 @@ def _print(
     if execution.outputs:
         outputs = [(n, f"{a.dtype} {list(a.shape)}", _summary(a)) for n, a in execution.outputs.items()]
         print_table("outputs", ("name", "type", "values"), outputs, left=3)
+        for name, array in execution.outputs.items():
+            bad = _non_finite(array)
+            if bad:
+                print(f"warning: {bad} of {array.size} values of {name!r} are not finite\n")
     if comparisons:
         columns = ("output", "largest error", "relative", "cosine", "same arg-max")
         title = f"against {report['check']['reference']}: {'passed' if report['check']['passed'] else 'FAILED'}"
         print_table(title, columns, [_comparison_row(c) for c in comparisons])
     if "trace" in report:
         print(f"timeline: {report['trace']} (open in ui.perfetto.dev)")
+
+
+def _per_cycle(counters: dict[str, int]) -> str:
+    return f"{counters['DPU_MACS'] / counters['DPU_BUSY']:.1f}" if counters["DPU_BUSY"] else "-"
+
+
+def _non_finite(array: NDArray[Any]) -> int:
+    import numpy as np
+
+    return int(np.count_nonzero(~np.isfinite(array.astype(np.float64)))) if array.dtype.kind not in "iub" else 0
 
 
 def _comparison_row(c: reference.Comparison) -> tuple[str, ...]:

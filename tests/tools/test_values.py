@@ -62,6 +62,20 @@ def test_what_passes_a_check(found, expected, fp32, fp16):
     assert (result.passes("fp32"), result.passes("fp16")) == (fp32, fp16)
 
 
+@pytest.mark.parametrize(
+    ("found", "expected", "same"),
+    [
+        ([1.0, 2.0, 0.0], [1.0, 2.0, 0.0], True),
+        ([2.0, 1.999, 0.0], [1.999, 2.0, 0.0], True),  # margin of 0.0005 of the largest
+        ([2.0, 1.9, 0.0], [1.9, 2.0, 0.0], False),
+        ([np.nan, np.nan], [1.0, 2.0], False),
+    ],
+)
+def test_the_arg_max_agrees_up_to_fp16_rounding(found, expected, same):
+    (result,) = compare({"y": np.float32(found)}, {"y": np.float32(expected)})
+    assert result.same_argmax == same
+
+
 def test_an_output_of_another_shape_fails():
     (result,) = compare({"y": np.zeros(3)}, {"y": np.zeros(4)})
     assert not result.passes("fp16")
