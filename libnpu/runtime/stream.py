@@ -75,8 +75,8 @@ class Stream:
     ) -> Job:
         """Enqueue `blob` on device memory by tensor name, and return at once.
 
-        The buffers must stay until the job is done. Raises INVALID_VALUE for names, ARG_SIZE for a buffer that is too small, MISALIGNED,
-        OUT_OF_RESOURCES when the queue is full; what happens on the device comes from the wait.
+        The buffers must stay until the job is done. A full queue makes it wait for the oldest job. Raises INVALID_VALUE for names, ARG_SIZE
+        for a buffer that is too small, MISALIGNED, WRONG_CONTEXT; what happens on the device comes from the wait.
         """
         if inputs.keys() != blob.input_names:
             check_names(inputs, [t.name for t in blob.inputs], "inputs")
@@ -95,10 +95,19 @@ class Stream:
                     raise NpuError(C.NPU_ERROR_WRONG_CONTEXT, f"the memory of {tensor.name!r} is another device's")
                 key.append(span.device_address)
                 handles.append(span.buffer.handle)
-        return self._enqueue(blob, tuple(key), handles)
+        while True:
+            try:
+                return self._enqueue(blob, tuple(key), handles)
+            except NpuError as error:
+                if error.errno != errno.EBUSY or not self._jobs:
+                    raise
+            self._finish(self._jobs[0], FOR_EVER_PS)  # the queue is full: wait for its oldest job
 
     def launch_addresses(self, blob: Blob, addresses: Sequence[int]) -> Job:
-        """Enqueue `blob` on device addresses, its inputs' and then its outputs'. As `launch`; the addresses lie in buffers of this device."""
+        """Enqueue `blob` on device addresses, its inputs' and then its outputs', all in buffers of this device.
+
+        As `launch`, but never waits: raises OUT_OF_RESOURCES when the queue is full.
+        """
         tensors = [*blob.inputs, *blob.outputs]
         if len(addresses) != len(tensors):
             raise NpuError(C.NPU_ERROR_ARG_COUNT, f"{len(addresses)} addresses for {len(tensors)} tensors")

@@ -123,6 +123,20 @@ def test_many_launches_reuse_what_finished(device, empty_bytes):
     assert device.counters()["DOORBELLS"] == 100
 
 
+def test_a_full_queue_makes_launch_wait_and_launch_addresses_fail(device, blob_bytes):
+    blob, stream = device.load(blob_bytes(nbytes=1 << 20)), device.create_stream()
+    x, y = pair(device, 1, 1 << 20)
+    jobs = [stream.launch(blob, {"x": x}, {"y": y}) for _ in range(70)]
+    assert jobs[0].done
+    assert not jobs[-1].done
+    with pytest.raises(libnpu.NpuError) as caught:
+        for _ in range(10):
+            stream.launch_addresses(blob, [x.device_address, y.device_address])
+    assert caught.value.result == C.NPU_ERROR_OUT_OF_RESOURCES
+    stream.synchronize()
+    assert all(job.done for job in jobs)
+
+
 def test_a_closed_stream_is_stale(device, empty_bytes):
     blob = device.load(empty_bytes)
     with device.create_stream() as stream:
