@@ -18,6 +18,7 @@ from npu_model.shave_opcodes import BF16, BOOL, F16, F32, I8, I16, I32, I64, U8,
 Array = NDArray[Any]
 Runs = tuple[int, int, tuple[tuple[int, int], ...]]  # (address, width, ((count, stride), ...)): width bytes, repeated
 
+SMALL = 1024  # elements up to which NumPy's own fp16 conversion beats a call into C (measured)
 ADDRESS_LIMIT = 1 << int(C.NPU_VA_BITS)
 
 
@@ -103,6 +104,20 @@ def access(base: int, size: int, rows: int, cols: int, row_stride: int, col_stri
     return Access(low, size * rows, size * rows, (), 0)
 
 
+def _widen_f16(bits: Array) -> Array:
+    """Return fp32 of fp16 bits."""
+    if bits.size <= SMALL:
+        return bits.view(np.float16).astype(sm.F32, order="C")
+    return casts.f16_to_f32(bits)
+
+
+def _narrow_f16(values: Array) -> Array:
+    """Return the fp16 bits of fp32, nearest even. NumPy's NaNs differ between its builds, so they take the other way."""
+    if values.size <= SMALL and not np.isnan(values).any():
+        return values.astype(np.float16).view(np.uint16)
+    return casts.f32_to_f16(values)
+
+
 def load(raw: Array, type_: int, as_float: bool) -> Array:
     """Return memory elements as fp32 (float types, or `as_float`) or s32; a copy.
 
@@ -111,7 +126,7 @@ def load(raw: Array, type_: int, as_float: bool) -> Array:
     if type_ == F32:
         return raw.astype(sm.F32, order="C")
     if type_ == F16:
-        return casts.f16_to_f32(raw)
+        return _widen_f16(raw)
     if type_ == BF16:
         return casts.bf16_to_f32(raw)
     if type_ == BOOL:
@@ -131,7 +146,7 @@ def store(values: Array, out: Array, type_: int) -> None:
     if type_ == F32:
         out[...] = values
     elif type_ == F16:
-        out[...] = casts.f32_to_f16(values)
+        out[...] = _narrow_f16(values)
     elif type_ == BF16:
         out[...] = casts.f32_to_bf16(values)
     elif type_ == BOOL:
