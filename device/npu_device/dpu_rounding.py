@@ -36,19 +36,18 @@ class Filters:
     def product(self, matrix: F64, out: F64) -> None:
         """Write matrix @ weights.T to `out`, [rows, columns] with dense columns; `matrix` is C-contiguous."""
         np.matmul(matrix, self.weights.T, out=out)
-        native, norms = self._native, _norms(matrix, self._native)
-        rows, depth = matrix.shape
+        native = self._native
         if native is None:
-            self._settle_numpy(matrix, norms, out)
+            self._settle_numpy(matrix, _norms(matrix, None), out)
             return
+        rows, depth = matrix.shape
         native.lib.npu_settle(
-            native.pointer("double *", out),
+            native.pointer("double[]", out[0]),
             out.strides[0] // out.itemsize,
-            native.pointer("double *", matrix),
-            native.pointer("double *", norms),
+            native.pointer("double[]", matrix),
             rows,
-            native.pointer("double *", self.weights),
-            native.pointer("double *", self._norms),
+            native.pointer("double[]", self.weights),
+            native.pointer("double[]", self._norms),
             len(self.weights),
             depth,
             self._exact_below,
@@ -71,7 +70,7 @@ def _norms(matrix: F64, native: Native | None) -> F64:
         return exact
     out = np.empty(len(matrix), np.float64)
     native.lib.npu_norms(
-        native.pointer("double *", matrix), *matrix.shape, native.pointer("double *", out), native.avx2
+        native.pointer("double[]", matrix), *matrix.shape, native.pointer("double[]", out), native.avx2
     )
     return out
 

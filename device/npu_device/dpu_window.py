@@ -89,7 +89,7 @@ class Window:
             self._matrix_numpy(begin, end, rows)
         else:
             native.lib.npu_im2col(
-                self._native(native), begin, end, native.pointer("void *", rows), int(out.dtype == np.float64), native.avx2
+                self._native(native), begin, end, native.pointer("char[]", rows), int(out.dtype == np.float64), native.avx2
             )  # fmt: skip
         return rows
 
@@ -100,13 +100,13 @@ class Window:
             return self._sums_numpy(weights, acc)
         span = (self.x.outputs - 1) * self.x.stride + (self.x.kernel - 1) * self.x.dilation + 1
         row = np.empty(min(span, self.x.size) * self.channels, np.float64)
-        taps = native.ffi.NULL if weights is None else native.pointer("double *", weights)
+        taps = native.ffi.NULL if weights is None else native.pointer("double[]", weights)
         native.lib.npu_depthwise(
             self._native(native),
             self.y.outputs,
             taps,
-            native.pointer("double *", acc),
-            native.pointer("double *", row),
+            native.pointer("double[]", acc),
+            native.pointer("double[]", row),
             native.avx2,
         )
         return acc
@@ -143,7 +143,8 @@ class Window:
 
     def _native(self, native: Native) -> Any:
         window = native.ffi.new("struct npu_window *")
-        window.act = native.pointer("uint8_t *", self.bits)
+        if self.bits.size:  # one pixel is contiguous, the whole need not be
+            window.act = native.pointer("uint8_t[]", self.bits[0, 0])
         window.stride_y, window.stride_x = self.bits.strides[:2]
         window.in_y, window.in_x = self.y.size, self.x.size
         window.kernel_y, window.kernel_x = self.y.kernel, self.x.kernel

@@ -45,8 +45,8 @@ class Ppe:
         ffi = native.ffi
         settings = ffi.new("struct npu_ppe *")
         if self.scale is not None:
-            settings.scale = native.pointer("float *", self.scale)
-            settings.bias = native.pointer("float *", self.bias)
+            settings.scale = native.pointer("float[]", self.scale)
+            settings.bias = native.pointer("float[]", self.bias)
         settings.uniform_scale, settings.uniform_bias = self.uniform_scale, self.uniform_bias
         settings.clamp_low, settings.clamp_high = self.clamp_low, self.clamp_high
         settings.lrelu_slope, settings.zero_point = self.lrelu_slope, self.zero_point
@@ -54,11 +54,11 @@ class Ppe:
         rows, channels = acc.shape
         native.lib.npu_ppe_run(
             settings,
-            native.pointer("void *", acc),
+            native.pointer("char[]", acc),
             int(acc.dtype == np.float64),
             rows,
             channels,
-            native.pointer("void *", out),
+            native.pointer("char[]", out),
             native.avx2,
         )
 

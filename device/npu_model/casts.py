@@ -27,7 +27,7 @@ def f16_to_f32(bits: Bits, native: Choice = "auto") -> F32:
     if helper is None:
         return _f16_table()[bits]
     out = np.empty(bits.shape, np.float32)
-    helper.lib.npu_f16_to_f32(*_pointers(helper, bits, "uint16_t *", out, "float *"), bits.size, helper.avx2)
+    helper.lib.npu_f16_to_f32(*_pointers(helper, bits, "uint16_t[]", out, "float[]"), bits.size, helper.avx2)
     return out
 
 
@@ -37,7 +37,7 @@ def f16_to_f64(bits: Bits, native: Choice = "auto") -> F64:
     if helper is None:
         return _f16_table()[bits].astype(np.float64)
     out = np.empty(bits.shape, np.float64)
-    helper.lib.npu_f16_to_f64(*_pointers(helper, bits, "uint16_t *", out, "double *"), bits.size, helper.avx2)
+    helper.lib.npu_f16_to_f64(*_pointers(helper, bits, "uint16_t[]", out, "double[]"), bits.size, helper.avx2)
     return out
 
 
@@ -47,7 +47,7 @@ def f32_to_f16(values: F32, native: Choice = "auto") -> Bits:
     if helper is None:
         return _f32_to_f16_numpy(values)
     out = np.empty(values.shape, np.uint16)
-    helper.lib.npu_f32_to_f16(*_pointers(helper, values, "float *", out, "uint16_t *"), values.size, helper.avx2)
+    helper.lib.npu_f32_to_f16(*_pointers(helper, values, "float[]", out, "uint16_t[]"), values.size, helper.avx2)
     return out
 
 
@@ -58,7 +58,7 @@ def bf16_to_f32(bits: Bits, native: Choice = "auto") -> F32:
         wide = bits.astype(np.uint32) << np.uint32(16)
         return np.where((wide & 0x7FFFFFFF) > 0x7F800000, wide | np.uint32(0x400000), wide).view(np.float32)
     out = np.empty(bits.shape, np.float32)
-    helper.lib.npu_bf16_to_f32(*_pointers(helper, bits, "uint16_t *", out, "float *"), bits.size)
+    helper.lib.npu_bf16_to_f32(*_pointers(helper, bits, "uint16_t[]", out, "float[]"), bits.size)
     return out
 
 
@@ -76,7 +76,7 @@ def f32_to_bf16(values: F32, native: Choice = "auto") -> Bits:
         quiet = bits >> 16 | np.uint32(0x40)
         return np.where((bits & 0x7FFFFFFF) > 0x7F800000, quiet, rounded).astype(np.uint16)
     out = np.empty(values.shape, np.uint16)
-    helper.lib.npu_f32_to_bf16(*_pointers(helper, values, "float *", out, "uint16_t *"), values.size)
+    helper.lib.npu_f32_to_bf16(*_pointers(helper, values, "float[]", out, "uint16_t[]"), values.size)
     return out
 
 

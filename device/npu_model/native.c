@@ -234,20 +234,28 @@ void npu_depthwise(const struct npu_window *w, int64_t out_y, const double *weig
 
 /* ---- exact sums ------------------------------------------------------------------------------------------------ */
 
-/* out[i] is at least the Euclidean norm of row i of m [rows][k]: rounding errors are covered. */
-#define NORMS_BODY                                                                                                     \
-    for (int64_t i = 0; i < rows; i++, m += k) {                                                                       \
-        double s[16] = {0}, sum = 0;                                                                                   \
-        int64_t z = 0;                                                                                                 \
-        for (; z + 16 <= k; z += 16)                                                                                   \
-            for (int j = 0; j < 16; j++) s[j] += m[z + j] * m[z + j];                                                  \
-        for (; z < k; z++) s[0] += m[z] * m[z];                                                                        \
-        for (int j = 0; j < 16; j++) sum += s[j];                                                                      \
-        out[i] = sqrt(sum) * (1 + 0x1p-20);                                                                            \
-    }
+/* At least the Euclidean norm of a row: rounding errors are covered. */
+static inline __attribute__((always_inline)) double norm(const double *row, int64_t k)
+{
+    double s[16] = {0}, sum = 0;
+    int64_t z = 0;
+    for (; z + 16 <= k; z += 16)
+        for (int j = 0; j < 16; j++) s[j] += row[z + j] * row[z + j];
+    for (; z < k; z++) s[0] += row[z] * row[z];
+    for (int j = 0; j < 16; j++) sum += s[j];
+    return sqrt(sum) * (1 + 0x1p-20);
+}
 
-X86_AVX2 static void norms_avx2(const double *m, int64_t rows, int64_t k, double *out) { NORMS_BODY }
-static void norms_plain(const double *m, int64_t rows, int64_t k, double *out) { NORMS_BODY }
+X86_AVX2 static void norms_avx2(const double *m, int64_t rows, int64_t k, double *out)
+{
+    for (int64_t i = 0; i < rows; i++) out[i] = norm(m + i * k, k);
+}
+
+static void norms_plain(const double *m, int64_t rows, int64_t k, double *out)
+{
+    for (int64_t i = 0; i < rows; i++) out[i] = norm(m + i * k, k);
+}
+
 void npu_norms(const double *m, int64_t rows, int64_t k, double *out, int avx2) { (avx2 ? norms_avx2 : norms_plain)(m, rows, k, out); }
 
 /* Sum of a[i] * b[i] without any error, as a double rounded to odd: its rounding to float is that of the exact sum. The
@@ -308,10 +316,11 @@ static double exact_dot(const double *a, const double *b, int64_t k)
 #define SETTLE_BODY                                                                                                    \
     double unit = (double)k * (0x1p-53 + 0x1p-73), largest = 0;                                                        \
     for (int64_t z = 0; z < columns; z++) largest = b_norms[z] > largest ? b_norms[z] : largest;                       \
-    for (int64_t i = 0; i < rows; i++)                                                                                 \
-        for (int64_t z = 0; z < columns && !(a_norms[i] * largest <= exact_below); z += 64) {                          \
+    for (int64_t i = 0; i < rows; i++) {                                                                               \
+        double a_norm = norm(a + i * k, k), reach = unit * a_norm;                                                     \
+        for (int64_t z = 0; z < columns && !(a_norm * largest <= exact_below); z += 64) {                              \
             int64_t n = columns - z < 64 ? columns - z : 64;                                                           \
-            double *v = acc + i * stride + z, reach = unit * a_norms[i];                                               \
+            double *v = acc + i * stride + z;                                                                          \
             int doubtful = 0;                                                                                          \
             for (int64_t j = 0; j < n; j++) {                                                                          \
                 double bound = reach * b_norms[z + j];                                                                 \
@@ -322,13 +331,14 @@ static double exact_dot(const double *a, const double *b, int64_t k)
                 if (isfinite(v[j]) && isfinite(bound) && (float)(v[j] - bound) != (float)(v[j] + bound))               \
                     v[j] = exact_dot(a + i * k, b + (z + j) * k, k);                                                   \
             }                                                                                                          \
-        }
+        }                                                                                                              \
+    }
 
-#define SETTLE_ARGUMENTS double *acc, int64_t stride, const double *a, const double *a_norms, int64_t rows, \
+#define SETTLE_ARGUMENTS double *acc, int64_t stride, const double *a, int64_t rows, \
     const double *b, const double *b_norms, int64_t columns, int64_t k, double exact_below
 X86_AVX2 static void settle_avx2(SETTLE_ARGUMENTS) { SETTLE_BODY }
 static void settle_plain(SETTLE_ARGUMENTS) { SETTLE_BODY }
-void npu_settle(SETTLE_ARGUMENTS, int avx2) { (avx2 ? settle_avx2 : settle_plain)(acc, stride, a, a_norms, rows, b, b_norms, columns, k, exact_below); }
+void npu_settle(SETTLE_ARGUMENTS, int avx2) { (avx2 ? settle_avx2 : settle_plain)(acc, stride, a, rows, b, b_norms, columns, k, exact_below); }
 
 /* ---- PPE ------------------------------------------------------------------------------------------------------ */
 

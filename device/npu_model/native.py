@@ -44,7 +44,7 @@ void npu_f32_to_bf16(const float *in, uint16_t *out, size_t n);
 void npu_im2col(const struct npu_window *w, int64_t begin, int64_t end, void *out, int wide, int avx2);
 void npu_depthwise(const struct npu_window *w, int64_t out_y, const double *weights, double *acc, double *row, int avx2);
 void npu_norms(const double *m, int64_t rows, int64_t k, double *out, int avx2);
-void npu_settle(double *acc, int64_t stride, const double *a, const double *a_norms, int64_t rows, const double *b,
+void npu_settle(double *acc, int64_t stride, const double *a, int64_t rows, const double *b,
                 const double *b_norms, int64_t columns, int64_t k, double exact_below, int avx2);
 void npu_ppe_run(const struct npu_ppe *p, const void *acc, int wide, int64_t rows, int64_t channels, void *out, int avx2);
 """
@@ -59,8 +59,8 @@ class Native:
     avx2: int
 
     def pointer(self, ctype: str, array: Any) -> Any:
-        """Return the first element's address of a NumPy array as `ctype`; the caller keeps the array alive."""
-        return self.ffi.cast(ctype, array.__array_interface__["data"][0])
+        """Return a C-contiguous NumPy array as `ctype`, "double[]" and so on; alive as long as the result."""
+        return self.ffi.from_buffer(ctype, array)
 
 
 @cache
