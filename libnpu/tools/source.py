@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 from libnpu.tools.console import ToolError, progress
 
 if TYPE_CHECKING:
-    import argparse
-
     from libnpu.blob import BlobImage
 
 ELF_MAGIC = b"\x7fELF"
@@ -35,11 +34,23 @@ def add_compile_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shape", action="append", default=[], metavar="NAME=1,3,224,224", help="fix an input's shape; repeatable"
     )
-    parser.add_argument("--cmx-bytes", type=int, default=None, metavar="N", help="use at most N bytes of CMX")
+    parser.add_argument("--cmx-bytes", type=_positive, default=None, metavar="N", help="use at most N bytes of CMX")
     parser.add_argument(
-        "--prefetching-level-limit", type=int, default=None, metavar="N", help="operations that a load may run ahead"
+        "--prefetching-level-limit", type=_count, default=None, metavar="N", help="operations that a load may run ahead"
     )
     parser.add_argument("--no-pingpong", action="store_true", help="do not load the next tile while an engine works")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a number, found {text!r}")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, found {text!r}")
+    return int(text)
 
 
 def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
