@@ -77,11 +77,13 @@ def build_and_load(folder: Path, compiler: str | None = None) -> Native | None:
 
     ffi = FFI()
     ffi.cdef(_DECLARATIONS)
+    library = folder / f"native-{_key()}.so"
     try:
-        library = folder / f"native-{_key()}.so"
-        if not library.exists():
+        try:
+            lib = ffi.dlopen(str(library))
+        except OSError:  # not there, or not whole
             _build(library, compiler)
-        lib = ffi.dlopen(str(library))
+            lib = ffi.dlopen(str(library))
     except (OSError, subprocess.SubprocessError):
         return None
     return Native(ffi, lib, int(lib.npu_has_avx2()))

@@ -1,5 +1,7 @@
 """Conversions of 16-bit floats: every fp16 value, chosen edges, and C against NumPy bit by bit."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -135,6 +137,21 @@ def test_helpers_are_absent_when_the_compiler_fails(tmp_path):
 def test_helpers_are_not_kept_where_others_can_write(tmp_path):
     tmp_path.chmod(0o777)
     assert native.build_and_load(tmp_path) is None
+
+
+def test_a_damaged_cache_is_built_again_and_builders_do_not_meet(tmp_path):
+    if native.load() is None:
+        pytest.skip("no gcc, or the native helpers are turned off")
+    (tmp_path / f"native-{native._key()}.so").write_bytes(b"half a file")
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda _: native.build_and_load(tmp_path), range(2)))
+    assert all(one is not None for one in found)
+    assert len(list(tmp_path.iterdir())) == 1  # no temporary file is left
+
+
+def test_environment_turns_the_helpers_off(monkeypatch):
+    monkeypatch.setenv("LIBNPU_NATIVE", "0")
+    assert native.load.__wrapped__() is None
 
 
 def test_cache_folder_follows_xdg_then_home_then_temporary(monkeypatch, tmp_path):
