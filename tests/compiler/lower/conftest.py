@@ -1,0 +1,248 @@
+"""Small graphs of every operator that the back end takes, and how to run their blobs."""
+
+import numpy as np
+import pytest
+
+import libnpu
+from libnpu.compiler.ir import Graph, Node, Value
+
+F16, F32, I32 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.int32)
+
+
+class Sketch:
+    """A graph under construction; every method appends a node and returns its output value."""
+
+    def __init__(self, dtype=F16, seed=0):
+        self.dtype = np.dtype(dtype)
+        self.inputs, self.nodes = [], []
+        self.random = np.random.default_rng(seed)
+
+    def input(self, *shape, dtype=None):
+        self.inputs.append(Value(f"x{len(self.inputs)}", shape, np.dtype(dtype or self.dtype)))
+        return self.inputs[-1]
+
+    def const(self, *shape, dtype=None, data=None):
+        data = self.random.standard_normal(shape) * 0.2 if data is None else np.asarray(data)
+        dtype = np.dtype(dtype or self.dtype)
+        return Value(f"k{len(self.nodes)}.{self.random.integers(10**9)}", data.shape, dtype, data.astype(dtype))
+
+    def node(self, op, inputs, shape, dtype=None, **attrs):
+        name = f"{op.lower()}{len(self.nodes)}"
+        out = Value(f"{name}:0", tuple(shape), np.dtype(dtype or self.dtype))
+        self.nodes.append(Node(op, name, list(inputs), [out], attrs))
+        return out
+
+    def conv(self, x, channels, kernel=3, stride=1, pad=1, group=1, dilation=1, bias=True, act=None):
+        (ky, kx), (py, px) = [(k, k) if isinstance(k, int) else k for k in (kernel, pad)]
+        n, c, h, w = x.shape
+        size = [(s + 2 * p - (k - 1) * dilation - 1) // stride + 1 for s, k, p in ((h, ky, py), (w, kx, px))]
+        inputs = [x, self.const(channels, c // group, ky, kx), self.const(channels, dtype=F32) if bias else None]
+        attrs = {"strides": [stride] * 2, "pads": [py, px, py, px], "dilations": [dilation] * 2, "group": group}
+        return self.node("Conv", inputs, (n, channels, *size), act=act, **attrs)
+
+    def pool(self, op, x, kernel, stride=1, pad=0, **attrs):
+        ky, kx = (kernel, kernel) if isinstance(kernel, int) else kernel
+        n, c, h, w = x.shape
+        shape = (n, c, (h + 2 * pad - ky) // stride + 1, (w + 2 * pad - kx) // stride + 1)
+        attrs |= {"dilations": [1, 1]} if op == "MaxPool" else {}
+        return self.node(op, [x], shape, kernel=[ky, kx], strides=[stride] * 2, pads=[pad] * 4, **attrs)
+
+    def matmul(self, a, b, bias=None, act=None, scale=1.0):
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        return self.node("MatMul", [a, b, bias], (*batch, a.shape[-2], b.shape[-1]), act=act, scale=scale)
+
+    def map(self, expr, *inputs, dtype=None):
+        return self.node("Elementwise", inputs, np.broadcast_shapes(*(v.shape for v in inputs)), dtype, expr=expr)
+
+    def reshape(self, x, *shape):
+        return self.node("Reshape", [x], shape, x.dtype)
+
+    def transpose(self, x, *perm):
+        return self.node("Transpose", [x], [x.shape[p] for p in perm], x.dtype, perm=list(perm))
+
+    def slice(self, x, *parts):
+        found = [p.indices(n) for p, n in zip(parts, x.shape, strict=True)]
+        shape = [len(range(*part)) for part in found]
+        starts, stops, steps = (list(column) for column in zip(*found, strict=True))
+        return self.node("Slice", [x], shape, x.dtype, starts=starts, stops=stops, steps=steps)
+
+    def concat(self, axis, *inputs):
+        shape = list(inputs[0].shape)
+        shape[axis] = sum(v.shape[axis] for v in inputs)
+        return self.node("Concat", inputs, shape, inputs[0].dtype, axis=axis)
+
+    def pad(self, x, *pads, value=0.0):
+        return self.node("Pad", [x], [n + sum(p) for n, p in zip(x.shape, pads, strict=True)], pads=pads, value=value)
+
+    def reduce(self, kind, x, *axes, keepdims=False):
+        shape = [1 if k in axes else n for k, n in enumerate(x.shape) if keepdims or k not in axes]
+        return self.node("Reduce", [x], shape, kind=kind, axes=list(axes), keepdims=keepdims)
+
+    def graph(self, *outputs):
+        return Graph("sketch", self.inputs, list(outputs), self.nodes)
+
+
+def chain(s):
+    """Convolutions whose tiles need halos, a depthwise one, and a residual sum."""
+    x = s.input(1, 16, 40, 24)
+    a = s.conv(s.conv(x, 64, act=("relu",)), 64)
+    b = s.conv(s.conv(a, 64, group=64, stride=2), 96, kernel=1, pad=0, act=("clip", -0.5, 1.0))
+    c = s.conv(b, 96, kernel=1, pad=0, bias=False, act=("leaky_relu", 0.125))
+    return s.graph(s.map(("relu", ("add", ("in", 0), ("in", 1))), b, c))
+
+
+def pools(s):
+    x = s.input(2, 3, 17, 19)
+    a = s.conv(s.conv(x, 40, stride=2, act=("relu",)), 48, dilation=2, pad=2)
+    b = s.pool("MaxPool", a, 3, 2, 1)
+    c = s.pool("AvgPool", b, 3, 1, 1, count_include_pad=True)
+    return s.graph(s.reshape(s.pool("AvgPool", c, 3, 1, 1, count_include_pad=False), 2, 48 * 25))
+
+
+def groups(s):
+    x = s.input(1, 24, 14, 14)
+    a = s.conv(s.conv(x, 48, group=4), 96, group=48)
+    whole = s.concat(1, a, s.conv(x, 48, kernel=1, pad=0))
+    return s.graph(s.conv(whole, 16, kernel=1, pad=0))
+
+
+def rows(s):
+    """One image row: tiles have to split the other axis."""
+    x = s.input(1, 32, 1, 300)
+    a = s.conv(s.conv(x, 64, kernel=(1, 5), pad=(0, 2)), 64, kernel=(1, 3), pad=(0, 1), group=64)
+    return s.graph(s.transpose(s.reshape(a, 1, 64, 300), 0, 2, 1))
+
+
+def dense(s):
+    x = s.input(1, 16, 7, 7)
+    a = s.conv(x, 32, kernel=1, pad=0)
+    h = s.matmul(s.reshape(a, 1, 32 * 49), s.const(32 * 49, 100), s.const(100, dtype=F32), ("relu",), 0.5)
+    return s.graph(s.matmul(h, s.const(100, 100)))
+
+
+def attention(s):
+    x = s.input(2, 20, 32)
+    q, k, v = (
+        s.transpose(s.reshape(s.matmul(x, s.const(32, 32), s.const(32, dtype=F32)), 2, 20, 4, 8), 0, 2, 1, 3)
+        for _ in range(3)
+    )
+    scores = s.matmul(q, s.transpose(k, 0, 1, 3, 2), scale=0.25)
+    weights = s.node("Softmax", [scores], scores.shape, axis=3, log=False)
+    mixed = s.transpose(s.matmul(weights, v), 0, 2, 1, 3)
+    return s.graph(s.reshape(mixed, 2, 20, 32), s.matmul(s.const(3, 1, 8, 20), s.reshape(v, 1, 8, 20, 8)))
+
+
+def movement(s):
+    x = s.input(1, 16, 20, 20)
+    a = s.pad(s.slice(x, slice(1), slice(16), slice(1, 20, 2), slice(20)), (0, 0), (0, 0), (1, 1), (2, 3), value=1.5)
+    c = s.conv(a, 32)
+    d = s.concat(1, s.slice(c, slice(None), slice(8, 16), slice(None), slice(None)), s.slice(
+        c, slice(None), slice(16, 32), slice(None), slice(None)))  # fmt: skip
+    e = s.transpose(s.reshape(d, 24, 12, 25), 1, 0, 2)
+    return s.graph(s.node("Expand", [e], (2, 12, 24, 25)), s.pad(d, (0, 0), (1, 1), (0, 0), (0, 0)))
+
+
+def excitation(s):
+    """A squeeze-and-excite block between a float32 input and float32 outputs."""
+    x = s.input(1, 16, 15, 20, dtype=F32)
+    a = s.map(("hard_swish", ("in", 0)), s.conv(s.map(("in", 0), x, dtype=s.dtype), 32))
+    gate = s.conv(s.pool("AvgPool", a, (15, 20), count_include_pad=False), 32, kernel=1, pad=0)
+    b = s.map(("mul", ("in", 0), ("in", 1)), a, s.map(("sigmoid", ("in", 0)), gate))
+    scaled = ("add", ("mul", ("in", 0), ("in", 1)), ("in", 2))
+    c = s.map(scaled, b, s.const(1, 32, 1, 1), s.const(15, 1))
+    return s.graph(s.map(("in", 0), c, dtype=F32), s.map(("tanh", ("in", 0)), c, dtype=F32))
+
+
+def broadcast(s):
+    x, w = s.input(3, 1, 5, 1, 7), s.input(4, 5, 6, 1)
+    a = s.map(("add", ("in", 0), ("in", 1)), x, w)
+    b = s.map(("mul", ("sub", ("in", 0), ("in", 1)), ("in", 2)), a, x, s.const(6, 7))
+    return s.graph(s.map(("add", ("in", 0), ("in", 1)), s.transpose(b, 4, 3, 2, 1, 0), s.const(5, 4, 3)))
+
+
+def streamed(s):
+    """Operands larger than CMX may hold."""
+    x, w, v = s.input(2, 90, 200), s.input(2, 1, 200), s.input(90, 1)
+    return s.graph(s.map(("add", ("mul", ("in", 0), ("in", 1)), ("in", 2)), x, w, v))
+
+
+def reductions(s):
+    x = s.input(2, 8, 12, 10)
+    c = s.conv(x, 16)
+    outs = [
+        s.reduce("sum", x, 3),
+        s.reduce("mean", x, 2, 3, keepdims=True),
+        s.reduce("max", x, 1),
+        s.reduce("mean", c, 2, 3),
+        s.reduce("min", c, 1, 3, keepdims=True),
+        s.reduce("max", c, 1, keepdims=True),
+        s.reduce("sum", x, 0, 1, 2, 3),
+        s.node("ArgMax", [c], (2, 12, 10), I32, axis=1, keepdims=False),
+        s.node("Softmax", [c], c.shape, axis=1, log=False),
+        s.node("Softmax", [x], x.shape, axis=3, log=True),
+    ]
+    return s.graph(*outs)
+
+
+def gathers(s):
+    x, ids = s.input(2, 40, 3), s.input(1, 60, dtype=I32)
+    where = s.const(dtype=I32, data=[[1, -1, 5], [39, 0, 7]])
+    rows_ = s.node("Gather", [s.const(200, 24), ids], (1, 60, 24), axis=0)
+    return s.graph(s.node("Gather", [x, where], (2, 2, 3, 3), axis=1), rows_)
+
+
+CASES = {
+    f.__name__: f
+    for f in (
+        chain, pools, groups, rows, dense, attention, movement, excitation, broadcast, streamed, reductions, gathers,
+    )
+}  # fmt: skip
+
+
+def pytest_generate_tests(metafunc):
+    if "case" in metafunc.fixturenames:
+        metafunc.parametrize("case", sorted(CASES))
+
+
+@pytest.fixture
+def sketch():
+    return Sketch
+
+
+@pytest.fixture
+def graph_of():
+    """graph_of(case, dtype) -> Graph."""
+    return lambda case, dtype=F16: CASES[case](Sketch(dtype))
+
+
+@pytest.fixture
+def feeds_of():
+    """feeds_of(graph) -> input arrays by name, always the same."""
+
+    def make(graph, seed=0):
+        random = np.random.default_rng(seed)
+        return {
+            v.name: random.standard_normal(v.shape).astype(v.dtype)
+            if v.dtype.kind == "f"
+            else random.integers(0, 100, v.shape, v.dtype)
+            for v in graph.inputs
+        }
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def device():
+    with libnpu.open("npu-37xx") as opened:
+        yield opened
+
+
+@pytest.fixture
+def run(device):
+    """run(blob bytes, feeds) -> outputs by name, through driver, firmware and device."""
+
+    def execute(data, feeds):
+        with device.load(data) as blob:
+            return blob.run(feeds)
+
+    return execute

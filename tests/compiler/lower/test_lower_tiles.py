@@ -1,0 +1,172 @@
+"""The shape of tile programs: what is written, what fits, what the accesses say."""
+
+import numpy as np
+import pytest
+from npu_abi import C
+from npu_model import footprint
+from npu_model.profile import load_profile
+
+from libnpu.compiler.lower import CompileError, lower
+from libnpu.compiler.lower.dpu_tiler import Geometry, plan_tiles, sizes
+from libnpu.compiler.lower.records import dma_records, dpu_records
+from libnpu.compiler.lower.verify import verify_program
+from libnpu.compiler.program import Buffer, DdrKind, DdrTensor, DmaPayload, DpuPayload, Engine
+
+PROFILE = load_profile("npu-37xx")
+SMALL_CMX = 64 << 10
+
+
+def byte_counts(accesses, target):
+    """How often the accesses name each byte of `target`."""
+    counts = np.zeros(target.size_bytes, np.int64)
+    for a in accesses:
+        if a.target is target:
+            starts = np.array([a.offset])
+            for count, stride in a.dims:
+                starts = np.add.outer(starts, np.arange(count) * stride).reshape(-1)
+            np.add.at(counts, np.add.outer(starts, np.arange(a.width)), 1)
+    return counts
+
+
+@pytest.mark.parametrize("cmx_bytes", [None, SMALL_CMX])
+def test_every_output_byte_is_written_exactly_once(case, cmx_bytes, graph_of):
+    program = lower(graph_of(case), PROFILE, cmx_bytes)
+    for tensor in program.ddr:
+        if tensor.kind == DdrKind.OUTPUT:
+            assert (byte_counts([a for op in program.ops for a in op.writes], tensor) == 1).all()
+
+
+@pytest.mark.parametrize("cmx_bytes", [None, SMALL_CMX])
+def test_programs_verify_and_engines_work_in_cmx(case, cmx_bytes, graph_of):
+    program = lower(graph_of(case), PROFILE, cmx_bytes)
+    verify_program(program, cmx_bytes or PROFILE.cmx.workspace_bytes)
+    for op in program.ops:
+        assert op.cost_ps > 0
+        buffers = {a.target for a in (*op.reads, *op.writes) if isinstance(a.target, Buffer)}
+        assert sum(b.size_bytes for b in buffers) <= (cmx_bytes or PROFILE.cmx.workspace_bytes)
+
+
+def test_accesses_cover_the_footprint_of_the_descriptor(case, graph_of):
+    """Equal for what is written and for DMA; a DPU task may claim whole rows of what a stride leaves out."""
+    program = lower(graph_of(case), PROFILE, SMALL_CMX)
+    bases = {}
+
+    def address(_, ref):
+        base = bases.setdefault(ref.target, C.NPU_CMX_BASE + 2**24 * (len(bases) + 1))
+        return base + ref.offset
+
+    def masks(boxes):
+        found = {target: np.zeros(target.size_bytes, bool) for target in bases}
+        for low, high in (run for b in boxes for run in footprint.runs(b).tolist()):
+            target = max((t for t in bases if bases[t] <= low), key=bases.get)
+            found[target][low - bases[target] : high - bases[target]] = True
+        return found
+
+    for op in program.ops:
+        bases.clear()
+        if isinstance(op.payload, DmaPayload):
+            reads, writes = footprint.dma_footprint(dma_records([op.payload], address)[0])
+        elif isinstance(op.payload, DpuPayload):
+            invariants, variants = dpu_records([op.payload], address)
+            reads, writes = footprint.dpu_footprint(invariants[0], variants)
+        else:
+            continue
+        read, written = masks(reads), masks(writes)
+        for target in bases:
+            claimed = byte_counts(op.reads, target) > 0
+            assert (written[target] == (byte_counts(op.writes, target) > 0)).all(), op.name
+            assert not (read[target] & ~claimed).any(), op.name
+            if isinstance(op.payload, DmaPayload):
+                assert (read[target] == claimed).all(), op.name
+
+
+def test_channel_tiles_are_multiples_of_the_alignment_except_the_last():
+    assert list(sizes(100, 16)) == [100, 64, 48, 32, 16]
+    assert list(sizes(16, 16)) == [16]
+    assert list(sizes(7, 1)) == [7, 4, 3, 2, 1]
+
+
+@pytest.mark.parametrize("room", [50_000, 100_000, 1_000_000])
+def test_the_plan_fits_the_room(room):
+    geometry = Geometry(
+        rows=56,
+        images=1,
+        channels=256,
+        channel_unit=16,
+        act_bytes=lambda r, c: (r + 2) * 56 * 64 * 2,
+        out_bytes=lambda r, c: r * 56 * c * 2,
+        weight_bytes=lambda c: c * 9 * 64 * 2,
+        act_per_channel=False,
+        compute_ps=10**9,
+    )
+    plan = plan_tiles(geometry, room, PROFILE, True, "conv")
+    assert plan.tile_bytes <= room
+    assert plan.channels % 16 == 0
+
+
+def test_what_cannot_fit_names_the_node_and_the_bytes(sketch):
+    s = sketch()
+    x = s.input(1, 512, 4, 400)
+    graph = s.graph(s.conv(x, 16))
+    with pytest.raises(
+        CompileError, match=r"conv0 \(Conv\): a tile of 1 rows and 16 channels needs \d+ bytes of CMX, there are 29491"
+    ):
+        lower(graph, PROFILE, 32 << 10)
+
+
+def test_a_single_wide_row_is_split(graph_of):
+    program = lower(graph_of("rows"), PROFILE, 24 << 10)
+    tasks = [op for op in program.ops if op.engine == Engine.DPU]
+    assert len(tasks) > 4
+    assert all(op.payload.invariant["out_x"] == 1 for op in tasks)
+
+
+def test_weights_are_loaded_once_when_they_fit(sketch):
+    s = sketch()
+    graph = s.graph(s.conv(s.input(1, 64, 56, 56), 64, bias=True))
+    program = lower(graph, PROFILE)
+    loads = [
+        a
+        for op in program.ops
+        for a in op.reads
+        if isinstance(a.target, DdrTensor) and a.target.kind == DdrKind.WEIGHTS
+    ]
+    taps, table = 64 * 9 * 64 * 2, 64 * 16
+    assert sum(a.width for a in loads) == taps + table
+
+
+def test_transposed_keys_need_no_copy(sketch):
+    """Q K^T: the engine wants [N][K], which is how K lies in memory."""
+    s = sketch()
+    q, k = (s.matmul(s.input(16, 32), s.const(32, 32)) for _ in range(2))
+    program = lower(s.graph(s.matmul(q, s.transpose(k, 1, 0))), PROFILE)
+    moves = [op for op in program.ops if op.engine == Engine.DMA]
+    assert [op.attrs["what"] for op in moves] == ["load act", "load weights"] * 2 + ["store"]
+
+
+def test_producers_write_into_a_concatenation(sketch):
+    s = sketch()
+    x = s.input(1, 16, 14, 14)
+    graph = s.graph(s.conv(s.concat(1, s.conv(x, 32, kernel=1, pad=0), s.conv(x, 48)), 16))
+    program = lower(graph, PROFILE)
+    assert not [op for op in program.ops if op.attrs["what"] == "concat"]
+    outs = {op.payload.refs["out_addr"].offset for op in program.ops if op.engine == Engine.DPU}
+    assert {0, 64} <= outs  # channels 0 and 32 of [14][14][80] float16
+
+
+def test_two_lowerings_are_equal(case, graph_of):
+    dumps = []
+    for _ in range(2):
+        program = lower(graph_of(case), PROFILE, SMALL_CMX)
+        dumps.append([(op.name, op.engine, op.cost_ps, str(op.payload.__class__)) for op in program.ops])
+        dumps[-1].append(bytes(program.weights))
+    assert dumps[0] == dumps[1]
+
+
+def test_a_constant_operand_is_stored_in_the_order_in_which_it_is_walked(sketch):
+    s = sketch()
+    a = s.conv(s.input(1, 16, 8, 8), 16)
+    data = np.arange(16 * 64).reshape(1, 16, 8, 8)
+    program = lower(s.graph(s.map(("sub", ("in", 0), ("in", 1)), a, s.const(data=data))), PROFILE)
+    stored = np.frombuffer(bytes(program.weights[-data.size * 2 :]), np.float16)
+    assert stored.tolist() == data.transpose(0, 2, 3, 1).reshape(-1).astype(np.float16).tolist()
