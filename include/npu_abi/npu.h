@@ -15,6 +15,7 @@
  *      NPU_ERROR_NOT_INITIALIZED  npu_init has not succeeded, or npu_shutdown has ended the library, or the library
  *                                 could not start (npu_get_last_error_detail has the reason),
  *      NPU_ERROR_NOT_PERMITTED    in a child process after fork: the library belongs to the parent,
+ *      NPU_ERROR_OUT_OF_HOST_MEMORY
  *      NPU_ERROR_DEVICE_LOST      an earlier fault ended the context; npu_shutdown and npu_init make a new one,
  *      NPU_ERROR_INTERNAL         a defect of the library.
  *
@@ -162,7 +163,7 @@ NPU_API npu_result_t npu_synchronize_device(void);
  *   NULL_POINTER, BAD_ADDRESS  time_ps */
 NPU_API npu_result_t npu_get_time_ps(uint64_t *time_ps);
 /* Let the host work for `duration_ns` of virtual time while the device goes on.
- *   INVALID_VALUE  duration_ns is above 10^15 */
+ *   INVALID_VALUE  duration_ns is above 10^15, or the clock would pass 2^62 ps */
 NPU_API npu_result_t npu_host_delay(uint64_t duration_ns);
 
 /* ---- Device memory -------------------------------------------------------------------------------- */
@@ -206,7 +207,7 @@ NPU_API npu_result_t npu_destroy_stream(npu_stream_t stream);
 /* Wait for all work of the stream. Returns the first error of that work which was not yet reported.
  *   INVALID_HANDLE, STALE_HANDLE  stream                the device's errors */
 NPU_API npu_result_t npu_synchronize_stream(npu_stream_t stream);
-/* The same, for at most `timeout_ns` of virtual time (UINT64_MAX: for ever).
+/* The same, for at most `timeout_ns` of virtual time (2^52 and above, as UINT64_MAX: for ever).
  *   TIMEOUT  work is left; the host's position is behind the time-out */
 NPU_API npu_result_t npu_synchronize_stream_timeout(npu_stream_t stream, uint64_t timeout_ns);
 /* Ask without waiting.

@@ -10,6 +10,7 @@ from libnpu.capi.library import Library
 from libnpu.capi.refusal import Refusal
 
 MAX_DELAY_NS = 10**15
+MAX_TIME_PS = 1 << 62
 MIN_CALL_NS = 1
 
 
@@ -85,4 +86,7 @@ def npu_host_delay(library: Library, duration_ns: int) -> None:
     """Move the host's position."""
     if duration_ns > MAX_DELAY_NS:
         raise Refusal("NPU_ERROR_INVALID_VALUE", f"duration_ns is {duration_ns}, above 10^15")
-    library.device().device.host_delay(duration_ns)
+    device = library.device().device
+    if device.now_ps + 1000 * duration_ns > MAX_TIME_PS:
+        raise Refusal("NPU_ERROR_INVALID_VALUE", f"the clock is at {device.now_ps} ps and would pass 2^62 ps")
+    device.host_delay(duration_ns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import npu_abi
 from npu_abi import C
@@ -13,7 +14,11 @@ from libnpu.capi.handles import Kind
 from libnpu.capi.library import BlobEntry, Library
 from libnpu.capi.refusal import Refusal
 
+if TYPE_CHECKING:
+    from libnpu.runtime import TensorInfo
+
 ALIGNMENT = 64  # of launch arguments, bytes
+ARG_BYTES = npu_abi.sizeof("npu_arg")
 
 
 def npu_load_blob(library: Library, blob: int, path: int) -> None:
@@ -119,27 +124,30 @@ def npu_launch_kernel_async(library: Library, kernel: int, args: int, count: int
         )
     if count:
         require(args, "args")
-    size = npu_abi.sizeof("npu_arg")
-    data = library.door.read(args, count * size)
-    addresses = [_address(library, entry, npu_abi.view("npu_arg", data, i * size), i) for i in range(count)]
+    data = library.door.read(args, count * ARG_BYTES)
+    arguments = npu_abi.ffi.from_buffer("struct npu_arg[]", data)
+    addresses = [_address(library, entry, argument, i) for i, argument in enumerate(arguments)]
     queue.enqueued(queue.stream.launch_addresses(entry.blob, addresses), library.call_site())
 
 
-def _address(library: Library, entry: BlobEntry, argument: object, index: int) -> int:
+def _address(library: Library, entry: BlobEntry, argument: Any, index: int) -> int:
     """Check one `struct npu_arg` against the kernel's tensor; return the device address."""
-    kind, reserved, value = argument.kind, argument.reserved, int(argument.value)  # type: ignore[attr-defined]
+    kind, reserved, value = argument.kind, argument.reserved, int(argument.value)
     tensor = entry.tensors[index]
-    what = f"argument {index} ({tensor.name!r})"
     if kind != C.NPU_ARG_BUFFER:
-        raise Refusal("NPU_ERROR_ARG_KIND", f"{what} has kind {kind}, and the kernel takes NPU_ARG_BUFFER")
+        raise _refuse("NPU_ERROR_ARG_KIND", index, tensor, f"has kind {kind}, and the kernel takes NPU_ARG_BUFFER")
     if reserved:
-        raise Refusal("NPU_ERROR_INVALID_VALUE", f"{what}: reserved is {reserved}, not 0")
+        raise _refuse("NPU_ERROR_INVALID_VALUE", index, tensor, f"has reserved {reserved}, not 0")
     allocation = library.allocations.find(entry.device.index, value, unknown="NPU_ERROR_ARG_KIND")
     left = allocation.address + allocation.size - value
     if left < tensor.size_bytes:
-        raise Refusal(
-            "NPU_ERROR_ARG_SIZE", f"{what} needs {tensor.size_bytes} bytes, and {left} are left at {value:#x}"
+        raise _refuse(
+            "NPU_ERROR_ARG_SIZE", index, tensor, f"needs {tensor.size_bytes} bytes, and {left} are left at {value:#x}"
         )
     if value % ALIGNMENT:
-        raise Refusal("NPU_ERROR_MISALIGNED", f"{what} is at {value:#x}, not a multiple of {ALIGNMENT}")
+        raise _refuse("NPU_ERROR_MISALIGNED", index, tensor, f"is at {value:#x}, not a multiple of {ALIGNMENT}")
     return value
+
+
+def _refuse(result: str, index: int, tensor: TensorInfo, problem: str) -> Refusal:
+    return Refusal(result, f"argument {index} ({tensor.name!r}) {problem}")

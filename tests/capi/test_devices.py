@@ -51,9 +51,14 @@ def test_host_delay_moves_the_clock_by_itself(run):
         say(npu_get_time_ps(NULL));
         say(npu_get_time_ps(BAD));
         say(npu_host_delay(UINT64_MAX));
+        for (int i = 0; i < 4; i++)
+            need(npu_host_delay(1000000000000000));
+        say(npu_host_delay(1000000000000000));
+        void *p;
+        say(npu_malloc(&p, 64, 0));
     }
     """
-    assert run(program) == ["1 1", "NULL_POINTER", "BAD_ADDRESS", "INVALID_VALUE"]
+    assert run(program) == ["1 1", "NULL_POINTER", "BAD_ADDRESS", "INVALID_VALUE", "INVALID_VALUE", "SUCCESS"]
 
 
 def test_two_runs_take_the_same_virtual_time(run):

@@ -79,10 +79,12 @@ def test_time_out_is_a_status_and_the_work_goes_on(launch):
     need(npu_get_time_ps(&after));
     printf("%d\n", after - before >= 1000);
     say(npu_get_last_error());
-    say(npu_synchronize_stream_timeout(s, UINT64_MAX));
+    say(npu_synchronize_stream_timeout(s, (1ull << 52) - 1));
+    need(npu_launch_kernel_async(k, args, 2, s));
+    say(npu_synchronize_stream_timeout(s, UINT64_MAX - 1));
     say(npu_synchronize_stream_timeout(s, 0));
     """
-    assert launch(body) == ["TIMEOUT", "1", "SUCCESS", "SUCCESS", "SUCCESS"]
+    assert launch(body) == ["TIMEOUT", "1", "SUCCESS", "SUCCESS", "SUCCESS", "SUCCESS"]
 
 
 def test_device_error_comes_from_the_wait_once_with_the_enqueue_site(launch):
