@@ -37,10 +37,13 @@ def cost_cycles(program: Program, args: ArgsTemplate, profile: Profile) -> int:
     return _cost(program.code, args, msgspec.json.encode(profile.shave))
 
 
+_rows = lru_cache(maxsize=256)(translate)
+
+
 @lru_cache(maxsize=4096)
 def _cost(code: bytes, args: ArgsTemplate, shave_json: bytes) -> int:
     shave = msgspec.json.decode(shave_json, type=Shave)
     count = 1 + max((index for _, index in args.slots), default=0)
     machine = Machine(_ARGS_VA, _Arguments(args([_CMX] * count)), shave, compute=False)
-    machine.run(translate(code))
+    machine.run(_rows(code))
     return machine.cycles
