@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 AREA_PAGES = 4  # chosen: as the 16 KiB areas of the public driver; 85 slots
 SLOT_BYTES = sizeof("npu_ipc_slot")
 MESSAGE_BYTES = sizeof("npu_jsm_msg")
+_MESSAGE = ffi.typeof("struct npu_jsm_msg *")
 
 
 @dataclass(slots=True, eq=False)
@@ -41,13 +42,15 @@ class Request:
 class Area:
     """An array of struct npu_ipc_slot at `va` of SSID 0."""
 
-    __slots__ = ("count", "memory", "pa", "slots", "va")
+    __slots__ = ("count", "headers", "memory", "messages", "pa", "va")
 
     def __init__(self, memory: Memory, va: int) -> None:
         self.va = va
         self.pa, self.memory = memory.alloc_zeroed(AREA_PAGES)
         self.count = len(self.memory) // SLOT_BYTES
-        self.slots = [view("npu_ipc_slot", self.memory, i * SLOT_BYTES) for i in range(self.count)]
+        slots = [view("npu_ipc_slot", self.memory, i * SLOT_BYTES) for i in range(self.count)]
+        self.headers = [slot.hdr for slot in slots]
+        self.messages = [ffi.addressof(slot, "msg") for slot in slots]
 
 
 class Ipc:
@@ -66,21 +69,20 @@ class Ipc:
 
     def send(self, registers: Registers, kind: int, payload: bytes, channel: int) -> Request:
         """Post a message and return its request. EAGAIN when every slot is taken."""
-        index = next((i for i, slot in enumerate(self._tx.slots) if slot.hdr.status == C.NPU_IPC_FREE), None)
+        index = next((i for i, header in enumerate(self._tx.headers) if header.status == C.NPU_IPC_FREE), None)
         if index is None:
             raise KernelError(errno.EAGAIN, f"all {self._tx.count} message slots are taken")
-        slot = self._tx.slots[index]
+        header, msg = self._tx.headers[index], self._tx.messages[index]
         request = Request(self._next_id, kind)
         self._next_id = self._next_id % 0xFFFFFFFF + 1
-        msg = slot.msg
         msg.type = kind
         msg.request_id = request.request_id
         msg.result = 0
         msg.reserved0 = 0
         ffi.buffer(msg.payload)[:] = payload.ljust(len(msg.payload), b"\0")
-        slot.hdr.data_size = MESSAGE_BYTES
-        slot.hdr.channel = channel
-        slot.hdr.status = C.NPU_IPC_ALLOCATED
+        header.data_size = MESSAGE_BYTES
+        header.channel = channel
+        header.status = C.NPU_IPC_ALLOCATED
         self._requests[request.request_id] = request
         registers.write(C.NPU_REG_CPU_IPC_FIFO, self._tx.va + index * SLOT_BYTES)
         return request
@@ -103,22 +105,21 @@ class Ipc:
             if rest or not 0 <= index < self._rx.count:
                 self.dropped.append(f"message address {address:#x} is not a slot")
                 continue
-            slot = self._rx.slots[index]
-            size = min(slot.hdr.data_size, MESSAGE_BYTES)
-            msg = ffi.new("struct npu_jsm_msg *")
-            ffi.memmove(msg, ffi.addressof(slot, "msg"), size)
-            slot.hdr.status = C.NPU_IPC_FREE
+            header = self._rx.headers[index]
+            msg = ffi.new(_MESSAGE)
+            ffi.memmove(msg, self._rx.messages[index], min(header.data_size, MESSAGE_BYTES))
+            header.status = C.NPU_IPC_FREE
             self._deliver(msg)
 
     def _deliver(self, msg: Any) -> None:
-        request = self._requests.pop(msg.request_id, None) if msg.type >= C.NPU_JSM_ENGINE_RESET_DONE else None
-        if request is not None:
+        kind = msg.type
+        if kind in (C.NPU_JSM_JOB_DONE, C.NPU_JSM_BOOT_DONE):
+            self._on_message(msg)
+        elif request := self._requests.pop(msg.request_id, None):
             request.reply = msg
             request.finished = True
-        elif msg.type in (C.NPU_JSM_JOB_DONE, C.NPU_JSM_BOOT_DONE):
-            self._on_message(msg)
         else:
-            self.dropped.append(f"{name_of('npu_jsm_type', msg.type)} answers no request (id {msg.request_id})")
+            self.dropped.append(f"{name_of('npu_jsm_type', kind)} answers no request (id {msg.request_id})")
 
 
 def check_reply(request: Request) -> Any:

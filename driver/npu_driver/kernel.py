@@ -39,6 +39,9 @@ DRAIN_TIMEOUT_PS = 2000 * 10**9  # 2000 ms: as the public driver's watchdog; how
 FIRST_FD = 3
 
 
+_JOB_DONE = ffi.typeof("struct npu_jsm_job_done *")
+
+
 class Completion(Protocol):
     """Something that an interrupt finishes: a job, a request."""
 
@@ -345,9 +348,10 @@ class Kernel:
         if msg.type == C.NPU_JSM_BOOT_DONE:
             self._boot_done.finished = True
             return
-        done = ffi.cast("struct npu_jsm_job_done *", ffi.addressof(msg, "payload"))
-        context = self.contexts.get(done.job_id >> 8)
-        job = context.jobs.get(done.job_id) if context else None
+        done = ffi.cast(_JOB_DONE, msg.payload)
+        job_id = done.job_id
+        context = self.contexts.get(job_id >> 8)
+        job = context.jobs.get(job_id) if context else None
         if context is None or job is None:
             self.note(f"JOB_DONE for job {done.job_id:#x}, which is not in flight")
             return

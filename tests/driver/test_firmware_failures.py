@@ -63,9 +63,9 @@ def test_messages_that_are_not_in_a_slot_are_dropped(process, kernel, nop):
 
 
 def test_a_message_that_claims_to_be_huge_is_cut(process, kernel, nop):
-    slot = kernel.ipc._rx.slots[9]
-    slot.hdr.data_size, slot.hdr.status = 0xFFFFFFFF, C.NPU_IPC_ALLOCATED
-    slot.msg.type = C.NPU_JSM_JOB_DONE
+    header = kernel.ipc._rx.headers[9]
+    header.data_size, header.status = 0xFFFFFFFF, C.NPU_IPC_ALLOCATED
+    kernel.ipc._rx.messages[9].type = C.NPU_JSM_JOB_DONE
     kernel.device.fabric.interrupts.push_host(kernel.ipc._rx.va + 9 * 192)
     assert "which is not in flight" in kernel.log[-1]
-    assert slot.hdr.status == C.NPU_IPC_FREE
+    assert header.status == C.NPU_IPC_FREE
