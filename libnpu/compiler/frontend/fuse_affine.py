@@ -101,13 +101,14 @@ def _apply(edit: Rewriter, node: Node, scale: NDArray[Any], shift: NDArray[Any])
     uniform = bool(np.all(scale == scale[0]))
     if weights.const is None and not uniform:
         return False
-    if weights.const is not None:
+    if not np.any(scale != 1):
+        pass
+    elif weights.const is not None:
         factor = scale.reshape(-1, 1, 1, 1) if node.op == "Conv" else scale
         scaled = (weights.const.astype(np.float64) * factor).astype(weights.dtype)
         if not np.all(np.isfinite(scaled)):
             return False
-        if np.any(scale != 1):
-            edit.set_input(node, 1, Value(weights.name, scaled.shape, scaled.dtype, scaled))
+        edit.set_input(node, 1, Value(weights.name, scaled.shape, scaled.dtype, scaled))
     else:
         node.attrs["scale"] *= float(scale[0])
     if not np.all(np.isfinite(shifted)):

@@ -161,20 +161,18 @@ def _cast_node(name: str, source: Value, target: Value, layers: list[str]) -> No
 def _narrowed(array: NDArray[Any], target: np.dtype[Any]) -> tuple[NDArray[Any], int]:
     """Return `array` as `target`, finite values saturated, and how many were."""
     if target == HALF:
-        wide = array.astype(np.float64)
-        # Values up to half a step above the largest still round to it; infinities stay.
-        beyond = np.isfinite(wide) & (np.abs(wide) >= 65520.0)
-        low, high = -HALF_MAX, HALF_MAX
-    elif target == np.int32:
-        wide = array
+        with np.errstate(over="ignore"):
+            half = array.astype(HALF)
+        infinite = np.isinf(half)
+        beyond = infinite & np.isfinite(array) if infinite.any() else infinite
+        count = int(np.count_nonzero(beyond))
+        if count:
+            half = np.where(beyond, np.copysign(HALF_MAX, half), half).astype(HALF)
+        return half, count
+    if target == np.int32:
         beyond = (array < INT32.min) | (array > INT32.max)
-        low, high = INT32.min, INT32.max
-    else:
-        return array.astype(target), 0
-    count = int(np.count_nonzero(beyond))
-    if count:
-        wide = np.where(beyond, np.clip(wide, low, high), wide)
-    return wide.astype(target), count
+        return np.clip(array, INT32.min, INT32.max).astype(target), int(np.count_nonzero(beyond))
+    return array.astype(target), 0
 
 
 def _wide_values(graph: Graph) -> set[Value]:

@@ -33,8 +33,10 @@ def read_model(source: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
     shapeless = [info for info in (*model.graph.input, *model.graph.output) if _lacks_shape(info)]
     for info in shapeless:
         info.type.tensor_type.shape.SetInParent()
+    # By path, the checker reads the file itself, faster than Python serialises weights, and beyond 2 GiB.
+    by_path = isinstance(source, (str, Path)) and not shapeless
     try:
-        onnx.checker.check_model(model)
+        onnx.checker.check_model(source if by_path else model)
     except (onnx.checker.ValidationError, ValueError) as error:
         # ValueError: protobuf cannot hold models of 2 GiB and more in one message; those are checked by use only.
         if "2GB" not in str(error) and "2GiB" not in str(error):
