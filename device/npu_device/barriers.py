@@ -23,7 +23,6 @@ class Barrier:
         "job_id",
         "physical_id",
         "producers",
-        "relative_id",
         "slot",
         "underflow",
         "virtual_id",
@@ -32,7 +31,6 @@ class Barrier:
 
     def __init__(self, physical_id: int) -> None:
         self.physical_id = physical_id
-        self.relative_id = 0  # in the window of `slot`
         self.slot: JobSlot | None = None  # the job that owns it
         self.clear()
 

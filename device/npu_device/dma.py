@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from heapq import heappush
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +15,14 @@ import numpy as np
 from npu_abi import C
 from npu_model import cycles as cost
 from npu_model import footprint
+from npu_model.profile import Profile
 
 from npu_device import dma_copy
-from npu_device.barriers import Barrier
 from npu_device.clock import PRIORITY_ENGINE, PS_PER_SECOND, ClockDomain
 from npu_device.cmx import in_window
 from npu_device.ddr import demand_of
 from npu_device.dram import POISON
-from npu_device.engine import END, Channel, Engine, Task
+from npu_device.engine import END, Channel, Engine, Task, dependency_columns
 
 if TYPE_CHECKING:
     from npu_device.fabric import Fabric
@@ -140,37 +141,37 @@ class DmaPort(Engine):
         raw[task.write_counter] += task.amount
 
 
-def dma_tasks(
-    slot: JobSlot,
-    channel: Channel,
-    list_id: int,
-    records: np.ndarray[Any, np.dtype[np.void]],
-    waits: list[tuple[Barrier, ...]],
-    posts: list[tuple[Barrier, ...]],
-    start_after: list[int],
-) -> list[Task]:
+@dataclass(frozen=True, slots=True)
+class DmaPlan:
+    """A list of descriptors, decoded once, for any number of launches."""
+
+    records: np.ndarray[Any, np.dtype[np.void]]
+    rows: list[tuple[int, ...]]
+
+    def tasks(self, slot: JobSlot, channel: Channel, list_id: int) -> list[Task]:
+        """Return fresh tasks for a job."""
+        sets, compute = slot.barrier_sets, slot.fabric.compute
+        records = self.records
+        tasks: list[Task] = []
+        for index, (task_id, cycles, amount, wait, post, after, read, write) in enumerate(self.rows):
+            task = DmaTask(channel, list_id, index, task_id, cycles, amount, sets[wait], sets[post], after)
+            task.read_counter = READ_DDR if read else READ_CMX
+            task.write_counter = WRITE_DDR if write else WRITE_CMX
+            task.ddr_bytes = read + write
+            task.record = records[index] if compute else None
+            tasks.append(task)
+        return tasks
+
+
+def plan_dma(profile: Profile, records: np.ndarray[Any, np.dtype[np.void]]) -> DmaPlan:
     """Decode records of npu_dma_task in bulk; durations come from npu_model.cycles."""
-    profile = slot.fabric.profile
-    moved = cost.dma_bytes(records)
     ddr_read, ddr_write = cost.dma_ddr_bytes(records)
-    columns = zip(
-        records["task_id"].tolist(),
-        cost.dma_cycles(profile, records).tolist(),
-        moved.tolist(),
-        waits,
-        posts,
-        start_after,
-        ddr_read.tolist(),
-        ddr_write.tolist(),
-        strict=True,
+    columns = (
+        records["task_id"],
+        cost.dma_cycles(profile, records),
+        cost.dma_bytes(records),
+        *dependency_columns(records),
+        ddr_read,
+        ddr_write,
     )
-    tasks: list[Task] = []
-    compute = slot.fabric.compute
-    for index, (task_id, cycles, amount, wait, post, after, read, write) in enumerate(columns):
-        task = DmaTask(channel, list_id, index, task_id, cycles, amount, wait, post, after)
-        task.read_counter = READ_DDR if read else READ_CMX
-        task.write_counter = WRITE_DDR if write else WRITE_CMX
-        task.ddr_bytes = read + write
-        task.record = records[index] if compute else None
-        tasks.append(task)
-    return tasks
+    return DmaPlan(records, list(zip(*(column.tolist() for column in columns), strict=True)))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from npu_abi import C
 from npu_model import cycles as cost
 from npu_model import dtypes, footprint
+from npu_model.profile import Profile
 
-from npu_device.barriers import Barrier
 from npu_device.clock import ClockDomain
-from npu_device.engine import Channel, Engine, Task
+from npu_device.engine import Channel, Engine, Task, dependency_columns
 
 if TYPE_CHECKING:
     from npu_device.fabric import Fabric
@@ -72,18 +73,34 @@ class DpuEngine(Engine):
         raw[SRAM_WRITE] += task.sram_write
 
 
-def dpu_tasks(
-    slot: JobSlot,
-    channels: list[Channel],
-    list_id: int,
-    invariants: Records,
-    variants: Records,
-    waits: list[tuple[Barrier, ...]],
-    posts: list[tuple[Barrier, ...]],
-    start_after: list[int],
-) -> list[Task]:
-    """Decode invariants and variants in bulk; `channels` are those of the job's tiles."""
-    fabric = slot.fabric
+@dataclass(frozen=True, slots=True)
+class DpuPlan:
+    """A list of invariants with their variants, decoded once, for any number of launches."""
+
+    invariants: Records
+    variants: Records
+    rows: list[tuple[int, ...]]
+
+    def tasks(self, slot: JobSlot, channels: list[Channel], list_id: int) -> list[Task]:
+        """Return fresh tasks for a job; `channels` are those of its tiles."""
+        sets, compute = slot.barrier_sets, slot.fabric.compute
+        tasks: list[Task] = []
+        for index, row in enumerate(self.rows):
+            task_id, cycles, macs, tile, wait, post, after, sram_read, sram_write, first, count = row
+            task = DpuTask(channels[tile], list_id, index, task_id, cycles, macs, sets[wait], sets[post], after)
+            task.sram_read = sram_read
+            task.sram_write = sram_write
+            if compute:
+                task.invariant = self.invariants[index]
+                task.variants = self.variants[first : first + count]
+            else:
+                task.invariant = task.variants = None
+            tasks.append(task)
+        return tasks
+
+
+def plan_dpu(profile: Profile, invariants: Records, variants: Records) -> DpuPlan:
+    """Decode invariants and variants in bulk. Raises DescriptorError when the DPU has no rate for a type."""
     counts = invariants["variant_count"].astype(np.int64)
     firsts = invariants["variant_first"].astype(np.int64)
     owner = np.repeat(np.arange(len(invariants)), counts)
@@ -96,27 +113,15 @@ def dpu_tasks(
     read, written = np.zeros(len(invariants), dtype=np.int64), np.zeros(len(invariants), dtype=np.int64)
     np.add.at(read, owner, cost.dpu_read_bytes(owning, ordered))
     np.add.at(written, owner, outputs)
-    columns = zip(
-        invariants["task_id"].tolist(),
-        cost.dpu_cycles(fabric.profile, invariants, ordered).tolist(),
-        cost.dpu_macs(invariants, ordered).tolist(),
-        invariants["tile"].tolist(),
-        waits,
-        posts,
-        start_after,
-        read.tolist(),
-        written.tolist(),
-        strict=True,
+    columns = (
+        invariants["task_id"],
+        cost.dpu_cycles(profile, invariants, ordered),
+        cost.dpu_macs(invariants, ordered),
+        invariants["tile"],
+        *dependency_columns(invariants),
+        read,
+        written,
+        firsts,
+        counts,
     )
-    tasks: list[Task] = []
-    for index, (task_id, cycles, macs, tile, wait, post, after, sram_read, sram_write) in enumerate(columns):
-        task = DpuTask(channels[tile], list_id, index, task_id, cycles, macs, wait, post, after)
-        task.sram_read = sram_read
-        task.sram_write = sram_write
-        if fabric.compute:
-            task.invariant = invariants[index]
-            task.variants = variants[firsts[index] : firsts[index] + counts[index]]
-        else:
-            task.invariant = task.variants = None
-        tasks.append(task)
-    return tasks
+    return DpuPlan(invariants, variants, list(zip(*(column.tolist() for column in columns), strict=True)))

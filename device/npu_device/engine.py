@@ -17,6 +17,7 @@ from collections import deque
 from heapq import heappush
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from npu_abi import C
 from npu_model import footprint
 from npu_model.descriptors import DescriptorError
@@ -288,3 +289,9 @@ class Engine:
             if footprint.any_overlap(writes, other_reads) or footprint.any_overlap(writes, other_writes):
                 other.tainted = True
         task.slot.executing.append(task)
+
+
+def dependency_columns(records: np.ndarray[Any, np.dtype[np.void]]) -> tuple[Any, Any, Any]:
+    """Return wait masks, post masks and start_after (NONE = -1) of a task list."""
+    after = records["sched_start_after"].astype(np.int32)
+    return records["barriers_wait_mask"], records["barriers_post_mask"], after

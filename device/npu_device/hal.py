@@ -14,11 +14,11 @@ from npu_model.descriptors import DescriptorError
 from npu_model.profile import Profile
 
 from npu_device.barriers import Barrier
-from npu_device.dma import dma_tasks
-from npu_device.dpu import dpu_tasks
+from npu_device.dma import DmaPlan, plan_dma
+from npu_device.dpu import DpuPlan, plan_dpu
 from npu_device.engine import Channel, Engine, Task
 from npu_device.faults import MemoryFault
-from npu_device.shave import shave_tasks
+from npu_device.shave import ShavePlan, plan_shave
 from npu_device.slot import JobSlot
 
 if TYPE_CHECKING:
@@ -93,11 +93,11 @@ class Hal:
 
     # ---- job slots ----
 
-    def open_slot(self, ssid: int, job_id: int, tiles: tuple[int, ...]) -> JobSlot:
-        """Give physical `tiles` to a job; their CMX becomes poison."""
+    def open_slot(self, ssid: int, job_id: int, tiles: tuple[int, ...], barrier_count: int) -> JobSlot:
+        """Give physical `tiles` and their first barriers to a job; their CMX becomes poison."""
         for tile in tiles:
             self._fabric.cmx.poison(tile)
-        slot = JobSlot(self._fabric, ssid, job_id, tiles)
+        slot = JobSlot(self._fabric, ssid, job_id, tiles, barrier_count)
         self._fabric.slots.append(slot)
         return slot
 
@@ -136,41 +136,33 @@ class Hal:
 
     # ---- engine FIFOs ----
 
-    def dma_tasks(self, slot: JobSlot, port: int, list_id: int, records: Records) -> list[Task]:
-        """Decode records of npu_dma_task for a port."""
-        channel = self._channel(slot, self._ports[port])
-        return dma_tasks(slot, channel, list_id, records, *_dependencies(slot, records))
+    def plan_dma(self, records: Records) -> DmaPlan:
+        """Decode records of npu_dma_task. A plan serves any number of launches."""
+        return plan_dma(self.profile, records)
 
-    def dpu_tasks(self, slot: JobSlot, list_id: int, invariants: Records, variants: Records) -> list[Task]:
+    def plan_dpu(self, invariants: Records, variants: Records) -> DpuPlan:
         """Decode invariants. Raises DescriptorError when the DPU cannot do what one asks."""
-        channels = [self._channel(slot, self._dpus[tile]) for tile in slot.tiles]
-        return dpu_tasks(slot, channels, list_id, invariants, variants, *_dependencies(slot, invariants))
+        return plan_dpu(self.profile, invariants, variants)
 
-    def shave_tasks(self, slot: JobSlot, list_id: int, invocations: Records, ranges: Records) -> list[Task]:
+    def plan_shave(self, invocations: Records, ranges: Records) -> ShavePlan:
         """Decode invocations."""
+        return plan_shave(invocations, ranges)
+
+    def dma_tasks(self, slot: JobSlot, port: int, list_id: int, plan: DmaPlan) -> list[Task]:
+        """Return a plan's tasks for a port."""
+        return plan.tasks(slot, self._channel(slot, self._ports[port]), list_id)
+
+    def dpu_tasks(self, slot: JobSlot, list_id: int, plan: DpuPlan) -> list[Task]:
+        """Return a plan's tasks for the DPUs of the job's tiles."""
+        return plan.tasks(slot, [self._channel(slot, self._dpus[tile]) for tile in slot.tiles], list_id)
+
+    def shave_tasks(self, slot: JobSlot, list_id: int, plan: ShavePlan) -> list[Task]:
+        """Return a plan's tasks for the SHAVEs of the job's tiles."""
         channels = [[self._channel(slot, engine) for engine in self._shaves[tile]] for tile in slot.tiles]
-        return shave_tasks(slot, channels, list_id, invocations, ranges, *_dependencies(slot, invocations))
+        return plan.tasks(slot, channels, list_id)
 
     def _channel(self, slot: JobSlot, engine: Engine) -> Channel:
         channel = slot.channels.get(engine)
         if channel is None:
             channel = slot.channels[engine] = Channel(engine, slot, self.profile.core.fifo_depth)
         return channel
-
-
-Barriers = list[tuple[Barrier, ...]]
-
-
-def _dependencies(slot: JobSlot, records: Records) -> tuple[Barriers, Barriers, list[int]]:
-    """Map barrier masks to the job's physical barriers, and start_after to signed (NONE = -1)."""
-    sets: dict[int, tuple[Barrier, ...]] = {0: ()}
-    barriers = slot.barriers
-    columns: list[Barriers] = []
-    for name in ("barriers_wait_mask", "barriers_post_mask"):
-        masks = records[name].tolist()
-        for mask in masks:
-            if mask not in sets:
-                sets[mask] = tuple(barriers[i] for i in range(mask.bit_length()) if mask >> i & 1)
-        columns.append([sets[mask] for mask in masks])
-    after = records["sched_start_after"].astype(np.int32)
-    return columns[0], columns[1], after.tolist()

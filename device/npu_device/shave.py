@@ -6,6 +6,7 @@ poison in their place, and publishes them at the end.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,11 +15,10 @@ from npu_model import footprint
 from npu_model.shave_faults import ShaveFault, ShaveUnimplemented, ShaveUnsupported
 
 from npu_device import shave_core
-from npu_device.barriers import Barrier
 from npu_device.clock import ClockDomain
 from npu_device.cmx import in_window
 from npu_device.dram import POISON, Bytes
-from npu_device.engine import Channel, Engine, Task
+from npu_device.engine import Channel, Engine, Task, dependency_columns
 
 if TYPE_CHECKING:
     from npu_device.fabric import Fabric
@@ -106,36 +106,37 @@ def _bytes_of(box: footprint.Box, memory: Bytes) -> Bytes:
     return np.ndarray(shape, np.uint8, memory.data, 0, strides)
 
 
-def shave_tasks(
-    slot: JobSlot,
-    channels: list[list[Channel]],
-    list_id: int,
-    invocations: Records,
-    ranges: Records,
-    waits: list[tuple[Barrier, ...]],
-    posts: list[tuple[Barrier, ...]],
-    start_after: list[int],
-) -> list[Task]:
-    """Decode invocations in bulk; `channels` are those of the job's SHAVEs, by tile and core."""
+@dataclass(frozen=True, slots=True)
+class ShavePlan:
+    """A list of invocations with their programs, decoded once, for any number of launches."""
+
+    rows: list[tuple[int, ...]]
+
+    def tasks(self, slot: JobSlot, channels: list[list[Channel]], list_id: int) -> list[Task]:
+        """Return fresh tasks for a job; `channels` are those of its SHAVEs, by tile and core."""
+        sets = slot.barrier_sets
+        tasks: list[Task] = []
+        for index, row in enumerate(self.rows):
+            task_id, tile, core, wait, post, after, text_va, code_bytes, args_va = row
+            task = ShaveTask(channels[tile][core], list_id, index, task_id, 0, 0, sets[wait], sets[post], after)
+            task.text_va = text_va
+            task.code_bytes = code_bytes
+            task.args_va = args_va
+            task.insns = task.sram_read = task.sram_write = 0
+            tasks.append(task)
+        return tasks
+
+
+def plan_shave(invocations: Records, ranges: Records) -> ShavePlan:
+    """Decode invocations in bulk."""
     of = ranges[invocations["range_index"]]
-    columns = zip(
-        invocations["task_id"].tolist(),
-        invocations["tile"].tolist(),
-        invocations["shave"].tolist(),
-        waits,
-        posts,
-        start_after,
-        of["text_va"].tolist(),
-        of["code_bytes"].tolist(),
-        invocations["args_va"].tolist(),
-        strict=True,
+    columns = (
+        invocations["task_id"],
+        invocations["tile"],
+        invocations["shave"],
+        *dependency_columns(invocations),
+        of["text_va"],
+        of["code_bytes"],
+        invocations["args_va"],
     )
-    tasks: list[Task] = []
-    for index, (task_id, tile, core, wait, post, after, text_va, code_bytes, args_va) in enumerate(columns):
-        task = ShaveTask(channels[tile][core], list_id, index, task_id, 0, 0, wait, post, after)
-        task.text_va = text_va
-        task.code_bytes = code_bytes
-        task.args_va = args_va
-        task.insns = task.sram_read = task.sram_write = 0
-        tasks.append(task)
-    return tasks
+    return ShavePlan(list(zip(*(column.tolist() for column in columns), strict=True)))

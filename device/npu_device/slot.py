@@ -15,15 +15,28 @@ if TYPE_CHECKING:
     from npu_device.fabric import Fabric
 
 
+class BarrierSets(dict[int, tuple[Barrier, ...]]):
+    """Barrier masks of a job's descriptors as tuples of physical barriers, made on first use."""
+
+    def __init__(self, barriers: list[Barrier]) -> None:
+        super().__init__()
+        self._barriers = barriers
+
+    def __missing__(self, mask: int) -> tuple[Barrier, ...]:
+        found = tuple(self._barriers[i] for i in range(mask.bit_length()) if mask >> i & 1)
+        self[mask] = found
+        return found
+
+
 class JobSlot:
     """One job on the engines."""
 
     __slots__ = (
-        "barriers", "channels", "executing", "fabric", "failed", "fault", "job_id", "outstanding", "running", "space",
+        "barrier_sets", "barriers", "channels", "executing", "fabric", "failed", "fault", "job_id", "outstanding", "running", "space",
         "ssid", "tiles",
     )  # fmt: skip
 
-    def __init__(self, fabric: Fabric, ssid: int, job_id: int, tiles: tuple[int, ...]) -> None:
+    def __init__(self, fabric: Fabric, ssid: int, job_id: int, tiles: tuple[int, ...], barrier_count: int) -> None:
         self.fabric = fabric
         self.ssid = ssid
         self.job_id = job_id
@@ -32,10 +45,10 @@ class JobSlot:
         self.barriers: list[Barrier] = []
         for tile in tiles:
             self.barriers += fabric.tile_barriers(tile)
-        for relative_id, barrier in enumerate(self.barriers):
-            barrier.clear()
-            barrier.relative_id = relative_id
+        del self.barriers[barrier_count:]
+        for barrier in self.barriers:  # all are clear: nobody owned them
             barrier.slot = self
+        self.barrier_sets = BarrierSets(self.barriers)
         self.channels: dict[Engine, Channel] = {}
         self.outstanding = 0  # tasks pushed and not ended
         self.running = 0  # tasks started and not ended

@@ -30,6 +30,8 @@ def check(ids: int, configs: Records, tasks: list[tuple[int, Records]], number: 
     refuse(configs["next_same_id"].astype(np.int64) != expected, BAD, number)
     posted, waited = np.zeros(64, dtype=np.int64), np.zeros(64, dtype=np.int64)
     for list_number, records in tasks:
+        if not len(records):
+            continue
         after = records["sched_start_after"].astype(np.int64)
         refuse((after != NONE) & (after >= len(configs)), BAD, list_number)
         for name, counts in (("barriers_post_mask", posted), ("barriers_wait_mask", waited)):

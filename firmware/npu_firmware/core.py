@@ -15,7 +15,7 @@ from npu_abi import C, dtype, new
 from npu_firmware import inference, transfers
 from npu_firmware.commands import Command, parse
 from npu_firmware.errors import ParseError
-from npu_firmware.hal import Hal, Slot, Task
+from npu_firmware.hal import Hal, Slot
 from npu_firmware.ipc import Ipc
 from npu_firmware.job import Job, State
 from npu_firmware.messages import Messages
@@ -45,6 +45,7 @@ class Core:
         self._task_cycles = self._costs.fetch_cycles + self._costs.dispatch_cycles
         self._free_tiles = [tile for tile in range(hal.profile.tiles) if params.tile_config >> tile & 1]
         self._usable_tiles = len(self._free_tiles)
+        self.inferences = inference.Inferences(hal, self._usable_tiles)
         self._tile_waiters: list[Job] = []
         self._by_slot: dict[Slot, Job] = {}
         self._turn = 0
@@ -290,7 +291,7 @@ class Core:
     def _run_command(self, job: Job, command: Command) -> None:
         hal, kind = self._hal, command.type
         if kind == C.NPU_CMD_INFERENCE_EXECUTE:
-            job.inference = inference.load(hal, job.ssid, command.fields.mapped_inference_va, self._usable_tiles)
+            job.inference = self.inferences.load(job.ssid, command.fields.mapped_inference_va)
             job.state = State.TILES
             self._tile_waiters.append(job)
             self._serve_tiles()
@@ -298,7 +299,9 @@ class Core:
         if kind in (C.NPU_CMD_COPY, C.NPU_CMD_MEMORY_FILL):
             copy = kind == C.NPU_CMD_COPY
             tasks = transfers.copy_tasks(hal, job.ssid, command) if copy else transfers.fill_tasks(hal, command)
-            self._enter_engines(job, None, tasks)
+            ports = hal.profile.dma_ports
+            plans = [hal.plan_dma(tasks[port::ports]) for port in range(ports)]
+            self._enter_engines(job, inference.Inference(0, 0, plans, None, None, NO_BARRIERS))
             return
         if kind == C.NPU_CMD_FENCE_WAIT:
             job.state = State.FENCE
@@ -322,35 +325,19 @@ class Core:
             return True
         return bool(value >= command.fields.value)
 
-    def _enter_engines(self, job: Job, work: inference.Inference | None, transfer: Any = None) -> None:
-        """Open a slot for an inference on its tiles, or for the DMA tasks of a command, and load the first barriers."""
+    def _enter_engines(self, job: Job, work: inference.Inference) -> None:
+        """Open a slot for an inference, or for the DMA tasks of a command, and let it load its first barriers."""
         hal = self._hal
-        slot = hal.open_slot(job.ssid, job.job_id, job.tiles)
-        try:
-            lists = self._lists(slot, work, transfer)
-        except hal.DescriptorError:  # a rule that validation does not know yet
-            hal.close_slot(slot)
-            self.finish(job, C.NPU_JOB_PARSING_ERR, C.NPU_PARSE_BAD_MAPPED_INFERENCE)
-            return
-        job.walk = Walk(hal, slot, lists, NO_BARRIERS if work is None else work.lists[inference.BARRIERS])
+        slot = hal.open_slot(job.ssid, job.job_id, job.tiles, work.barrier_count)
+        lists = [hal.dma_tasks(slot, port, port, plan) for port, plan in enumerate(work.dma) if plan is not None]
+        if work.dpu is not None:
+            lists.append(hal.dpu_tasks(slot, inference.INVARIANTS, work.dpu))
+        if work.shave is not None:
+            lists.append(hal.shave_tasks(slot, inference.SHAVE_INVOCATIONS, work.shave))
+        job.walk = Walk(hal, slot, lists, work.configs)
         job.inference = None
         self._by_slot[slot] = job
         job.state = State.BARRIERS
-
-    def _lists(self, slot: Slot, work: inference.Inference | None, transfer: Any) -> list[list[Task]]:
-        hal = self._hal
-        ports = hal.profile.dma_ports
-        if work is None:
-            return [hal.dma_tasks(slot, port, port, transfer[port::ports]) for port in range(ports)]
-        of = work.lists
-        lists = [hal.dma_tasks(slot, port, port, of[port]) for port in range(ports) if len(of[port])]
-        invariants, invocations = of[inference.INVARIANTS], of[inference.SHAVE_INVOCATIONS]
-        if len(invariants):
-            lists.append(hal.dpu_tasks(slot, inference.INVARIANTS, invariants, of[inference.VARIANTS]))
-        if len(invocations):
-            ranges = of[inference.SHAVE_RANGES]
-            lists.append(hal.shave_tasks(slot, inference.SHAVE_INVOCATIONS, invocations, ranges))
-        return lists
 
     def _load_barriers(self, job: Job) -> None:
         assert job.walk is not None

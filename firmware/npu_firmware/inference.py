@@ -24,19 +24,68 @@ STRUCTS = (
 )  # fmt: skip
 
 
+SIZES = tuple(sizeof(struct) for struct in STRUCTS)
+ENTRY_BYTES = sizeof("npu_mapped_inference")
+MAX_KNOWN = 64  # chosen: several models times the instances in flight
+
+
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """A validated inference; `lists` by the numbers above."""
+    """A validated inference, decoded for the engines; plans are None for empty lists."""
 
     tile_count: int
     barrier_count: int
-    lists: list[Records]
+    dma: list[Any]  # by port
+    dpu: Any
+    shave: Any
+    configs: Records
 
 
-def load(hal: Hal, ssid: int, va: int, usable_tiles: int) -> Inference:
-    """Return the inference at `va` of a context. Raises ParseError."""
-    profile = hal.profile
-    entry = read("npu_mapped_inference", _load(hal, ssid, va, sizeof("npu_mapped_inference"), 0))
+class Inferences:
+    """Inferences by address, with the bytes that they were made of: an unchanged one is not validated again."""
+
+    def __init__(self, hal: Hal, usable_tiles: int) -> None:
+        self._hal = hal
+        self._usable_tiles = usable_tiles
+        self._known: dict[tuple[int, int], tuple[list[bytes], Inference]] = {}
+
+    def load(self, ssid: int, va: int) -> Inference:
+        """Return the inference at `va` of a context. Raises ParseError."""
+        entry = _load(self._hal, ssid, va, ENTRY_BYTES, 0)
+        tiles, barriers, refs = _entry(self._hal.profile, entry, self._usable_tiles)
+        raw = [entry]
+        for number, (list_va, count) in enumerate(refs):
+            raw.append(_load(self._hal, ssid, list_va, count * SIZES[number], number << 32) if count else b"")
+        known = self._known.pop((ssid, va), None)
+        if known is None or known[0] != raw:
+            lists = [_records(data, number) for number, data in enumerate(raw[1:])]
+            validate(self._hal.profile, tiles, barriers, lists)
+            known = raw, self._decode(tiles, barriers, lists)
+        self._known[ssid, va] = known  # the latest last
+        if len(self._known) > MAX_KNOWN:
+            del self._known[next(iter(self._known))]
+        return known[1]
+
+    def forget(self, ssid: int) -> None:
+        """Drop what belongs to a context."""
+        for key in [key for key in self._known if key[0] == ssid]:
+            del self._known[key]
+
+    def _decode(self, tiles: int, barriers: int, lists: list[Records]) -> Inference:
+        hal = self._hal
+        dma = [hal.plan_dma(lists[port]) if len(lists[port]) else None for port in range(hal.profile.dma_ports)]
+        invariants, invocations = lists[INVARIANTS], lists[SHAVE_INVOCATIONS]
+        try:
+            dpu = hal.plan_dpu(invariants, lists[VARIANTS]) if len(invariants) else None
+        except hal.DescriptorError:  # a rule that validation does not know
+            raise ParseError(C.NPU_PARSE_BAD_DPU, INVARIANTS << 32) from None
+        shave = hal.plan_shave(invocations, lists[SHAVE_RANGES]) if len(invocations) else None
+        return Inference(tiles, barriers, dma, dpu, shave, lists[BARRIERS])
+
+
+def _entry(profile: Profile, data: bytes, usable_tiles: int) -> tuple[int, int, list[tuple[int, int]]]:
+    """Return tile count, barrier count and (va, count) of all lists. Raises ParseError."""
+    entry = read("npu_mapped_inference", data)
     if entry.api_version != C.NPU_MI_API_VERSION:
         raise ParseError(C.NPU_PARSE_BAD_API_VERSION)
     if entry.reserved0 or any(entry.reserved):
@@ -47,20 +96,23 @@ def load(hal: Hal, ssid: int, va: int, usable_tiles: int) -> Inference:
     if tiles > usable_tiles or barriers > profile.barriers_per_tile * tiles:
         raise ParseError(C.NPU_PARSE_BAD_RESOURCES)
     refs = [
-        *entry.dma_tasks, entry.invariants, entry.variants, entry.shave_ranges, entry.shave_invocations,
-        entry.barrier_configs,
+        (ref.va, ref.count)
+        for ref in (
+            *entry.dma_tasks, entry.invariants, entry.variants, entry.shave_ranges, entry.shave_invocations,
+            entry.barrier_configs,
+        )
     ]  # fmt: skip
-    for number, ref in enumerate(refs):
-        if (ref.va == 0) != (ref.count == 0):
+    for number, (va, count) in enumerate(refs):
+        if (va == 0) != (count == 0):
             raise ParseError(C.NPU_PARSE_BAD_MAPPED_INFERENCE, number << 32)
-        if ref.count > C.NPU_MAX_TASKS:
+        if count > C.NPU_MAX_TASKS:
             raise ParseError(C.NPU_PARSE_BAD_COUNT, number << 32)
+        if va % 8:
+            raise ParseError(C.NPU_PARSE_BAD_ADDRESS, number << 32)
     for port in range(profile.dma_ports, C.NPU_MAX_DMA_PORTS):
-        if refs[port].count:
+        if refs[port][1]:
             raise ParseError(C.NPU_PARSE_BAD_RESOURCES, port << 32)
-    lists = [_records(hal, ssid, ref, number) for number, ref in enumerate(refs)]
-    validate(profile, tiles, barriers, lists)
-    return Inference(tiles, barriers, lists)
+    return tiles, barriers, refs
 
 
 def validate(profile: Profile, tiles: int, barriers: int, lists: list[Records]) -> None:
@@ -75,14 +127,10 @@ def validate(profile: Profile, tiles: int, barriers: int, lists: list[Records]) 
     barrier_check.check(barriers, lists[BARRIERS], tasks, BARRIERS)
 
 
-def _records(hal: Hal, ssid: int, ref: Any, number: int) -> Records:
+def _records(data: bytes, number: int) -> Records:
     struct = STRUCTS[number]
-    if ref.va % 8:
-        raise ParseError(C.NPU_PARSE_BAD_ADDRESS, number << 32)
-    data = _load(hal, ssid, ref.va, ref.count * sizeof(struct), number << 32) if ref.count else b""
     full = np.frombuffer(data, dtype(struct, reserved=True))
-    names = full.dtype.names or ()
-    for name in names:
+    for name in full.dtype.names or () if data else ():
         if "reserved" in name:
             task_check.refuse(_any(full[name] != 0), C.NPU_PARSE_RESERVED_NOT_ZERO, number)
     return np.frombuffer(data, dtype(struct))

@@ -90,6 +90,7 @@ class Messages:
         core = self._core
         for job in [job for job in core.jobs if job.ssid == body.host_ssid]:
             core.finish(job, C.NPU_JOB_ABORTED)
+        core.inferences.forget(body.host_ssid)
         for number in [n for n, queue in core.queues.items() if queue.ssid == body.host_ssid]:
             del core.queues[number]
         return OK, None

@@ -78,6 +78,8 @@ def _rows_overlap(rows: Ints, stride: Ints, planes: Ints, plane_stride: Ints, wi
 
 def dpu(profile: Profile, tiles: int, records: Records, variants: Records, number: int, variant_number: int) -> None:
     """Check invariants and their variants; each variant belongs to the invariant that lists it."""
+    if not len(records) and not len(variants):
+        return
     bad_code = int(C.NPU_PARSE_BAD_DPU)
     first, count = _int(records, "variant_first"), _int(records, "variant_count")
     refuse((count < 1) | (first + count > len(variants)), bad_code, number)
@@ -190,6 +192,8 @@ def _variants(records: Records, variants: Records, owner: Ints, window: Flags, n
 
 def shave(profile: Profile, tiles: int, invocations: Records, ranges: Records, number: int, range_number: int) -> None:
     """Check programs and invocations."""
+    if not len(invocations) and not len(ranges):
+        return
     bad_code = int(C.NPU_PARSE_BAD_SHAVE)
     size = _int(ranges, "code_bytes")
     text = ranges["text_va"]
