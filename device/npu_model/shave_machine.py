@@ -72,7 +72,11 @@ class Traffic:
         if dims:
             self.total_bytes += width * tile.run_count
             self.runs.append((base, width, dims))
-            return
+        else:
+            self.add_run(pc, base, width)
+
+    def add_run(self, pc: int, base: int, width: int) -> None:
+        """Record one run."""
         self.total_bytes += width
         index = self._last.get(pc)
         if index is not None:
@@ -168,6 +172,17 @@ class Machine:
             self.cycles += self.issue - (-elements // self.strided)
         else:
             self.cycles += self.issue + tile.run_count * -(-width // rate)
+
+    def touch_run(self, base: int, width: int, write: bool) -> None:
+        """Do what `touch` does for one dense run of bytes."""
+        if base < 0 or base + width > ADDRESS_LIMIT:
+            raise self.fault(ShaveFaultCode.ADDRESS, f"{base:#x} + {width}")
+        if write:
+            self.writes.add_run(self.pc, base, width)
+            self.cycles += self.issue - (-width // self.store_bytes)
+        else:
+            self.reads.add_run(self.pc, base, width)
+            self.cycles += self.issue - (-width // self.load_bytes)
 
     def run(self, rows: list[Row]) -> None:
         """Run until HALT. ShaveFault, or whatever the memory raises, ends the program."""

@@ -94,22 +94,23 @@ def vld(m: Machine, arg: tuple[int, int, int, int, int, int, int]) -> int | None
     rows, cols = _extent(m, flags)
     row_stride, col_stride = r[b], r[c]
     base = r[a] + offset
-    tile = access(base, TYPE_BYTES[type_], rows, cols, row_stride, col_stride)
-    m.touch(tile, False)
     m.shapes[d] = (rows, cols)
+    size = TYPE_BYTES[type_]
+    if col_stride == size and (rows == 1 or row_stride == size * cols):
+        m.touch_run(base, size * rows * cols, False)
+        if m.compute:
+            raw = m.memory.view(base, size * rows * cols, False).view(STORAGE[type_]).reshape(rows, cols)
+            m.v[d] = load(raw, type_, bool(flags & FLAG_FLOAT))
+        return None
+    tile = access(base, size, rows, cols, row_stride, col_stride)
+    m.touch(tile, False)
     if m.compute:
         view = m.memory.view(tile.base, tile.span, False)
-        if not tile.dims and tile.width == rows * cols * TYPE_BYTES[type_]:
-            raw = view.view(STORAGE[type_]).reshape(rows, cols) if row_stride >= 0 and col_stride >= 0 else None
-        else:
-            raw = None
-        if raw is None:
-            shape = (1 if row_stride == 0 else rows, 1 if col_stride == 0 else cols)
-            raw = _tile(view, type_, base - tile.base, shape, row_stride, col_stride)
-            value = load(raw, type_, bool(flags & FLAG_FLOAT))
-            m.v[d] = value if shape == (rows, cols) else np.broadcast_to(value, (rows, cols))
-        else:
-            m.v[d] = load(raw, type_, bool(flags & FLAG_FLOAT))
+        shape = (1 if row_stride == 0 else rows, 1 if col_stride == 0 else cols)
+        value = load(
+            _tile(view, type_, base - tile.base, shape, row_stride, col_stride), type_, bool(flags & FLAG_FLOAT)
+        )
+        m.v[d] = value if shape == (rows, cols) else np.broadcast_to(value, (rows, cols))
     return None
 
 
@@ -125,7 +126,14 @@ def vst(m: Machine, arg: tuple[int, int, int, int, int, int, int]) -> int | None
     if (rows > 1 and row_stride == 0) or (cols > 1 and col_stride == 0):
         raise m.fault(ShaveFaultCode.ADDRESS, "store with stride 0")
     base = r[a] + offset
-    tile = access(base, TYPE_BYTES[type_], rows, cols, row_stride, col_stride)
+    size = TYPE_BYTES[type_]
+    if col_stride == size and (rows == 1 or row_stride == size * cols):
+        m.touch_run(base, size * rows * cols, True)
+        if m.compute:
+            out = m.memory.view(base, size * rows * cols, True).view(STORAGE[type_]).reshape(rows, cols)
+            store(_value(m, d, _register_dtype(type_, flags)), out, type_)
+        return None
+    tile = access(base, size, rows, cols, row_stride, col_stride)
     m.touch(tile, True)
     if m.compute:
         view = m.memory.view(tile.base, tile.span, True)
