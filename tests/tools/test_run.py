@@ -7,6 +7,8 @@ import onnx
 import onnx.reference
 import pytest
 
+from libnpu import blob
+
 ENGINE_FIELDS = {"name", "units", "tasks", "busy_ps", "utilisation"}
 
 
@@ -103,3 +105,20 @@ def test_compile_writes_a_blob_that_verifies_and_says_what_it_did(npu, tmp_path,
     status, out, _ = npu(*arguments, "--dump-pass", "tiles")
     assert status == 0
     assert "conv" in out
+
+
+def test_a_deadlock_is_one_line_with_the_barrier(npu, tmp_path, blob_path):
+    with open(blob_path, "rb") as file:
+        image = blob.read(file.read())
+    first = image.tasks[".npu.tasks.dma0"][0]
+    assert (first["barriers_wait_mask"], first["barriers_post_mask"]) == (0, 1)
+    first["barriers_wait_mask"] = 1  # the task now waits for what it alone posts
+    image.tasks[".npu.barriers"]["consumer_count"][0] += 1
+    path = tmp_path / "deadlock.blob"
+    path.write_bytes(blob.write(image))
+    status, out, err = npu("run", path)
+    assert (status, out) == (1, "")
+    assert err.startswith("npu: error: NPU_ERROR_BARRIER_DEADLOCK")
+    assert "barrier 0" in err
+    assert err.count("\n") == 1
+    assert npu("run", blob_path)[0] == 0
