@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from npu_model import shave_math as sm
-from npu_model import shave_scalar, shave_vector
+from npu_model import shave_scalar, shave_tiles, shave_vector
 from npu_model.profile import Shave
 from npu_model.shave_machine import Machine, Row, ShaveResult
 from npu_model.shave_math import F32, S32
@@ -73,7 +73,7 @@ def _row(insn: Insn, index: int, count: int) -> Row:
     name = OPCODES[insn.op].name
     if name in shave_scalar.HANDLERS:
         return shave_scalar.HANDLERS[name], _scalar_argument(name, insn, index, count), True
-    handler = shave_vector.HANDLERS.get(name)
+    handler = shave_tiles.HANDLERS.get(name) or shave_vector.HANDLERS.get(name)
     if handler is not None:
         return handler, _vector_argument(name, insn), name == "setvl"
     if name == "vcvt":

@@ -18,7 +18,19 @@ from npu_model import footprint
 from npu_model.profile import Shave
 from npu_model.shave_faults import ShaveFault, ShaveFaultCode
 from npu_model.shave_memory import ADDRESS_LIMIT, Access, Array, Memory, Runs
-from npu_model.shave_opcodes import BF16, F16, F32, FLOAT_REGISTERS, I32, INSN_BYTES, INT_REGISTERS, VECTOR_REGISTERS
+from npu_model.shave_opcodes import (
+    BF16,
+    F16,
+    F32,
+    FLAG_COL,
+    FLAG_ROW,
+    FLOAT_REGISTERS,
+    I32,
+    INSN_BYTES,
+    INT_REGISTERS,
+    VECTOR_CAPACITY,
+    VECTOR_REGISTERS,
+)
 
 HALT = -1  # what a handler returns instead of the next instruction's number
 # Two more watchdogs, because a profile may make instructions cost few cycles or none.
@@ -154,6 +166,33 @@ class Machine:
         if shape is None:
             raise self.fault(ShaveFaultCode.UNDEFINED_REGISTER, f"v{register}")
         return shape
+
+    def extent(self, flags: int) -> Shape:
+        """Return the tile that ROW and COL select of the vector length."""
+        return (1 if flags & FLAG_ROW else self.rows), (1 if flags & FLAG_COL else self.cols)
+
+    def broadcast(self, x: Shape, y: Shape) -> Shape:
+        """Return the shape that both broadcast to; SHAPE or VECTOR_LENGTH when there is none."""
+        if x == y:
+            return x
+        rows = x[0] if y[0] == 1 else y[0]
+        cols = x[1] if y[1] == 1 else y[1]
+        if x[0] not in (1, rows) or x[1] not in (1, cols):
+            raise self.fault(ShaveFaultCode.SHAPE, f"{x} with {y}")
+        if rows * cols > VECTOR_CAPACITY:
+            raise self.fault(ShaveFaultCode.VECTOR_LENGTH, f"{rows} x {cols}")
+        return rows, cols
+
+    def value(self, register: int, dtype: np.dtype[Any]) -> Array:
+        """Return the bits of a vector register that has a value, as `dtype`."""
+        array = self.v[register]
+        assert array is not None
+        return array if array.dtype is dtype else array.view(dtype)
+
+    def set(self, register: int, shape: Shape, value: Array | None) -> None:
+        """Replace a vector register; `value` is None when not computing."""
+        self.shapes[register] = shape
+        self.v[register] = value
 
     def touch(self, tile: Access, write: bool) -> None:
         """Check the addresses of `tile`, add its bytes to the log and its cycles to the clock."""
