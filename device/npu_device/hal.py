@@ -82,6 +82,10 @@ class Hal:
         """Return bytes of a context. Raises Fault; nothing is queued for the driver."""
         if nbytes < 0 or va < 0:
             raise MemoryFault(va)
+        if nbytes:
+            memory, offset = self._fabric.mmu.locate(ssid, va, False)
+            if offset + nbytes <= len(memory):
+                return memory[offset : offset + nbytes].tobytes()
         return b"".join(piece.tobytes() for piece in self._fabric.mmu.segments(ssid, va, nbytes, False))
 
     def store(self, ssid: int, va: int, data: bytes) -> None:
