@@ -85,6 +85,26 @@ def test_shapes_that_do_not_fit_name_the_node():
         load(model_of([node], inputs, [value_info("y", None)]))
 
 
+def test_operands_of_two_types_name_node_and_values():
+    node = helper.make_node("Add", ["a", "b"], ["y"], name="sum")
+    inputs = [value_info("a", [2]), value_info("b", [2], onnx.TensorProto.INT64)]
+    with pytest.raises(ModelError, match=r"node sum: inputs a \(float32\) and b \(int64\) of Add must have one type"):
+        load(model_of([node], inputs, [value_info("y", [2])]))
+
+
+def test_operand_of_a_type_that_the_operator_does_not_take_is_named():
+    node = helper.make_node("Sqrt", ["a"], ["y"], name="root")
+    inputs = [value_info("a", [2], onnx.TensorProto.INT32)]
+    with pytest.raises(ModelError, match="node root: input a of Sqrt has type int32; allowed: bfloat16, double"):
+        load(model_of([node], inputs, [value_info("y", [2], onnx.TensorProto.INT32)]))
+
+
+def test_output_declared_with_another_type_is_named():
+    node = helper.make_node("Relu", ["x"], ["y"])
+    with pytest.raises(ModelError, match="output y: computed as float32, declared as int64"):
+        load(model_of([node], [value_info("x", [2])], [value_info("y", [2], onnx.TensorProto.INT64)]))
+
+
 def test_computed_weights_name_the_node():
     node = helper.make_node("Conv", ["x", "w"], ["y"], name="c1")
     inputs = [value_info("x", [1, 3, 4, 4]), value_info("w", [2, 3, 1, 1])]
@@ -173,3 +193,29 @@ def test_branch_with_a_computed_condition_is_unsupported_by_name():
     inputs = [value_info("x", [2]), value_info("cond", [], onnx.TensorProto.BOOL)]
     with pytest.raises(Unsupported, match="node choice: If with a condition"):
         load(model_of([node], inputs, [value_info("y", [2])]))
+
+
+def test_flipped_bits_never_escape_as_another_error(make_model):
+    nodes = [
+        ("Conv", ["x", "w"], ["c"], {"pads": [1, 1, 1, 1], "kernel_shape": [3, 3], "strides": [1, 1]}),
+        ("MaxPool", ["c"], ["p"], {"kernel_shape": [2, 2], "strides": [2, 2]}),
+        ("Reshape", ["p", "s"], ["r"], {}),
+        ("Gemm", ["r", "g"], ["t"], {"transB": 1}),
+        ("Transpose", ["t"], ["q"], {"perm": [1, 0]}),
+        ("ReduceMean", ["q"], ["m"], {"axes": [1]}),
+        ("Slice", ["m", "b", "e"], ["y"], {}),
+    ]
+    constants = {"w": np.ones((2, 1, 3, 3), np.float32), "s": np.array([1, -1]), "g": np.ones((3, 8), np.float32)}
+    constants |= {"b": np.array([0]), "e": np.array([2])}
+    data = make_model(nodes, {"x": (np.float32, (1, 1, 4, 4))}, ["y"], constants, 13).SerializeToString()
+    rng = np.random.default_rng(3)
+    outcomes = {"loaded": 0, "refused": 0}
+    for place, bit in zip(rng.integers(0, len(data), 300), rng.integers(0, 8, 300), strict=True):
+        damaged = bytearray(data)
+        damaged[place] ^= 1 << int(bit)
+        try:
+            load(bytes(damaged))
+            outcomes["loaded"] += 1
+        except (ModelError, Unsupported, Unimplemented):
+            outcomes["refused"] += 1
+    assert min(outcomes.values()) > 50

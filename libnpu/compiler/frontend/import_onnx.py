@@ -20,6 +20,7 @@ from libnpu.compiler.frontend.constants import RANDOM, constant_of, evaluate, te
 from libnpu.compiler.frontend.handlers import HANDLERS
 from libnpu.compiler.frontend.infer import ShapeMismatch
 from libnpu.compiler.frontend.source import STANDARD_DOMAINS, ModelError, input_shapes, opset_of
+from libnpu.compiler.frontend.types import check_types
 from libnpu.compiler.ir import Graph, Value
 from libnpu.errors import Unimplemented, Unsupported
 
@@ -58,11 +59,11 @@ def import_model(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Graph:
 def _dtype(info: onnx.ValueInfoProto) -> np.dtype[Any]:
     element = info.type.tensor_type.elem_type
     if element == onnx.TensorProto.STRING:
-        raise Unsupported(f"input {info.name}: strings")
+        raise Unsupported(f"value {info.name}: strings")
     try:
         dtype: np.dtype[Any] = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element))
     except KeyError as error:
-        raise ModelError(f"input {info.name}: element type {element} is unknown") from error
+        raise ModelError(f"value {info.name}: element type {element} is unknown") from error
     return dtype
 
 
@@ -75,6 +76,8 @@ def _bind_outputs(
         value = scope.get(info.name)
         if value is None:
             raise ModelError(f"output {info.name} is computed by no node")
+        if info.type.tensor_type.elem_type and value.dtype != _dtype(info):
+            raise ModelError(f"output {info.name}: computed as {value.dtype}, declared as {_dtype(info)}")
         if value.const is not None or any(value is other for other in (*inputs, *outputs)):
             build.layer = info.name
             value = build.elementwise(("in", 0), [value])
@@ -133,7 +136,8 @@ class _Walk:
         self, node: onnx.NodeProto, name: str, inputs: list[Value | None], scope: Scope, depth: int
     ) -> list[Value]:
         self.build.layer = name
-        if node.domain in STANDARD_DOMAINS:
+        if node.domain in STANDARD_DOMAINS and (node.domain, node.op_type) not in self.functions:
+            check_types(node.op_type, self.opset, name, inputs)
             known = self._constants(node, name, inputs)
             if known is not None:
                 return known
