@@ -1,7 +1,7 @@
 """Time the DPU's values on the layers of ResNet-50 (224 x 224), one thread: ms per layer class, beside a plain dgemm of the
 same shapes, and onnxruntime where it is installed.
 
-    python benchmarks/dpu.py [--dtype f16|bf16|f32] [--fast] [--no-native] [--repeat N]
+    python benchmarks/dpu.py [--dtype f16|bf16|f32|u8|i8] [--fast] [--no-native] [--repeat N]
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def task(layer: Layer, dtype: int) -> tuple[Any, Any, Callable[..., Any]]:
     values = rng.standard_normal(2 * act + weights).astype(np.float32)
     values[: 2 * act] = np.maximum(values[: 2 * act], 0)  # activations behind a ReLU
     values[2 * act :] *= np.float32(np.sqrt(2 / layer.depth))  # weights that keep their size
-    operands = casts.narrow(values, dtype)
+    operands = casts.narrow(values, dtype) if dtypes.is_float(dtype) else rng.integers(0, 256, len(values), np.uint8)
     memory[: operands.nbytes] = operands.view(np.uint8)
     invariant = np.zeros(1, npu_abi.dtype("npu_dpu_invariant"))
     rows = layer.side if layer.op != C.NPU_DPU_MATMUL else 1
@@ -178,7 +178,7 @@ def dgemm_ms(layer: Layer, repeat: int) -> float:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dtype", default="f16", choices=["f16", "bf16", "f32"])
+    parser.add_argument("--dtype", default="f16", choices=["f16", "bf16", "f32", "u8", "i8"])
     parser.add_argument("--fast", action="store_true", help="numerics fast: sgemm")
     parser.add_argument("--no-native", action="store_true", help="NumPy only")
     parser.add_argument("--layers", action="store_true", help="one line per layer shape too")

@@ -178,7 +178,7 @@ class Task:
         second = Window(bits, inv.act_dtype, inv.wt_zero_point, first.y, first.x)
         a, b = first.values(), second.values()
         acc: Array = a + b if inv.op == descriptors.ELTWISE_ADD else a * b
-        return acc.astype(np.float32, copy=False).reshape(first.pixels, first.channels)
+        return acc.reshape(first.pixels, first.channels)
 
     # ---- operands -------------------------------------------------------------------------------------------------
 
@@ -221,8 +221,10 @@ class Task:
             return casts.f16_to_f64(bits, self._native)
         if dtypes.is_float(inv.wt_dtype):
             return casts.widen(bits, inv.wt_dtype, self._native).astype(dtype, copy=False)
-        values = bits.view(dtypes.numpy_dtype(inv.wt_dtype)).astype(np.int32) - np.int32(inv.wt_zero_point)
-        return values.astype(dtype)
+        values = bits.view(dtypes.numpy_dtype(inv.wt_dtype)).astype(dtype)
+        if inv.wt_zero_point:
+            values -= inv.wt_zero_point
+        return values
 
     def _ppe(self, variant: Variant) -> Ppe:
         inv = self._inv

@@ -73,11 +73,14 @@ class Window:
         """Elements under the kernel: columns of the matrix."""
         return self.y.kernel * self.x.kernel * self.channels
 
-    def values(self) -> npt.NDArray[Any]:
-        """Return the elements less the zero point: float32 for floats, int32 for integers."""
+    def values(self) -> npt.NDArray[np.float32]:
+        """Return the elements less the zero point, exactly."""
         if dtypes.is_float(self.dtype):
             return casts.widen(self.bits, self.dtype)
-        return self.bits.view(dtypes.numpy_dtype(self.dtype)).astype(np.int32) - np.int32(self.zero_point)
+        values = self.bits.view(dtypes.numpy_dtype(self.dtype)).astype(np.float32)
+        if self.zero_point:
+            values -= np.float32(self.zero_point)
+        return values
 
     def matrix(self, begin: int, end: int, out: npt.NDArray[Any], native: Native | None) -> npt.NDArray[Any]:
         """Return rows [begin, end) of the matrix [output pixel][tap_y][tap_x][channel] in `out`'s type, in its memory.

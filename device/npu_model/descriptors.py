@@ -237,6 +237,12 @@ class Invariant:
                     f"DPU wt_dtype {name_of('npu_dtype', self.wt_dtype)} does not go with act_dtype "
                     f"{name_of('npu_dtype', self.act_dtype)}"
                 )
+        if not self.is_float:
+            second = self.wt_dtype if self.has_weights else self.act_dtype
+            for field, dtype in (("act_zero_point", self.act_dtype), ("wt_zero_point", second)):
+                low, high = dtypes.integer_range(dtype)
+                if not low <= getattr(self, field) <= high:
+                    raise DescriptorError(f"DPU {field} {getattr(self, field)} is not in [{low}, {high}]")
 
 
 def check_disjoint(what: str, width: int, *dims: tuple[int, int]) -> None:

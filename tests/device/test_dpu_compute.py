@@ -18,7 +18,7 @@ from npu_model import native
 from npu_model.descriptors import DescriptorError
 from npu_model.footprint import dpu_footprint, runs
 
-BASE, SIZE = 0x2E000000, 1 << 16
+BASE, SIZE = 0x2E000000, 1 << 18
 NUMPY = {
     C.NPU_DT_F16: np.float16,
     C.NPU_DT_BF16: ml_dtypes.bfloat16,
@@ -381,11 +381,9 @@ def test_nan_becomes_zero_in_integer_results(helper):
 
 
 def test_integer_accumulators_wrap_at_32_bits(helper):
-    case = Case("matmul", (1, 1, 2), 1, act=U8, wt=U8, out=F32, fields={"act_zero_point": -40_000_000})
-    case.act_values[...], case.wt_values[...] = 0, 200
-    total = 40_000_000 * 200 * 2
-    wrapped = (total + 2**31) % 2**32 - 2**31
-    assert case.run(helper).item() == np.float32(wrapped)
+    case = Case("matmul", (1, 1, 40_000), 1, act=U8, wt=U8, out=F32)
+    case.act_values[...], case.wt_values[...] = 255, 254
+    assert case.run(helper).item() == np.float32(40_000 * 255 * 254 - 2**32)
 
 
 def test_window_of_padding_alone_is_the_lowest_value(helper):
@@ -420,6 +418,8 @@ def test_eltwise_broadcasts_a_second_operand_without_strides(helper):
         ({"out_x": 3}, r"variant x \[0, \+4\) is not inside out_x 3"),
         ({"kernel_x": 2}, "needs 5 inputs along x, input and padding have 4"),
         ({"out_stride_x": 2}, "output stride 2 is smaller than the 12 bytes"),
+        ({"act_dtype": U8, "wt_dtype": I8, "act_zero_point": 256}, r"act_zero_point 256 is not in \[0, 255\]"),
+        ({"act_dtype": U8, "wt_dtype": I8, "wt_zero_point": -129}, r"wt_zero_point -129 is not in \[-128, 127\]"),
         ({"act_stride_y": 0}, "input stride 0 is smaller than the 12 bytes"),
     ],
 )
