@@ -6,7 +6,8 @@ A path names the register kind of a partial result: "col" [R, 1] when columns ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 
 from npu_model import dtypes
@@ -87,6 +88,20 @@ class _Path:
     def _order(self, free: str, along_n: str) -> tuple[str, str]:
         return (free, along_n) if self.kind == "col" else (along_n, free)
 
+    @contextmanager
+    def chunks(self) -> Iterator[tuple[str, str, str]]:
+        """Run the body for each chunk along n, the vector length set to it: (position, input address, output address)."""
+        walk, b = self.walk, self.walk.b
+        position, size, source, target, t = (b.reg() for _ in range(5))
+        with b.loop(position, walk.n, walk.chunk_n):
+            b.rest(size, walk.n, position, walk.chunk_n)
+            self.setvl(size)
+            for address, start, stride in ((source, self.source, walk.in_n), (target, self.target, walk.out_n)):
+                b.emit("mov", address, start)
+                b.advance(address, position, stride, t)
+            yield position, source, target
+        b.free(position, size, source, target, t)
+
     def load(self, register: str, dtype: int, address: str) -> None:
         """Load the tile at `address`."""
         strides = self._order(self.free_strides[0], self.walk.in_n)
@@ -119,26 +134,14 @@ def reduce(kind: str, in_dtype: int, out_dtype: int) -> Program:
     tile, partial, total = b.vreg(), b.vreg(), b.vreg()
 
     def body(path: _Path) -> None:
-        position, size, address, t = b.reg(), b.reg(), b.reg(), b.reg()
-        combine, more = b.new_label(), b.new_label()
-        with b.loop(position, walk.n, walk.chunk_n):
-            b.rest(size, walk.n, position, walk.chunk_n)
-            path.setvl(size)
-            b.emit("mov", address, path.source)
-            b.advance(address, position, walk.in_n, t)
-            path.load(tile, in_dtype, address)
-            b.emit("bne", position, ZERO, combine)
-            b.emit(f"{_REDUCE[kind]}.{suffix}.{path.kind}", total, tile)
-            b.emit("jmp", more)
-            b.label(combine)
+        with path.chunks() as (position, source, _):
+            path.load(tile, in_dtype, source)
             b.emit(f"{_REDUCE[kind]}.{suffix}.{path.kind}", partial, tile)
-            b.emit(f"{_STEP[kind]}.{suffix}", total, total, partial)
-            b.label(more)
+            _combine(b, position, total, partial, lambda: b.emit(f"{_STEP[kind]}.{suffix}", total, total, partial))
         if kind == "mean":
             b.emit("itof", "f1", walk.n)
             b.emit(f"vdiv.{suffix}.s", total, total, "f1" if floats else walk.n)
         path.store_partial(total, floats, out_dtype, path.target)
-        b.free(position, size, address, t)
 
     walk.emit(body)
 
@@ -149,38 +152,82 @@ def reduce(kind: str, in_dtype: int, out_dtype: int) -> Program:
     return b.program(pack)
 
 
+def _combine(b: Builder, position: str, total: str, partial: str, combine: Callable[[], None]) -> None:
+    """Set `total` to the first chunk's `partial`; emit `combine` for the others."""
+    others, done = b.new_label(), b.new_label()
+    b.emit("bne", position, ZERO, others)
+    b.emit("vmov", total, partial)
+    b.emit("jmp", done)
+    b.label(others)
+    combine()
+    b.label(done)
+
+
 @lru_cache(maxsize=64)
 def softmax(in_dtype: int, out_dtype: int, log: bool = False) -> Program:
     """Return the softmax or log-softmax along n; operands (in, out), both [outer, n, inner].
 
-    x - max, exp, sum in float64 rounded to fp32, division. A row longer than a vector register is Unsupported.
+    x - max, exp, sum in float64 rounded to fp32, division. A row longer than a vector register is read three times, in chunks
+    whose sums are added in fp32.
     """
     if not (is_float(in_dtype) and is_float(out_dtype)):
         raise Unsupported("softmax of integers")
     walk = _Walk(f"{'log_' if log else ''}softmax {dtypes.name(in_dtype)} to {dtypes.name(out_dtype)}")
     b = walk.b
-    x, e, row = b.vreg(), b.vreg(), b.vreg()
+    x, e, partial, largest, total = (b.vreg() for _ in range(5))
 
-    def body(path: _Path) -> None:
+    def finish(path: _Path, target: str) -> None:
+        if log:
+            b.emit("vsub.f32", x, x, partial)
+        else:
+            b.emit("vdiv.f32", x, e, total)
+        path.store_tile(x, True, out_dtype, target)
+
+    def one_chunk(path: _Path) -> None:
         path.setvl(walk.n)
         path.load(x, in_dtype, path.source)
-        b.emit(f"vrmax.f32.{path.kind}", row, x)
-        b.emit("vsub.f32", x, x, row)
+        b.emit(f"vrmax.f32.{path.kind}", largest, x)
+        b.emit("vsub.f32", x, x, largest)
         b.emit("vexp.f32", e, x)
-        b.emit(f"vrsum.f32.{path.kind}", row, e)
+        b.emit(f"vrsum.f32.{path.kind}", total, e)
         if log:
-            b.emit("vlog.f32", row, row)
-            b.emit("vsub.f32", x, x, row)
-        else:
-            b.emit("vdiv.f32", x, e, row)
-        path.store_tile(x, True, out_dtype, path.target)
+            b.emit("vlog.f32", partial, total)
+        finish(path, path.target)
+
+    def many_chunks(path: _Path) -> None:
+        with path.chunks() as (position, source, _):
+            path.load(x, in_dtype, source)
+            b.emit(f"vrmax.f32.{path.kind}", partial, x)
+            _combine(b, position, largest, partial, lambda: b.emit("vmax.f32", largest, largest, partial))
+        with path.chunks() as (position, source, _):
+            path.load(x, in_dtype, source)
+            b.emit("vsub.f32", x, x, largest)
+            b.emit("vexp.f32", e, x)
+            b.emit(f"vrsum.f32.{path.kind}", partial, e)
+            _combine(b, position, total, partial, lambda: b.emit("vadd.f32", total, total, partial))
+        if log:
+            b.emit("vlog.f32", partial, total)
+        with path.chunks() as (_, source, target):
+            path.load(x, in_dtype, source)
+            b.emit("vsub.f32", x, x, largest)
+            if not log:
+                b.emit("vexp.f32", e, x)
+            finish(path, target)
+
+    def body(path: _Path) -> None:
+        wide, done = b.new_label(), b.new_label()
+        b.emit("bne", walk.n, walk.chunk_n, wide)
+        one_chunk(path)
+        b.emit("jmp", done)
+        b.label(wide)
+        many_chunks(path)
+        b.label(done)
 
     walk.emit(body)
 
     def pack(operands: Sequence[Operand]) -> ArgsTemplate:
         sizes = layout.axes(b.name, operands, (in_dtype, out_dtype), 3)
-        _check_row(b.name, sizes.n)
-        return _template(b, operands, layout.header(sizes, sizes.n))
+        return _template(b, operands, layout.header(sizes, min(sizes.n, VECTOR_CAPACITY)))
 
     return b.program(pack)
 
@@ -189,34 +236,49 @@ def softmax(in_dtype: int, out_dtype: int, log: bool = False) -> Program:
 def argmax(in_dtype: int, out_dtype: int) -> Program:
     """Return the index of the first maximum along n; operands (in [outer, n, inner], out [outer, inner] of an integer type).
 
-    NaN counts as the largest. A row longer than a vector register is Unsupported.
+    NaN counts as the largest.
     """
     if is_float(out_dtype):
         raise Unsupported("argmax with a float output")
-    suffix = "f32" if is_float(in_dtype) else "i32"
+    floats = is_float(in_dtype)
+    suffix = "f32" if floats else "i32"
     walk = _Walk(f"argmax {dtypes.name(in_dtype)} to {dtypes.name(out_dtype)}")
     b = walk.b
-    x = b.vreg()
+    x, value, index, best, best_index, better, other = (b.vreg() for _ in range(7))
+
+    def keep_the_larger() -> None:
+        b.emit(f"vgt.{suffix}", better, value, best)
+        if floats:  # a NaN beats every number
+            b.emit("vne.f32", x, value, value)
+            b.emit("veq.f32", other, best, best)
+            b.emit("vand.i32", x, x, other)
+            b.emit("vor.i32", better, better, x)
+        b.emit("vsel", best, better, value, best)
+        b.emit("vsel", best_index, better, index, best_index)
 
     def body(path: _Path) -> None:
-        path.setvl(walk.n)
-        path.load(x, in_dtype, path.source)
-        b.emit(f"vargmax.{suffix}.{path.kind}", x, x)
-        path.store_partial(x, False, out_dtype, path.target)
+        with path.chunks() as (position, source, _):
+            path.load(x, in_dtype, source)
+            b.emit(f"vrmax.{suffix}.{path.kind}", value, x)
+            b.emit(f"vargmax.{suffix}.{path.kind}", index, x)
+            b.emit("vadd.i32.s", index, index, position)
+            first, done = b.new_label(), b.new_label()
+            b.emit("beq", position, ZERO, first)
+            keep_the_larger()
+            b.emit("jmp", done)
+            b.label(first)
+            b.emit("vmov", best, value)
+            b.emit("vmov", best_index, index)
+            b.label(done)
+        path.store_partial(best_index, False, out_dtype, path.target)
 
     walk.emit(body)
 
     def pack(operands: Sequence[Operand]) -> ArgsTemplate:
         sizes = layout.axes(b.name, operands, (in_dtype, out_dtype), 2)
-        _check_row(b.name, sizes.n)
-        return _template(b, operands, layout.header(sizes, sizes.n))
+        return _template(b, operands, layout.header(sizes, min(sizes.n, VECTOR_CAPACITY)))
 
     return b.program(pack)
-
-
-def _check_row(kernel: str, n: int) -> None:
-    if n > VECTOR_CAPACITY:
-        raise Unsupported(f"{kernel}: a row of {n} elements, a vector register holds {VECTOR_CAPACITY}")
 
 
 def _template(b: Builder, operands: Sequence[Operand], values: dict[str, int]) -> ArgsTemplate:
