@@ -72,7 +72,11 @@ class Call:
         return axis + rank if axis < 0 else axis
 
     def axes(self, axes: list[int], rank: int) -> list[int]:
-        return [self.axis(axis, rank) for axis in axes]
+        """Return distinct axes as 0..rank-1; raises ModelError."""
+        result = [self.axis(axis, rank) for axis in axes]
+        if len(set(result)) != len(result):
+            raise ModelError(f"node {self.name}: axes {axes} of {self.op} repeat")
+        return result
 
     def unimplemented(self, what: str) -> Unimplemented:
         return Unimplemented(f"node {self.name}: {self.op} with {what}")

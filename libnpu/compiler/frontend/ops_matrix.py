@@ -8,6 +8,7 @@ import numpy as np
 
 from libnpu.compiler.frontend.call import is_float
 from libnpu.compiler.frontend.infer import window_count
+from libnpu.compiler.frontend.source import ModelError
 
 if TYPE_CHECKING:
     from libnpu.compiler.frontend.call import Call
@@ -131,6 +132,8 @@ def _window(call: Call, x: Value, kernel: Any) -> dict[str, Any]:
     strides = [int(step) for step in call.attrs.get("strides", [1] * rank)]
     dilations = [int(step) for step in call.attrs.get("dilations", [1] * rank)]
     pads = [int(pad) for pad in call.attrs.get("pads", [0] * 2 * rank)]
+    if min(kernel + strides + dilations) < 1 or min(pads) < 0 or len(pads) != 2 * rank:
+        raise ModelError(f"node {call.name}: {call.op} with {kernel=}, {strides=}, {dilations=}, {pads=}")
     auto_pad = call.attrs.get("auto_pad", b"NOTSET").decode()
     extended = False
     if auto_pad != "NOTSET":

@@ -68,6 +68,8 @@ def unsqueeze(call: Call) -> Value:
 def transpose(call: Call) -> Value:
     x = call.input(0)
     perm = [int(axis) for axis in call.attrs.get("perm", range(len(x.shape))[::-1])]
+    if sorted(perm) != list(range(len(x.shape))):
+        raise ModelError(f"node {call.name}: perm {perm} of Transpose is no permutation of {len(x.shape)} axes")
     return call.build.transpose(x, perm)
 
 

@@ -25,10 +25,8 @@ class ModelError(ValueError):
 def read_model(source: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
     """Return the checked model, with external data loaded. Raises ModelError, Unsupported, OSError."""
     model = _parse(source)
-    try:
-        _check_operators(model)
-    except (TypeError, UnicodeError) as error:
-        raise ModelError(f"a name in the model is no text: {error}") from error
+    _check_names(model)
+    _check_operators(model)
     # The checker wants a shape with every input and output. Ours are checked by name later; outputs need none.
     shapeless = [info for info in (*model.graph.input, *model.graph.output) if _lacks_shape(info)]
     for info in shapeless:
@@ -91,6 +89,21 @@ def _parse(source: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
 
 def _lacks_shape(info: onnx.ValueInfoProto) -> bool:
     return info.type.WhichOneof("value") == "tensor_type" and not info.type.tensor_type.HasField("shape")
+
+
+def _check_names(model: onnx.ModelProto) -> None:
+    """Refuse names that are not UTF-8, which protobuf hands out as bytes."""
+    graph = model.graph
+    names: list[object] = [entry.domain for entry in model.opset_import]
+    names += [graph.name, *(item.name for item in (*graph.input, *graph.output, *graph.initializer))]
+    names += [dim.dim_param for info in graph.input for dim in info.type.tensor_type.shape.dim]
+    for nodes in (_all_nodes(graph), *(function.node for function in model.functions)):
+        for node in nodes:
+            names += [node.name, node.op_type, node.domain, *node.input, *node.output]
+            names += [item.name for item in node.attribute]
+    for name in names:
+        if not isinstance(name, str):
+            raise ModelError(f"a name in the model is not UTF-8: {name!r}")
 
 
 def _check_operators(model: onnx.ModelProto) -> None:
