@@ -51,7 +51,8 @@ class Blob:
         self.input_names = frozenset(t.name for t in self.inputs)
         self.output_names = frozenset(t.name for t in self.outputs)
         self._symbols = [f"in:{t.name}" for t in self.inputs] + [f"out:{t.name}" for t in self.outputs]
-        self._image = image
+        self._task_ids = {name: array["task_id"].tolist() for name, array in image.tasks.items() if _has_ids(array)}
+        self._task_names = image.debug.get("tasks")
         self._scratch_bytes = image.scratch_bytes
         shared, made, launched = split_relocations(image)
         low = layout([(TEXT, image.text), (ARGS, image.shave_args)])
@@ -79,7 +80,7 @@ class Blob:
         bo = BufferObject(self.device.node, sections.size, flags | C.NPU_BO_MAPPABLE | C.NPU_BO_WC)
         self._objects.append(bo)
         assert bo.view is not None
-        bo.view[: sections.size] = sections.content
+        sections.copy_to(bo.view)
         self._shared |= {name: bo.va + offset for name, offset in sections.offsets.items()}
         self.device.charge_copy(sections.size)
         return bo
@@ -114,17 +115,11 @@ class Blob:
     def task_name(self, error_info: int) -> str | None:
         """Return the name of the task that a failed job reports in `error_info`, None when it is not known."""
         index, number = error_info & 0xFFFFFFFF, error_info >> 32
-        tasks = self._image.tasks.get(ERROR_LISTS[number]) if number < len(ERROR_LISTS) else None
-        names = self._image.debug.get("tasks")
-        if (
-            tasks is None
-            or index >= len(tasks)
-            or "task_id" not in (tasks.dtype.names or ())
-            or not isinstance(names, list)
-        ):
+        ids = self._task_ids.get(ERROR_LISTS[number], []) if number < len(ERROR_LISTS) else []
+        names = self._task_names
+        if index >= len(ids) or not isinstance(names, list) or ids[index] >= len(names):
             return None
-        task_id = int(tasks[index]["task_id"])
-        entry = names[task_id] if task_id < len(names) else None
+        entry = names[ids[index]]
         return str(entry.get("name")) if isinstance(entry, dict) else None
 
     def run(self, arrays: Mapping[str, Any], stream: Stream | None = None) -> dict[str, NDArray[Any]]:
@@ -187,6 +182,10 @@ class Blob:
             bo.free()
         self._instances.clear()
         self._objects.clear()
+
+
+def _has_ids(array: NDArray[Any]) -> bool:
+    return "task_id" in (array.dtype.names or ())
 
 
 def read_blob(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> BlobImage:

@@ -31,7 +31,7 @@ class Instance:
         self._scratch = BufferObject(node, scratch_bytes, C.NPU_BO_DMA_MEM | C.NPU_BO_WC) if scratch_bytes else None
         view = self._tasks.view
         assert view is not None
-        view[: layout.size] = layout.content
+        layout.copy_to(view)
         addresses = shared | {name: self._tasks.va + offset for name, offset in layout.offsets.items()}
         if self._scratch:
             addresses[SCRATCH] = self._scratch.va

@@ -27,27 +27,31 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Sections of one buffer object: name -> offset; `content` is its initial bytes."""
+    """Sections of one buffer object: name -> offset, and the content of each. `size` 0: no buffer object is needed."""
 
     offsets: dict[str, int]
-    content: bytes
+    contents: dict[str, bytes]
+    size: int
 
-    @property
-    def size(self) -> int:
-        """Bytes; 0 = no buffer object is needed."""
-        return len(self.content)
+    def copy_to(self, view: memoryview) -> None:
+        """Write the sections to the buffer object's memory; gaps become zero."""
+        end = 0
+        for name, offset in self.offsets.items():
+            content = self.contents[name]
+            view[end:offset] = bytes(offset - end)
+            end = offset + len(content)
+            view[offset:end] = content
 
 
 def layout(sections: list[tuple[str, bytes]]) -> Layout:
     """Return the layout of the non-empty `sections`, in order."""
     offsets: dict[str, int] = {}
-    content = bytearray()
+    end = 0
     for name, data in sections:
         if data:
-            content += bytes(-len(content) % ALIGNMENT)
-            offsets[name] = len(content)
-            content += data
-    return Layout(offsets, bytes(content))
+            offsets[name] = end + -end % ALIGNMENT
+            end = offsets[name] + len(data)
+    return Layout(offsets, dict(sections), end)
 
 
 def task_layout(image: BlobImage) -> Layout:
