@@ -32,6 +32,7 @@ from npu_model.shave_opcodes import (
     VECTOR_REGISTERS,
 )
 
+NO_COST_RATE = 1 << 30  # a rate per cycle from which on accesses cost nothing: what the teaching profile means by it
 HALT = -1  # what a handler returns instead of the next instruction's number
 # Two more watchdogs, because a profile may make instructions cost few cycles or none.
 MAX_INSNS = 1 << 23
@@ -206,11 +207,15 @@ class Machine:
             self.reads.add(self.pc, tile)
             rate = self.load_bytes
         if not dims:
-            self.cycles += self.issue - (-width // rate)
+            self.cycles += self.access_cycles(1, width, rate)
         elif elements:
-            self.cycles += self.issue - (-elements // self.strided)
+            self.cycles += self.access_cycles(1, elements, self.strided)
         else:
-            self.cycles += self.issue + tile.run_count * -(-width // rate)
+            self.cycles += self.access_cycles(tile.run_count, width, rate)
+
+    def access_cycles(self, count: int, amount: int, rate: int) -> int:
+        """Return the cycles of an instruction that moves `amount` (bytes or elements) `count` times at `rate` per cycle."""
+        return self.issue + (count * -(-amount // rate) if rate < NO_COST_RATE else 0)
 
     def touch_run(self, base: int, width: int, write: bool) -> None:
         """Do what `touch` does for one dense run of bytes."""
@@ -218,10 +223,10 @@ class Machine:
             raise self.fault(ShaveFaultCode.ADDRESS, f"{base:#x} + {width}")
         if write:
             self.writes.add_run(self.pc, base, width)
-            self.cycles += self.issue - (-width // self.store_bytes)
+            self.cycles += self.access_cycles(1, width, self.store_bytes)
         else:
             self.reads.add_run(self.pc, base, width)
-            self.cycles += self.issue - (-width // self.load_bytes)
+            self.cycles += self.access_cycles(1, width, self.load_bytes)
 
     def run(self, rows: list[Row]) -> None:
         """Run until HALT. ShaveFault, or whatever the memory raises, ends the program."""

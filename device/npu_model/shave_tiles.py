@@ -110,9 +110,9 @@ def _indexed(m: Machine, arg: tuple[int, ...], write: bool) -> tuple[Access, Sha
     traffic.total_bytes = total + size * m.rows * m.cols
     rate = m.store_bytes if write else m.load_bytes
     if index_shape[1] == 1 and col_stride == size:
-        m.cycles = cycles + m.issue + m.rows * -(-size * m.cols // rate)
+        m.cycles = cycles + m.access_cycles(m.rows, size * m.cols, rate)
     else:
-        m.cycles = cycles + m.issue - (-m.rows * m.cols // m.strided)
+        m.cycles = cycles + m.access_cycles(1, m.rows * m.cols, m.strided)
     return tile, index_shape
 
 

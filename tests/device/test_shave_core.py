@@ -141,6 +141,8 @@ def test_cycles_follow_the_profile(body, expected):
 def test_on_the_unit_device_only_lanes_count():
     assert cycles("vadd.f32 v1, v0, v0", 2, 1000, UNIT) == 2
     assert cycles("add r7, r2, r3", 2, 1000, UNIT) == 0
+    assert cycles("vld.f32 v1, r1, r5, r4, 0\nvadd.f32 v1, v1, v1\nvst.f32 v1, r1, r0, r4, 0", 1, 1024, UNIT) == 1
+    assert cycles("vld.f32 v1, r1, r6, r6, 0\nvld.f32 v1, r1, r6, r4, 0", 4, 16, UNIT) == 0
 
 
 def test_an_empty_program_costs_the_start_up_and_a_halt():
