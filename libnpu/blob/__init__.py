@@ -1,6 +1,6 @@
 """The blob container: a compiled model in memory (`BlobImage`), as an ELF file (`write`, `read`), as text, and verified.
 
-`disassemble`, `assemble` and `verify` are loaded on first use: a loader needs none of them.
+`disassemble`, `assemble`, `verify` and `hazards` are loaded on first use: a loader needs none of them.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ __all__ = [
     "Relocation",
     "assemble",
     "disassemble",
+    "hazards",
     "read",
     "section_table",
     "verify",
@@ -36,6 +37,13 @@ def verify(image: BlobImage, profile: Profile | None = None) -> list[Problem]:
     from libnpu.blob import verifier
 
     return verifier.verify(image, profile)
+
+
+def hazards(image: BlobImage, profile: Profile | None = None) -> list[Problem]:
+    """Return every pair of conflicting tasks of `image` that nothing orders; see race.py."""
+    from libnpu.blob import race
+
+    return race.hazards(image, profile)
 
 
 def disassemble(image: BlobImage, weights: Literal["inline", "digest"] = "inline") -> str:

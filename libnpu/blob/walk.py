@@ -27,11 +27,28 @@ if TYPE_CHECKING:
 class _Task:
     """A task as the walk sees it; masks as tuples of physical ids."""
 
-    where: str
+    section: str
+    index: int
     engine: tuple[int, int]
     waits: tuple[int, ...]
     posts: tuple[int, ...]
     start_after: int  # index of a virtual barrier, -1 = none
+
+    @property
+    def where(self) -> str:
+        return f"{self.section}[{self.index}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A task that has run: entry `index` of `section` on `engine`, the virtual barriers that it waited for and posted."""
+
+    section: str
+    index: int
+    engine: tuple[int, int]
+    waits: tuple[int, ...]
+    posts: tuple[int, ...]
+    start_after: int  # -1 = none
 
 
 @dataclass(slots=True)
@@ -50,16 +67,17 @@ class _Barriers:
     def ready(self, ids: tuple[int, ...]) -> bool:
         return all(i in self.loaded and self.producers[self.loaded[i]] == 0 for i in ids)
 
-    def take(self, count: list[int], what: str, physical: int, where: str) -> None:
-        """Take one producer or consumer (`count`) from the barrier that is loaded on `physical`."""
+    def take(self, count: list[int], what: str, physical: int, where: str) -> int:
+        """Take one producer or consumer (`count`) from the barrier that is loaded on `physical`; return it, -1 = none."""
         virtual = self.loaded.get(physical)
         if virtual is None or count[virtual] == 0:
             name = "no barrier" if virtual is None else f"virtual barrier {virtual}"
             self.problems.append(
                 Problem("barrier-count", where, f"takes a {what} from id {physical}, where {name} has none left")
             )
-            return
+            return -1
         count[virtual] -= 1
+        return virtual
 
     def retire(self, physical: int) -> None:
         """Retire the barrier on `physical` when nothing is left of it, and load the next one of that id."""
@@ -75,11 +93,11 @@ class _Barriers:
             self.retired_prefix += 1
 
 
-def walk(image: BlobImage, fifo_depth: int) -> list[Problem]:
+def walk(image: BlobImage, fifo_depth: int, steps: list[Step] | None = None) -> list[Problem]:
     """Return what goes wrong when the task lists are run: deadlocks, counts that do not add up, barriers left over.
 
     `fifo_depth` is the number of tasks that wait in front of an engine. The barrier configurations must be consistent
-    (`verify` checks that first).
+    (`verify` checks that first). Appends the tasks to `steps` in the order in which they ran.
     """
     barriers = _barriers(image)
     lists = {name: deque(tasks) for name, tasks in _lists(image).items()}
@@ -97,7 +115,9 @@ def walk(image: BlobImage, fifo_depth: int) -> list[Problem]:
                 progress = True
         for fifo in fifos.values():
             while fifo and barriers.ready(fifo[0].waits):
-                _run(fifo.popleft(), barriers)
+                step = _run(fifo.popleft(), barriers)
+                if steps is not None:
+                    steps.append(step)
                 progress = True
     problems = barriers.problems
     for tasks in (*fifos.values(), *lists.values()):
@@ -111,7 +131,7 @@ def walk(image: BlobImage, fifo_depth: int) -> list[Problem]:
     return problems
 
 
-def _run(task: _Task, barriers: _Barriers) -> None:
+def _run(task: _Task, barriers: _Barriers) -> Step:
     for physical in sorted({*task.waits, *task.posts}):
         virtual = barriers.loaded.get(physical)
         before = barriers.previous_same_id[virtual] if virtual is not None else -1
@@ -121,12 +141,14 @@ def _run(task: _Task, barriers: _Barriers) -> None:
             )
             message = f"{reason}, which is before virtual barrier {virtual} on id {physical}"
             barriers.problems.append(Problem("start-after", task.where, message))
+    waits, posts = [], []
     for physical in task.waits:
-        barriers.take(barriers.consumers, "consumer", physical, task.where)
+        waits.append(barriers.take(barriers.consumers, "consumer", physical, task.where))
         barriers.retire(physical)
     for physical in task.posts:
-        barriers.take(barriers.producers, "producer", physical, task.where)
+        posts.append(barriers.take(barriers.producers, "producer", physical, task.where))
         barriers.retire(physical)
+    return Step(task.section, task.index, task.engine, tuple(waits), tuple(posts), task.start_after)
 
 
 def _stuck(task: _Task, barriers: _Barriers) -> str:
@@ -192,7 +214,7 @@ def _tasks(image: BlobImage, section: str, engine: int) -> Iterator[_Task]:
     )
     for index, (unit, wait, post, after) in enumerate(zip(units, *columns, strict=True)):
         start_after = -1 if after == C.NPU_BARRIER_NONE else after
-        yield _Task(f"{section}[{index}]", (engine, unit), bits(wait), bits(post), start_after)
+        yield _Task(section, index, (engine, unit), bits(wait), bits(post), start_after)
 
 
 def bits(mask: int) -> tuple[int, ...]:

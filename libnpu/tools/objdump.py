@@ -39,6 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--text", action="store_true", help="the whole blob in the text form, from which it can be made again"
     )
     parser.add_argument("--verify", action="store_true", help="check every rule; exit status 1 when one is broken")
+    parser.add_argument(
+        "--hazards", action="store_true", help="with --verify: also find conflicting tasks that nothing orders"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -46,7 +49,11 @@ def run(options: argparse.Namespace) -> int:
     """Print `options.blob`. Raises ToolError when --verify finds a problem."""
     data = Path(options.blob).read_bytes()
     image = blob.read(data)
+    if options.hazards and not options.verify:
+        raise ToolError("--hazards goes with --verify")
     problems = blob.verify(image) if options.verify else []
+    if options.hazards and not problems:
+        problems = blob.hazards(image)
     wanted = [name for name in _PARTS if options.all or getattr(options, name)]
     if options.json:
         print_json(_json(image, data, [str(p) for p in problems] if options.verify else None))
