@@ -5,6 +5,7 @@ A transfer that always gets its full rate ends on its port's clock edge; one tha
 
 from __future__ import annotations
 
+from heapq import heappush
 from typing import Protocol
 
 from npu_model.profile import Ddr
@@ -41,6 +42,10 @@ class DdrChannel:
 
     def leave(self, flow: Flow) -> None:
         """Take `flow` out: it ended, or its job was aborted."""
+        if len(self._flows) == 1 and self._flows[0][0] is flow:
+            self._flows.clear()
+            flow.token += 1
+            return
         for index, (other, _) in enumerate(self._flows):
             if other is flow:
                 del self._flows[index]
@@ -71,7 +76,8 @@ class DdrChannel:
             flow.share = share
             flow.token += 1
             end = now + -(-flow.remaining_ps * demand // share)
-            self._clock.at(end, PRIORITY_ENGINE, unit, flow.token, flow)
+            clock = self._clock
+            heappush(clock.heap, (end, PRIORITY_ENGINE, clock.next_sequence(), unit, flow.token, flow))
 
 
 def _demand(entry: tuple[Flow, Unit]) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop
+from typing import Any
 
 from npu_abi import C
 from npu_model.profile import Profile, load_profile
@@ -35,9 +36,9 @@ class Device:
         self.fabric = fabric = Fabric(self.profile, compute, numerics, trace)
         dma, dpu = ClockDomain(self.profile.dma.clock_hz), ClockDomain(self.profile.dpu.clock_hz)
         shave = ClockDomain(self.profile.shave.clock_hz)
-        self.ports: list[Engine] = [DmaPort(fabric, port, dma) for port in range(self.profile.dma_ports)]
-        self.dpus: list[Engine] = [DpuEngine(fabric, tile, dpu) for tile in range(self.profile.tiles)]
-        self.shaves: list[list[Engine]] = [
+        self.ports: list[Engine[Any]] = [DmaPort(fabric, port, dma) for port in range(self.profile.dma_ports)]
+        self.dpus: list[Engine[Any]] = [DpuEngine(fabric, tile, dpu) for tile in range(self.profile.tiles)]
+        self.shaves: list[list[Engine[Any]]] = [
             [ShaveEngine(fabric, tile, core, shave) for core in range(self.profile.shaves_per_tile)]
             for tile in range(self.profile.tiles)
         ]

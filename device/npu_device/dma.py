@@ -60,7 +60,7 @@ class DmaTask(Task):
     token: int
 
 
-class DmaPort(Engine):
+class DmaPort(Engine[DmaTask]):
     """One port."""
 
     busy_counter = int(C.NPU_PMU_DMA_BUSY)
@@ -69,15 +69,15 @@ class DmaPort(Engine):
         super().__init__(fabric, int(C.NPU_ENGINE_DMA), unit, domain)
         profile = fabric.profile
         self._latency_ps = round(profile.ddr.latency_ns * 1000)
+        self._ddr = fabric.ddr
         self._cmx_latency_cycles = profile.cmx.latency_cycles
         # One flow at a time can be as fast as all ports together when the memory is faster than they are.
         self._memory_limits = (
             profile.dma_ports * profile.dma.bytes_per_cycle * 2 * domain.hz > profile.ddr.bytes_per_second
         )
 
-    def begin(self, task: Task, cycles: int) -> None:
+    def begin(self, task: DmaTask, cycles: int) -> None:
         """Schedule the end: directly when DDR cannot be the limit, through the DDR channel otherwise."""
-        assert isinstance(task, DmaTask)
         clock, domain = self._clock, self.domain
         if not task.ddr_bytes:
             clock.at(domain.after(clock.now_ps, cycles + self._cmx_latency_cycles), PRIORITY_ENGINE, self, END, task)
@@ -101,22 +101,20 @@ class DmaPort(Engine):
     def fire(self, action: int, arg: Any) -> None:
         """Enter the data phase, or end the running task."""
         if action == JOIN:
-            self.fabric.ddr.join(arg, self)
+            self._ddr.join(arg, self)
         elif action == END:
             self.finish(arg)
         elif action == arg.token:
-            self.fabric.ddr.leave(arg)
+            self._ddr.leave(arg)
             self.finish(arg)
 
-    def cancel(self, task: Task) -> None:
+    def cancel(self, task: DmaTask) -> None:
         """Void the end event and leave the DDR channel."""
-        assert isinstance(task, DmaTask)
         super().cancel(task)
         self.fabric.ddr.leave(task)
 
-    def execute(self, task: Task) -> None:
+    def execute(self, task: DmaTask) -> None:
         """Gather the source; poison an on-chip destination."""
-        assert isinstance(task, DmaTask)
         record, space = task.record, task.slot.space
         reads, writes = footprint.dma_footprint(record)
         self.claim(task, reads, writes)
@@ -126,16 +124,14 @@ class DmaPort(Engine):
         if in_window(destination.addr):
             dma_copy.scatter(space.view, record, np.full(len(task.results), POISON, dtype=np.uint8))
 
-    def publish(self, task: Task) -> None:
+    def publish(self, task: DmaTask) -> None:
         """Scatter what was read at the start."""
-        assert isinstance(task, DmaTask)
         if task.tainted:
             task.results.fill(POISON)
         dma_copy.scatter(task.slot.space.view, task.record, task.results)
 
-    def count(self, task: Task) -> None:
+    def count(self, task: DmaTask) -> None:
         """Count bytes by side."""
-        assert isinstance(task, DmaTask)
         raw = self._raw
         raw[task.read_counter] += task.amount
         raw[task.write_counter] += task.amount

@@ -35,7 +35,7 @@ class DpuTask(Task):
     sram_write: int
 
 
-class DpuEngine(Engine):
+class DpuEngine(Engine[DpuTask]):
     """The DPU of one tile."""
 
     busy_counter = int(C.NPU_PMU_DPU_BUSY)
@@ -43,11 +43,10 @@ class DpuEngine(Engine):
     def __init__(self, fabric: Fabric, tile: int, domain: ClockDomain) -> None:
         super().__init__(fabric, int(C.NPU_ENGINE_DPU), tile, domain)
 
-    def execute(self, task: Task) -> None:
+    def execute(self, task: DpuTask) -> None:
         """Compute all variants from what CMX holds now; poison the output."""
         from npu_device import dpu_compute
 
-        assert isinstance(task, DpuTask)
         reads, writes = footprint.dpu_footprint(task.invariant, task.variants)
         self.claim(task, reads, writes)
         task.results = dpu_compute.execute(
@@ -56,7 +55,7 @@ class DpuEngine(Engine):
         for destination, _ in task.results:
             destination.fill(np.iinfo(destination.dtype).max)
 
-    def publish(self, task: Task) -> None:
+    def publish(self, task: DpuTask) -> None:
         """Write the output."""
         for destination, values in task.results:
             if task.tainted:
@@ -64,9 +63,8 @@ class DpuEngine(Engine):
             else:
                 destination[...] = values
 
-    def count(self, task: Task) -> None:
+    def count(self, task: DpuTask) -> None:
         """Count MACs and traffic."""
-        assert isinstance(task, DpuTask)
         raw = self._raw
         raw[MACS] += task.amount
         raw[SRAM_READ] += task.sram_read

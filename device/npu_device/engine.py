@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import heappush
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from npu_abi import C
@@ -76,15 +76,18 @@ class Task:
         self.footprints: Footprints | None = None
 
 
+T = TypeVar("T", bound=Task)
+
+
 class Channel:
     """A job's FIFO in front of one engine."""
 
     __slots__ = ("engine", "fifo", "room", "slot", "waiting_since", "wanting")
 
-    def __init__(self, engine: Engine, slot: JobSlot, depth: int) -> None:
+    def __init__(self, engine: Engine[Any], slot: JobSlot, depth: int) -> None:
         self.engine = engine
         self.slot = slot
-        self.fifo: deque[Task] = deque()
+        self.fifo: deque[Any] = deque()
         self.room = depth
         self.waiting_since = -1  # engine-clock cycle since which the head waits for a barrier
         self.wanting = False  # the head is ready, the engine is not
@@ -102,7 +105,7 @@ class Channel:
                 self.engine.poke(self)
 
 
-class Engine:
+class Engine(Generic[T]):
     """One unit. `kind` is enum npu_engine, `unit` as in struct npu_trace_record."""
 
     busy_counter = 0
@@ -121,7 +124,7 @@ class Engine:
 
     def reset(self) -> None:
         """Drop everything."""
-        self.task: Task | None = None
+        self.task: T | None = None
         self.wanting: deque[Channel] = deque()
         self.tasks_done = 0
         self.error = False
@@ -154,7 +157,7 @@ class Engine:
     def start(self, channel: Channel) -> None:
         """Start the head of `channel`, whose barriers are ready."""
         fabric = self.fabric
-        task = channel.fifo.popleft()
+        task: T = channel.fifo.popleft()
         slot = task.slot
         room = channel.room = channel.room + 1
         for barrier in task.waits:
@@ -182,40 +185,45 @@ class Engine:
             if slot.failed:
                 return
         cycles = task.cycles
-        if fabric.schedule.stretches:
-            cycles = fabric.schedule.stretch(cycles)
+        schedule = fabric.schedule
+        if schedule.stretches:
+            cycles = schedule.stretch(cycles)
         self.begin(task, cycles)
         if room == 1 and fabric.core.sleeping:
             fabric.core.wake()
 
-    def begin(self, task: Task, cycles: int) -> None:
+    def begin(self, task: T, cycles: int) -> None:
         """Schedule the end of a task that takes `cycles`."""
         clock, hz = self._clock, self.domain.hz
         end = -(-((clock.now_ps - 1) * hz // PS_PER_SECOND + 1 + cycles) * PS_PER_SECOND // hz)
         heappush(clock.heap, (end, PRIORITY_ENGINE, clock.next_sequence(), self, END, task))
 
-    def execute(self, task: Task) -> None:
+    def execute(self, task: T) -> None:
         """Read operands and compute; leave in `task.results` what `publish` needs. Raises MemoryFault."""
         raise NotImplementedError
 
-    def publish(self, task: Task) -> None:
+    def publish(self, task: T) -> None:
         """Write the results of a task."""
         raise NotImplementedError
 
-    def count(self, task: Task) -> None:
+    def count(self, task: T) -> None:
         """Add what only this kind of engine counts."""
 
     def fire(self, action: int, arg: Any) -> None:
         """End the running task."""
         self.finish(arg)
 
-    def finish(self, task: Task) -> None:
+    def finish(self, task: T) -> None:
         """End a task: publish, count, post barriers, and start what can start now."""
         fabric = self.fabric
         slot = task.slot
         if task.footprints is not None:
             slot.executing.remove(task)
-            self.publish(task)
+            try:
+                self.publish(task)
+            except MemoryFault as fault:  # unmapped while the task ran
+                self.fault(task, fault)
+                return
             task.results = task.footprints = None
         self.task = None
         self.tasks_done += 1
@@ -273,11 +281,11 @@ class Engine:
                 other.wanting = False
                 self.start(other)
 
-    def cancel(self, task: Task) -> None:
+    def cancel(self, task: T) -> None:
         """Make the end event of the running task void."""
         self.fabric.clock.cancel(self, task)
 
-    def claim(self, task: Task, reads: list[footprint.Box], writes: list[footprint.Box]) -> None:
+    def claim(self, task: T, reads: list[footprint.Box], writes: list[footprint.Box]) -> None:
         """Note the ranges of a task that starts, and taint every pair of running tasks of the job that are in conflict."""
         task.footprints = (reads, writes)
         task.tainted = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from npu_abi import C
 from npu_model.profile import Profile
@@ -48,7 +48,7 @@ class Fabric:
         self.schedule = Schedule()
         self.trace = Trace(self.clock, ClockDomain(self.engine_hz)) if trace else None
         self.barriers = [Barrier(i) for i in range(profile.tiles * profile.barriers_per_tile)]
-        self.engines: list[Engine] = []
+        self.engines: list[Engine[Any]] = []
         self.slots: list[JobSlot] = []  # jobs on the engines
         self.core: ManagementCore
         self.pmu = Pmu(self._sample)
@@ -62,7 +62,7 @@ class Fabric:
         count = self.profile.barriers_per_tile
         return self.barriers[tile * count : (tile + 1) * count]
 
-    def channels_of(self, engine: Engine) -> list[Channel]:
+    def channels_of(self, engine: Engine[Any]) -> list[Channel]:
         """Return the FIFOs in front of an engine, of all jobs."""
         return [slot.channels[engine] for slot in self.slots if engine in slot.channels]
 
@@ -73,7 +73,9 @@ class Fabric:
             self.trace.add(RETIRE_RECORD, 0, 0, barrier.virtual_id, barrier.slot.job_id, barrier.physical_id)
         core = self.core
         core.retired.append(barrier)
-        core.attend()
+        core.input_flag.pending = True
+        if core.sleeping:
+            core.wake()
 
     def _sample(self) -> list[int]:
         """Return the running totals, tasks in progress included."""

@@ -30,6 +30,15 @@ LOAD_RECORD = int(C.NPU_TRACE_BARRIER_LOAD)
 CORE = int(C.NPU_ENGINE_CORE)
 
 
+class InputFlag:
+    """`pending`: an input (message, doorbell, retired barrier, fault) has something. The firmware clears it."""
+
+    __slots__ = ("pending",)
+
+    def __init__(self) -> None:
+        self.pending = False
+
+
 class Hal:
     """The management core's view. `params` are the bytes of struct npu_boot_params."""
 
@@ -41,9 +50,10 @@ class Hal:
         fabric: Fabric,
         core: ManagementCore,
         params: bytes,
-        ports: list[Engine],
-        dpus: list[Engine],
-        shaves: list[list[Engine]],
+        flag: InputFlag,
+        ports: list[Engine[Any]],
+        dpus: list[Engine[Any]],
+        shaves: list[list[Engine[Any]]],
     ) -> None:
         self._fabric = fabric
         self._core = core
@@ -51,7 +61,7 @@ class Hal:
         self._dpus = dpus
         self._shaves = shaves
         self.params = params
-        self.pending = False  # an input (message, doorbell, barrier, fault) has something; the firmware clears it
+        self.input = flag
         self.profile: Profile = fabric.profile
         trace = fabric.trace
         self.trace: Callable[[int, int, int, int, int, int], None] | None = None if trace is None else trace.add
@@ -165,7 +175,7 @@ class Hal:
         channels = [[self._channel(slot, engine) for engine in self._shaves[tile]] for tile in slot.tiles]
         return plan.tasks(slot, channels, list_id)
 
-    def _channel(self, slot: JobSlot, engine: Engine) -> Channel:
+    def _channel(self, slot: JobSlot, engine: Engine[Any]) -> Channel:
         channel = slot.channels.get(engine)
         if channel is None:
             channel = slot.channels[engine] = Channel(engine, slot, self.profile.core.fifo_depth)

@@ -16,7 +16,7 @@ from npu_device import boot_rom
 from npu_device.barriers import Barrier
 from npu_device.clock import PRIORITY_CORE, PS_PER_SECOND
 from npu_device.faults import MemoryFault
-from npu_device.hal import Hal
+from npu_device.hal import Hal, InputFlag
 
 if TYPE_CHECKING:
     from npu_device.engine import Engine
@@ -31,7 +31,9 @@ DOORBELLS = int(C.NPU_PMU_DOORBELLS)
 class ManagementCore:
     """The core and its inputs."""
 
-    def __init__(self, fabric: Fabric, ports: list[Engine], dpus: list[Engine], shaves: list[list[Engine]]) -> None:
+    def __init__(
+        self, fabric: Fabric, ports: list[Engine[Any]], dpus: list[Engine[Any]], shaves: list[list[Engine[Any]]]
+    ) -> None:
         self._fabric = fabric
         self._units = (ports, dpus, shaves)
         self._hz = fabric.profile.core.clock_hz
@@ -45,7 +47,7 @@ class ManagementCore:
         self.retired: list[Barrier] = []
         self.faults: list[JobSlot] = []
         self._core: Any = None
-        self._hal: Hal | None = None
+        self.input_flag = InputFlag()
         self.sleeping = False
         self._cycle = 0  # of the core's clock: when the current step ends
         self._awake_since = 0  # engine-clock cycle
@@ -69,8 +71,7 @@ class ManagementCore:
         self.status = int(C.NPU_BOOT_RUNNING)
         if fabric.trace is not None:
             fabric.trace.add(C.NPU_TRACE_BOOT, C.NPU_ENGINE_CORE, 0, 0, 0, 0)
-        self._hal = Hal(fabric, self, params, *self._units)
-        self._core = entry(self._hal)
+        self._core = entry(Hal(fabric, self, params, self.input_flag, *self._units))
         self.sleeping = True
         self.wake()
 
@@ -86,8 +87,7 @@ class ManagementCore:
 
     def attend(self) -> None:
         """Tell the firmware that an input has something, and wake it."""
-        if self._hal is not None:
-            self._hal.pending = True
+        self.input_flag.pending = True
         if self.sleeping:
             self.wake()
 

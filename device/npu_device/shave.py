@@ -43,7 +43,7 @@ class ShaveTask(Task):
     sram_write: int
 
 
-class ShaveEngine(Engine):
+class ShaveEngine(Engine[ShaveTask]):
     """One core. `unit` is tile << 4 | core."""
 
     busy_counter = int(C.NPU_PMU_SHAVE_BUSY)
@@ -52,9 +52,8 @@ class ShaveEngine(Engine):
     def __init__(self, fabric: Fabric, tile: int, core: int, domain: ClockDomain) -> None:
         super().__init__(fabric, int(C.NPU_ENGINE_SHAVE), tile << 4 | core, domain)
 
-    def execute(self, task: Task) -> None:
+    def execute(self, task: ShaveTask) -> None:
         """Run the program; hold its stores back until the end."""
-        assert isinstance(task, ShaveTask)
         fabric, space = self.fabric, task.slot.space
         text = space.view(task.text_va, task.code_bytes, False).tobytes()
         try:
@@ -82,7 +81,7 @@ class ShaveEngine(Engine):
         self.claim(task, reads, writes)
         task.results = held
 
-    def publish(self, task: Task) -> None:
+    def publish(self, task: ShaveTask) -> None:
         """Put the stored bytes in place."""
         for place, values in task.results:
             if task.tainted:
@@ -90,9 +89,8 @@ class ShaveEngine(Engine):
             else:
                 place[...] = values
 
-    def count(self, task: Task) -> None:
+    def count(self, task: ShaveTask) -> None:
         """Count instructions and traffic."""
-        assert isinstance(task, ShaveTask)
         raw = self._raw
         raw[INSNS] += task.insns
         raw[SRAM_READ] += task.sram_read

@@ -5,7 +5,7 @@ A slot maps what descriptors name relatively (CMX tiles, barrier ids) to the phy
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from npu_device.barriers import Barrier
 from npu_device.cmx import AddressSpace
@@ -49,7 +49,7 @@ class JobSlot:
         for barrier in self.barriers:  # all are clear: nobody owned them
             barrier.slot = self
         self.barrier_sets = BarrierSets(self.barriers)
-        self.channels: dict[Engine, Channel] = {}
+        self.channels: dict[Engine[Any], Channel] = {}
         self.outstanding = 0  # tasks pushed and not ended
         self.running = 0  # tasks started and not ended
         self.executing: list[Task] = []  # running tasks with data, for conflicts

@@ -35,6 +35,7 @@ class Core:
 
     def __init__(self, hal: Hal) -> None:
         self._hal = hal
+        self._input = hal.input
         params = read("npu_boot_params", hal.params)
         self.ipc = Ipc(hal, params)
         self.queues: dict[int, Queue] = {}  # by doorbell
@@ -67,7 +68,7 @@ class Core:
                 self._action = None
                 self.heartbeat += 1
                 action(self._argument)
-            if self._hal.pending or self.attention:
+            if self._input.pending or self.attention:
                 cost = self._pick_input()
                 if cost > 0:
                     return cost
@@ -87,7 +88,7 @@ class Core:
     def _pick_input(self) -> int:
         """Plan the answer to an input. When there is none, `pending` and `attention` go down."""
         hal, costs = self._hal, self._costs
-        if hal.pending:
+        if self._input.pending:
             retired = hal.retired()
             if retired:
                 return self._plan(self._reload, retired, costs.barrier_cycles * len(retired))
@@ -100,7 +101,7 @@ class Core:
             doorbell = hal.pop_doorbell()
             if doorbell:
                 return self._plan(self._ring, doorbell, 0)
-            hal.pending = False
+            self._input.pending = False
         if self.ipc.outbox and self.ipc.can_send():
             return self._plan(self._send, None, costs.message_cycles)
         for number in sorted(self.queues):
@@ -145,7 +146,7 @@ class Core:
     def _pick_end(self, job: Job, walk: Walk) -> int:
         """Plan the end of a walk that cannot dispatch: it is complete, or it is stuck."""
         slot = walk.slot
-        if slot.running or slot.failed or self._hal.pending:
+        if slot.running or slot.failed or self._input.pending:
             return NOTHING
         if not walk.remaining and not slot.outstanding:
             return self._plan(self._leave_engines, job, 0)
@@ -176,8 +177,9 @@ class Core:
             self.attention = True
 
     def _reload(self, retired: list[Any]) -> None:
+        by_slot = self._by_slot
         for barrier in retired:
-            job = self._by_slot.get(barrier.slot)
+            job = by_slot.get(barrier.slot)
             if job is not None and job.walk is not None:
                 job.walk.retire(barrier)
 

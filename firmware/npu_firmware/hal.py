@@ -47,13 +47,19 @@ class Barrier(Protocol):
     virtual_id: int
 
 
+class InputFlag(Protocol):
+    """Interrupt status in one bit."""
+
+    pending: bool  # an input (message, doorbell, retired barrier, fault) has something; cleared by the firmware
+
+
 class Hal(Protocol):
     """The management core's reach."""
 
     Fault: type[Exception]  # an access that is not mapped
     DescriptorError: type[Exception]
     params: bytes  # struct npu_boot_params
-    pending: bool  # an input (message, doorbell, retired barrier, fault) has something; cleared by the firmware
+    input: InputFlag
     profile: Profile
     trace: Callable[[int, int, int, int, int, int], None] | None
 

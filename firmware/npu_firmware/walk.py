@@ -22,11 +22,24 @@ Records = np.ndarray[Any, np.dtype[np.void]]
 class Walk:
     """Position in all lists of a job on the engines. `lists` are decoded tasks, `configs` struct npu_barrier_config[]."""
 
-    __slots__ = ("_barriers", "_consumers", "_hal", "_iterators", "_next_same", "_producers", "_real", "_retired", "_turn", "heads",
-                 "remaining", "slot", "watermark")  # fmt: skip
+    __slots__ = (
+        "_barriers",
+        "_consumers",
+        "_iterators",
+        "_load_barrier",
+        "_next_same",
+        "_producers",
+        "_real",
+        "_retired",
+        "_turn",
+        "heads",
+        "remaining",
+        "slot",
+        "watermark",
+    )  # fmt: skip
 
     def __init__(self, hal: Hal, slot: Slot, lists: list[list[Task]], configs: Records) -> None:
-        self._hal = hal
+        self._load_barrier = hal.load_barrier
         self.slot = slot
         self._iterators: list[Iterator[Task]] = [iter(tasks) for tasks in lists if tasks]
         self.heads: list[Task | None] = [next(tasks) for tasks in self._iterators]
@@ -46,7 +59,8 @@ class Walk:
         for virtual_id, real_id in enumerate(self._real):
             if real_id not in seen:
                 seen.add(real_id)
-                self._load(self._barriers[real_id], virtual_id)
+                counts = self._producers[virtual_id], self._consumers[virtual_id]
+                self._load_barrier(self._barriers[real_id], virtual_id, *counts)
         return len(seen)
 
     def first_count(self) -> int:
@@ -93,12 +107,9 @@ class Walk:
         self.watermark = watermark
         following = self._next_same[virtual_id]
         if following != NONE:
-            self._load(barrier, following)
+            self._load_barrier(barrier, following, self._producers[following], self._consumers[following])
 
     def blocking_barrier(self) -> int:
         """Return the virtual barrier to name in a deadlock report: waited for in a FIFO, else not retired."""
         waited = self.slot.blocking_barrier()
         return waited if waited >= 0 else self.watermark + 1
-
-    def _load(self, barrier: Barrier, virtual_id: int) -> None:
-        self._hal.load_barrier(barrier, virtual_id, self._producers[virtual_id], self._consumers[virtual_id])
