@@ -25,7 +25,7 @@ from typing import Any
 
 from npu_abi import INCLUDE_DIR
 
-from libnpu.capi.header import Function, functions, header_text, results
+from libnpu.capi.header import Function, functions, header_text, plain, python_declaration, results
 
 SOURCES = Path(__file__).parent
 C_FILES = ("start.c", "errors.c", "door.c")
@@ -198,16 +198,6 @@ except BaseException as error:
     (folder / "paths.h").write_text(_paths_source(), encoding="utf-8")
 
 
-def python_declaration(function: Function) -> str:
-    """Return how the C wrapper of `function` calls Python: pointers and handles are integers."""
-    parameters = ", ".join(f"{'uintptr_t' if p.is_pointer else _plain(p.ctype)} {p.name}" for p in function.parameters)
-    return f"npu_result_t py_{function.name}({parameters or 'void'})"
-
-
-def _plain(ctype: str) -> str:
-    return "int32_t" if ctype in ("npu_memcpy_kind_t", "npu_result_t") else ctype
-
-
 def _embed_source(wrapped: list[Function]) -> str:
     parts = [
         '#include "library.h"\n',
@@ -221,7 +211,7 @@ def _embed_source(wrapped: list[Function]) -> str:
     for function in wrapped:
         assert function.result == "npu_result_t", f"{function.name}: only functions with a result can be in Python"
         arguments = ", ".join(
-            f"({'uintptr_t' if p.is_pointer else _plain(p.ctype)}){p.name}" for p in function.parameters
+            f"({'uintptr_t' if p.is_pointer else plain(p.ctype)}){p.name}" for p in function.parameters
         )
         parameters = ", ".join(f"{p.ctype} {p.name}" for p in function.parameters)
         parts.append(f"""

@@ -13,9 +13,8 @@ from typing import Any
 from npu_abi import C
 
 from libnpu.capi import calls_device, calls_kernel, calls_memory, calls_stream
-from libnpu.capi.build import python_declaration
 from libnpu.capi.door import Door
-from libnpu.capi.header import functions, header_text
+from libnpu.capi.header import functions, header_text, python_declaration
 from libnpu.capi.library import Library
 from libnpu.capi.refusal import Refusal
 from libnpu.capi.reports import result_of

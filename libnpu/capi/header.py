@@ -65,6 +65,17 @@ def _parameter(declaration: str) -> Parameter:
     return Parameter(match[1].strip(), match[2])
 
 
+def python_declaration(function: Function) -> str:
+    """Return how the C wrapper of `function` calls Python: pointers and handles are integers."""
+    parameters = ", ".join(f"{'uintptr_t' if p.is_pointer else plain(p.ctype)} {p.name}" for p in function.parameters)
+    return f"npu_result_t py_{function.name}({parameters or 'void'})"
+
+
+def plain(ctype: str) -> str:
+    """Return the type under a typedef of npu.h that is an enum."""
+    return "int32_t" if ctype in ("npu_memcpy_kind_t", "npu_result_t") else ctype
+
+
 def results(text: str) -> list[Result]:
     """Return the enumerators of enum npu_result with the comments behind them, in the order of header `text`."""
     body = re.search(r"typedef enum npu_result \{(.*?)\} npu_result_t;", text, flags=re.S)

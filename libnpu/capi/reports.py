@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from npu_abi import C
 
-from libnpu.blob.image import BlobError
 from libnpu.errors import NpuError
 
 
@@ -25,8 +24,6 @@ def result_of(error: Exception) -> Report | None:
     match error:
         case NpuError():
             return Report(error.result, error.message, error.job, error.job_id)
-        case BlobError():
-            return Report(C.NPU_ERROR_INVALID_BLOB, str(error))
         case MemoryError():
             return Report(C.NPU_ERROR_OUT_OF_HOST_MEMORY, str(error) or "not enough host memory")
         case _:
