@@ -16,8 +16,10 @@ from npu_abi import C
 from npu_model import footprint
 from npu_model.profile import Profile, load_profile
 from npu_model.shave_decode import ProgramCache
+from npu_model.shave_faults import ShaveFault, ShaveUnimplemented, ShaveUnsupported
 
 from libnpu.blob import elf
+from libnpu.blob.image import BlobError
 from libnpu.blob.problem import Problem
 from libnpu.blob.records import field_offset
 from libnpu.blob.walk import Step, walk
@@ -35,8 +37,8 @@ _SPACE_BITS = 40  # symbols get address ranges of this size, above everything th
 def hazards(image: BlobImage, profile: Profile | None = None) -> list[Problem]:
     """Return every unordered pair of conflicting tasks of a blob that `verify` finds no problem in.
 
-    Takes time with the square of the tasks that share bytes. Raises ShaveFault when a SHAVE program is illegal or its
-    accesses depend on data.
+    Takes time with the square of the tasks that share bytes. A SHAVE task whose accesses depend on data is a problem, too.
+    Raises ValueError when `verify` would find one.
     """
     profile = profile or load_profile(image.profile)
     steps: list[Step] = []
@@ -44,9 +46,14 @@ def hazards(image: BlobImage, profile: Profile | None = None) -> list[Problem]:
         raise ValueError("hazards are defined for blobs that verify finds no problem in")
     before = _ended_before(steps)
     accesses = _Accesses(image, profile)
+    unknown: list[Problem] = []
     touched: list[tuple[int, int, bool, Box]] = []  # address, step, writes, box
     for number, step in enumerate(steps):
-        reads, writes = accesses.of(step)
+        try:
+            reads, writes = accesses.of(step)
+        except (ShaveFault, ShaveUnsupported, ShaveUnimplemented, BlobError) as error:
+            unknown.append(Problem("hazard", f"{step.section}[{step.index}]", f"its accesses cannot be told: {error}"))
+            continue
         touched += [(box.addr, number, False, box) for box in reads]
         touched += [(box.addr, number, True, box) for box in writes]
     touched.sort(key=lambda t: t[:3])
@@ -62,7 +69,7 @@ def hazards(image: BlobImage, profile: Profile | None = None) -> list[Problem]:
                 continue
             found[first, second] = _problem(steps, first, second, box, writes_here and writes_there)
         active.append((box.end, number, writes_here, box))
-    return [found[pair] for pair in sorted(found)]
+    return [*unknown, *(found[pair] for pair in sorted(found))]
 
 
 def _problem(steps: list[Step], first: int, second: int, box: Box, both_write: bool) -> Problem:
@@ -106,7 +113,7 @@ class _Arguments:
     def view(self, addr: int, nbytes: int, write: bool) -> NDArray[Any]:
         first = addr - _ARGS_VA
         if write or first < 0 or first + nbytes > len(self.content):
-            raise ValueError(f"a SHAVE program reads {nbytes} bytes at {addr:#x}, outside its arguments")
+            raise BlobError(f"a SHAVE program reads {nbytes} bytes at {addr:#x}, outside its arguments")
         return self.content[first : first + nbytes]
 
 

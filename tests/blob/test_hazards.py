@@ -101,3 +101,17 @@ def test_a_shave_program_is_run_for_its_accesses(image, build_records, build_dma
     ]
     expected = [(".npu.tasks.shave_invocation[0]", "not ordered after .npu.tasks.dma1[0]")]
     assert found(image) == expected * count
+
+
+def test_a_program_whose_accesses_cannot_be_told_is_a_problem(image):
+    image.text = shave_isa.assemble("ld.i64 r2, r1, 4096\nhalt\n")
+    assert [str(p) for p in hazards(image)] == [
+        ".npu.tasks.shave_invocation[0]: its accesses cannot be told: "
+        "a SHAVE program reads 8 bytes at 0x80001000, outside its arguments (hazard)"
+    ]
+
+
+def test_hazards_of_a_blob_with_broken_rules_are_not_defined(image):
+    image.tasks[".npu.barriers"]["producer_count"][0] = 3
+    with pytest.raises(ValueError, match="verify finds no problem"):
+        hazards(image)

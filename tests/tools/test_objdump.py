@@ -54,6 +54,24 @@ def test_a_broken_rule_is_printed_and_fails(npu, tmp_path, blob_path):
     assert err.startswith("npu: error: ")
 
 
+def test_hazards_are_found_on_request(npu, tmp_path, blob_path):
+    assert npu("objdump", blob_path, "--verify", "--hazards")[0] == 0
+    with open(blob_path, "rb") as file:
+        image = blob.read(file.read())
+    invariant = image.tasks[".npu.tasks.dpu_invariant"]
+    assert invariant["barriers_wait_mask"] == 2
+    invariant["barriers_wait_mask"] = 0
+    image.tasks[".npu.barriers"]["consumer_count"][1] -= 1
+    path = tmp_path / "race.blob"
+    path.write_bytes(blob.write(image))
+    assert npu("objdump", path, "--verify")[0] == 0
+    status, out, err = npu("objdump", path, "--verify", "--hazards")
+    assert status == 1
+    assert ".npu.tasks.dpu_invariant[0]: not ordered after .npu.tasks.dma1[0]" in out
+    assert err.startswith("npu: error: ")
+    assert npu("objdump", path, "--hazards")[0] == 1
+
+
 def test_the_cmx_map_draws_addresses_down_and_tasks_across():
     found = [
         cmx_map.Placement("a", 0, 0, 50, 0, 3),
