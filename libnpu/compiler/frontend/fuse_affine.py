@@ -12,7 +12,6 @@ from libnpu.compiler.ir import Expr, Graph, Node, Value
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Wide = "NDArray[np.float64]"  # one value, or one per output channel
 CHANNEL_AXIS = {"Conv": -3, "MatMul": -1}
 
 
@@ -93,26 +92,22 @@ def _per_channel(value: Value, rank: int, op: str) -> NDArray[Any] | None:
 
 
 def _apply(edit: Rewriter, node: Node, scale: NDArray[Any], shift: NDArray[Any]) -> bool:
+    """Fuse into weights, scale and bias; False, and nothing happens, when that is not possible or not finite."""
     weights, bias = node.inputs[1], node.inputs[2]
     assert weights is not None
     channels = weights.shape[0] if node.op == "Conv" else weights.shape[-1]
     old = np.zeros(channels) if bias is None or bias.const is None else bias.const.astype(np.float64)
     shifted = (old * scale + shift).astype(weights.dtype)
-    uniform = bool(np.all(scale == scale[0]))
-    if weights.const is None and not uniform:
+    if not np.all(np.isfinite(shifted)) or (weights.const is None and not np.all(scale == scale[0])):
         return False
-    if not np.any(scale != 1):
-        pass
-    elif weights.const is not None:
+    if weights.const is None:
+        node.attrs["scale"] *= float(scale[0])
+    elif np.any(scale != 1):
         factor = scale.reshape(-1, 1, 1, 1) if node.op == "Conv" else scale
         scaled = (weights.const.astype(np.float64) * factor).astype(weights.dtype)
         if not np.all(np.isfinite(scaled)):
             return False
         edit.set_input(node, 1, Value(weights.name, scaled.shape, scaled.dtype, scaled))
-    else:
-        node.attrs["scale"] *= float(scale[0])
-    if not np.all(np.isfinite(shifted)):
-        return False
     name = bias.name if bias is not None else f"{node.name}.bias"
     edit.set_input(node, 2, Value(name, shifted.shape, shifted.dtype, shifted) if np.any(shifted) else None)
     return True

@@ -35,19 +35,18 @@ def copy_graph(graph: Graph) -> Graph:
 
 
 class Rewriter:
-    """Edits a copy of `graph`; `done()` returns it. Nodes keep their order; new ones are placed before others."""
+    """Edits a copy of `graph`; `done()` returns it. Nodes keep their order; passes change and remove them in place."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = copy_graph(graph)
         self._users: dict[Value, list[Node]] = {}
         self._makers: dict[Value, Node] = {}
         self._removed: set[Node] = set()
-        self._before: dict[Node, list[Node]] = {}
         for node in self.graph.nodes:
             self._register(node)
 
     def nodes(self) -> Iterator[Node]:
-        """Yield the nodes that are left, in order; those that are inserted meanwhile are not yielded."""
+        """Yield the nodes that are left, in order; those that are removed meanwhile are skipped."""
         for node in self.graph.nodes:
             if node not in self._removed:
                 yield node
@@ -109,18 +108,9 @@ class Rewriter:
         self.set_inputs(node, [])
         self._removed.add(node)
 
-    def insert_before(self, place: Node, node: Node) -> None:
-        self._before.setdefault(place, []).append(node)
-        self._register(node)
-
     def done(self) -> Graph:
-        """Return the graph: edits in place, dead nodes left to the dead code pass."""
-        nodes: list[Node] = []
-        for node in self.graph.nodes:
-            nodes += [new for new in self._before.get(node, []) if new not in self._removed]
-            if node not in self._removed:
-                nodes.append(node)
-        self.graph.nodes = nodes
+        """Return the graph as edited."""
+        self.graph.nodes = [node for node in self.graph.nodes if node not in self._removed]
         return self.graph
 
     def _register(self, node: Node) -> None:
