@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from npu_abi import C
-from npu_model.dtypes import code_of_numpy, name
+import numpy as np
+from npu_abi import C, dtype
+from npu_model.cycles import dpu_cycles
+from npu_model.dtypes import code_of_numpy
 
 from libnpu.compiler.lower.dpu_tiler import Geometry, plan_tiles
 from libnpu.compiler.lower.view import View
@@ -19,7 +21,7 @@ from libnpu.compiler.lower.weights import Loaded, WeightSource
 from libnpu.compiler.program import DpuPayload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from libnpu.compiler.ir import Node
     from libnpu.compiler.lower.builder import Builder
@@ -164,21 +166,16 @@ def _geometry(builder: Builder, job: Job) -> Geometry:
     def out_bytes(rows: int, channels: int) -> int:
         return 0 if job.out_resident else rows * out_columns * channels * job.out.dtype.itemsize
 
-    n, y, x, z = job.out.shape
-    dpu = builder.profile.dpu
-    table = dpu.dw_macs_per_cycle if job.per_channel else dpu.macs_per_cycle
-    macs = n * y * x * z * job.taps
-    rate = table[name(code_of_numpy(job.act.dtype))] * dpu.clock_hz
     return Geometry(
         rows=job.out.shape[job.row_axis],
-        images=n,
-        channels=z,
-        channel_unit=min(unit, z),
+        images=job.out.shape[0],
+        channels=job.out.shape[3],
+        channel_unit=min(unit, job.out.shape[3]),
         act_bytes=act_bytes,
         out_bytes=out_bytes,
         weight_bytes=job.weights.tile_bytes,
         act_per_channel=job.per_channel or job.groups > 1,
-        compute_ps=macs * 10**12 // rate,
+        task_cycles=lambda tiles: _task_cycles(builder, job, tiles),
     )
 
 
@@ -206,7 +203,7 @@ def _task(builder: Builder, job: Job, act: View, loaded: Loaded, row: tuple[int,
         low, high = window.inputs(first, count)
         pads[before], pads[after] = max(0, -low), max(0, high - job.act.shape[axis])
     fields = {
-        "op": job.op,
+        **_static_fields(job),
         "in_x": act.shape[2],
         "in_y": act.shape[1],
         "in_z": act.shape[3],
@@ -217,7 +214,22 @@ def _task(builder: Builder, job: Job, act: View, loaded: Loaded, row: tuple[int,
         "act_stride_y": _stride(act, 1),
         "out_stride_x": _stride(tile, 2),
         "out_stride_y": _stride(tile, 1),
-        "groups": _groups(job, act),
+        "groups": _groups(job, act.shape[3]),
+    }
+    payload = DpuPayload(
+        {"act_addr": act.ref, "out_addr": tile.ref, **loaded.refs}, fields, list(variants(tile.shape[1:], pads))
+    )
+    builder.dpu(job.node, payload, [act.access(), *loaded.reads], [tile.access()])
+    if job.op in (C.NPU_DPU_CONV, C.NPU_DPU_DWCONV, C.NPU_DPU_MATMUL):
+        builder.macs += tile.shape[1] * tile.shape[2] * tile.shape[3] * job.taps
+    if tile is not box:
+        builder.flush(box, tile, job.node)
+
+
+def _static_fields(job: Job) -> dict[str, Any]:
+    """Return the fields of an invariant that all tasks of the job share."""
+    return {
+        "op": job.op,
         "kernel_x": job.x.kernel,
         "kernel_y": job.y.kernel,
         "stride_x": job.x.stride,
@@ -230,20 +242,37 @@ def _task(builder: Builder, job: Job, act: View, loaded: Loaded, row: tuple[int,
         "mpe_grid": C.NPU_MPE_16X16,
         **job.fields,
     }
-    payload = DpuPayload(
-        {"act_addr": act.ref, "out_addr": tile.ref, **loaded.refs}, fields, list(variants(tile.shape[1:], pads))
-    )
-    builder.dpu(job.node, payload, [act.access(), *loaded.reads], [tile.access()])
-    if job.op in (C.NPU_DPU_CONV, C.NPU_DPU_DWCONV, C.NPU_DPU_MATMUL):
-        builder.macs += tile.shape[1] * tile.shape[2] * tile.shape[3] * job.taps
-    if tile is not box:
-        builder.flush(box, tile, job.node)
 
 
-def _groups(job: Job, act: View) -> int:
+def _groups(job: Job, in_channels: int) -> int:
     if job.per_channel or job.groups == 1:
         return 1
-    return act.shape[3] * job.groups // job.act.shape[3]
+    return in_channels * job.groups // job.act.shape[3]
+
+
+def _task_cycles(builder: Builder, job: Job, tiles: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the engine's cycles of one task for each (rows, channels), by the cost model, its channels in one workload."""
+    records = np.zeros(len(tiles), dtype("npu_dpu_invariant"))
+    parts = np.zeros(len(tiles), dtype("npu_dpu_variant"))
+    for field, value in _static_fields(job).items():
+        records[field] = value
+    rows, channels = np.array(tiles).T
+    along, across = ("y", "x") if job.row_axis == 1 else ("x", "y")
+    window = job.y if job.row_axis == 1 else job.x
+    taken = np.array([hi - lo for lo, hi in (job.input_channels(0, int(c)) for c in channels)])
+    reach = (rows - 1) * window.stride + (window.kernel - 1) * window.dilation + 1
+    records[f"in_{along}"] = np.minimum(reach, job.act.shape[job.row_axis])
+    records[f"in_{across}"] = job.act.shape[3 - job.row_axis]
+    records["in_z"] = taken
+    records["groups"] = [_groups(job, int(z)) for z in taken]
+    for record, prefix in ((records, "out_"), (parts, "size_")):
+        record[prefix + along], record[prefix + across] = rows, job.out.shape[3 - job.row_axis]
+        record[prefix + "z"] = channels
+    records["variant_count"], records["variant_first"] = 1, np.arange(len(tiles))
+    parts["invariant_index"] = np.arange(len(tiles))
+    counts = -(-channels // VARIANT_CHANNELS)
+    found = dpu_cycles(builder.profile, records, parts) + (counts - 1) * builder.profile.dpu.workload_cycles
+    return [int(count) for count in found]
 
 
 def _stride(view: View, axis: int) -> int:

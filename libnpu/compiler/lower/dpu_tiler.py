@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from libnpu.compiler.lower.errors import does_not_fit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from npu_model.profile import Profile
 
+PS_PER_SECOND = 10**12
 _SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 
 
@@ -32,7 +33,7 @@ class Geometry:
     out_bytes: Callable[[int, int], int]
     weight_bytes: Callable[[int], int]
     act_per_channel: bool  # a channel tile reads only its own input channels
-    compute_ps: int  # of the whole operation, without task overheads
+    task_cycles: Callable[[Sequence[tuple[int, int]]], list[int]]  # of the engine, for each (rows, channels)
 
 
 @dataclass(slots=True, frozen=True)
@@ -63,8 +64,13 @@ def plan_tiles(geometry: Geometry, room_bytes: int, profile: Profile, pingpong: 
 
     Raises CompileError that names `operation` when the smallest tile does not fit.
     """
+    tiles = [(r, c) for r in sizes(geometry.rows, 1) for c in sizes(geometry.channels, geometry.channel_unit)]
+    tiles = [tile for tile in tiles if _tile_bytes(geometry, *tile) <= room_bytes]
+    cycles = dict(zip(tiles, geometry.task_cycles(tiles), strict=True)) if tiles else {}
     for copies in (2, 1) if pingpong else (1,):
-        plans = list(_candidates(geometry, room_bytes, profile, copies))
+        plans = [
+            plan for tile in tiles for plan in _candidates(geometry, *tile, cycles[tile], room_bytes, profile, copies)
+        ]
         if plans:
             return min(plans, key=lambda p: (p.cost_ps, p.tile_bytes))
     smallest_rows, smallest_channels = (
@@ -81,52 +87,31 @@ def _tile_bytes(geometry: Geometry, rows: int, channels: int) -> int:
     return geometry.act_bytes(rows, channels) + geometry.out_bytes(rows, channels) + geometry.weight_bytes(channels)
 
 
-def _candidates(geometry: Geometry, room: int, profile: Profile, copies: int) -> Iterator[TilePlan]:
-    all_weights = geometry.weight_bytes(geometry.channels)
-    for rows in sizes(geometry.rows, 1):
-        row_tiles = -(-geometry.rows // rows) * geometry.images
-        for channels in sizes(geometry.channels, geometry.channel_unit):
-            channel_tiles = -(-geometry.channels // channels)
-            act, out = geometry.act_bytes(rows, channels), geometry.out_bytes(rows, channels)
-            weights = geometry.weight_bytes(channels)
-            outs = out * min(copies, row_tiles * channel_tiles)
-            acts = act * min(copies, row_tiles * (channel_tiles if geometry.act_per_channel else 1))
-            reads_per_act = channel_tiles if geometry.act_per_channel else 1
-            act_total, out_total = act * row_tiles, out * row_tiles * channel_tiles
-            if all_weights + acts + outs <= room:
-                traffic = act_total * reads_per_act + out_total + all_weights
-                loads = row_tiles * reads_per_act * bool(act) + channel_tiles * bool(weights)
-                yield _plan(geometry, profile, rows, channels, False, True, act + out + all_weights, traffic, loads)
-            if channel_tiles > 1 and weights * min(copies, channel_tiles) + acts + outs <= room:
-                traffic = act_total * channel_tiles + out_total + all_weights
-                loads = row_tiles * channel_tiles * bool(act) + channel_tiles
-                yield _plan(geometry, profile, rows, channels, True, False, act + out + weights, traffic, loads)
-                traffic = act_total * reads_per_act + out_total + all_weights * row_tiles
-                loads = row_tiles * (reads_per_act * bool(act) + channel_tiles)
-                yield _plan(geometry, profile, rows, channels, False, False, act + out + weights, traffic, loads)
-
-
-def _plan(
-    geometry: Geometry,
-    profile: Profile,
-    rows: int,
-    channels: int,
-    channels_outside: bool,
-    keep_weights: bool,
-    tile_bytes: int,
-    traffic: int,
-    loads: int,
-) -> TilePlan:
-    tasks = -(-geometry.rows // rows) * geometry.images * -(-geometry.channels // channels)
-    latency_ps = round(profile.ddr.latency_ns * 1000)
-    stores = tasks if geometry.out_bytes(1, 1) else 0
+def _candidates(
+    geometry: Geometry, rows: int, channels: int, cycles: int, room: int, profile: Profile, copies: int
+) -> Iterator[TilePlan]:
+    """Yield the loop orders in which tiles of this size fit with `copies` sets of streamed buffers."""
+    row_tiles = -(-geometry.rows // rows) * geometry.images
+    channel_tiles = -(-geometry.channels // channels)
+    tasks = row_tiles * channel_tiles
+    act, out = geometry.act_bytes(rows, channels), geometry.out_bytes(rows, channels)
+    weights, all_weights = geometry.weight_bytes(channels), geometry.weight_bytes(geometry.channels)
+    acts_per_row = channel_tiles if geometry.act_per_channel else 1
+    buffers = out * min(copies, tasks) + act * min(copies, row_tiles * acts_per_row)
+    stores = tasks if out else 0
     rate = min(profile.ddr.bytes_per_second, profile.dma.bytes_per_cycle * profile.dma.clock_hz * profile.dma_ports)
-    dma_ps = traffic * 10**12 // rate + (loads + stores) * latency_ps // profile.dma_ports
-    overhead = (profile.dpu.startup_cycles + 2 * profile.dpu.workload_cycles) * 10**12 // profile.dpu.clock_hz
-    dpu_ps = geometry.compute_ps + tasks * overhead
-    exposed = (
-        (geometry.act_bytes(rows, channels) + geometry.weight_bytes(channels) + geometry.out_bytes(rows, channels))
-        * 10**12
-        // rate
-    )
-    return TilePlan(rows, channels, channels_outside, keep_weights, tile_bytes, max(dma_ps, dpu_ps) + exposed)
+    latency_ps = round(profile.ddr.latency_ns * 1000) // profile.dma_ports
+    dpu_ps = tasks * cycles * PS_PER_SECOND // profile.dpu.clock_hz
+    exposed_ps = (act + out + weights) * PS_PER_SECOND // rate
+
+    def plan(outside: bool, keep: bool, held: int, act_loads: int, weight_bytes: int, weight_loads: int) -> TilePlan:
+        traffic = act * act_loads + out * tasks + weight_bytes
+        transfers = (act_loads if act else 0) + (weight_loads if weights else 0) + stores
+        dma_ps = traffic * PS_PER_SECOND // rate + transfers * latency_ps
+        return TilePlan(rows, channels, outside, keep, act + out + held, max(dma_ps, dpu_ps) + exposed_ps)
+
+    if all_weights + buffers <= room:
+        yield plan(False, True, all_weights, row_tiles * acts_per_row, all_weights, channel_tiles)
+    if channel_tiles > 1 and weights * min(copies, channel_tiles) + buffers <= room:
+        yield plan(True, False, weights, tasks, all_weights, channel_tiles)
+        yield plan(False, False, weights, row_tiles * acts_per_row, all_weights * row_tiles, tasks)

@@ -97,7 +97,7 @@ def test_the_plan_fits_the_room(room):
         out_bytes=lambda r, c: r * 56 * c * 2,
         weight_bytes=lambda c: c * 9 * 64 * 2,
         act_per_channel=False,
-        compute_ps=10**9,
+        task_cycles=lambda tiles: [r * c for r, c in tiles],
     )
     plan = plan_tiles(geometry, room, PROFILE, True, "conv")
     assert plan.tile_bytes <= room
