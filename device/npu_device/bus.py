@@ -151,7 +151,7 @@ class Bus:
             if value & 1:
                 self._device.reset()
 
-        reads[C.NPU_REG_PLL_FREQ_HZ] = lambda: self._fabric.engine_hz
+        reads[C.NPU_REG_PLL_FREQ_HZ] = lambda: self._fabric.engine_clock.hz
         reads[C.NPU_REG_TILE_FUSE] = lambda: ALL_ONES & ~((1 << self._fabric.profile.tiles) - 1)
         reads[C.NPU_REG_NPU_STATUS] = lambda: 1 | int(self._device.idle) << 1
         writes[C.NPU_REG_IP_RESET] = reset

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 from itertools import count
+from math import gcd
 from typing import Any, Protocol
 
 PS_PER_SECOND = 10**12
@@ -64,21 +65,32 @@ class Clock:
 
 
 class ClockDomain:
-    """Cycles of one frequency, counted from time 0: cycle c is at ceil(c * 10^12 / hz) ps."""
+    """Cycles of one frequency, counted from time 0: cycle c is at ceil(c * 10^12 / hz) ps.
 
-    __slots__ = ("hz",)
+    `num / den` is hz / 10^12 in lowest terms: small numbers, which Python divides several times faster. Hot paths write
+    the formulas below out.
+    """
+
+    __slots__ = ("den", "hz", "num")
 
     def __init__(self, hz: int) -> None:
         self.hz = hz
+        common = gcd(hz, PS_PER_SECOND)
+        self.num = hz // common
+        self.den = PS_PER_SECOND // common
 
     def cycle_at(self, time_ps: int) -> int:
         """Return the number of whole cycles up to `time_ps`: the last cycle whose edge is at or before it."""
-        return (time_ps * self.hz) // PS_PER_SECOND
+        return time_ps * self.num // self.den
+
+    def next_edge(self, time_ps: int) -> int:
+        """Return the first cycle whose edge is at or after `time_ps`."""
+        return (time_ps - 1) * self.num // self.den + 1
 
     def ps_of(self, cycle: int) -> int:
         """Return the time of the edge of `cycle`."""
-        return -(-cycle * PS_PER_SECOND // self.hz)
+        return -(-cycle * self.den // self.num)
 
     def after(self, time_ps: int, cycles: int) -> int:
         """Return the time `cycles` after the first edge at or after `time_ps`."""
-        return -(-((time_ps - 1) * self.hz // PS_PER_SECOND + 1 + cycles) * PS_PER_SECOND // self.hz)
+        return self.ps_of(self.next_edge(time_ps) + cycles)

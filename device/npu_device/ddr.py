@@ -10,16 +10,16 @@ from typing import Protocol
 
 from npu_model.profile import Ddr
 
-from npu_device.clock import PRIORITY_ENGINE, PS_PER_SECOND, Clock, Unit
+from npu_device.clock import PRIORITY_ENGINE, Clock, Unit
 
 
 class Flow(Protocol):
     """A transfer in its data phase. `remaining_ps` is what it still needs at full rate."""
 
-    demand: int  # bytes per second at full rate
+    demand: int  # bytes per millisecond at full rate
     remaining_ps: int
     since_ps: int
-    share: int  # bytes per second that it gets
+    share: int  # bytes per millisecond that it gets
     token: int  # action of the end event that counts; older ones are stale
 
 
@@ -28,7 +28,7 @@ class DdrChannel:
 
     def __init__(self, clock: Clock, ddr: Ddr) -> None:
         self._clock = clock
-        self._limit = ddr.bytes_per_second
+        self._limit = ddr.bytes_per_second // 1000
         self._flows: list[tuple[Flow, Unit]] = []
 
     def clear(self) -> None:
@@ -85,5 +85,5 @@ def _demand(entry: tuple[Flow, Unit]) -> int:
 
 
 def demand_of(nbytes: int, duration_ps: int) -> int:
-    """Return the bytes per second of a transfer of `nbytes` in `duration_ps`, rounded up."""
-    return -(-nbytes * PS_PER_SECOND // max(duration_ps, 1))
+    """Return the bytes per millisecond of a transfer of `nbytes` in `duration_ps`, rounded up."""
+    return -(-nbytes * 10**9 // (duration_ps or 1))

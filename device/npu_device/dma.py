@@ -18,7 +18,7 @@ from npu_model import footprint
 from npu_model.profile import Profile
 
 from npu_device import dma_copy
-from npu_device.clock import PRIORITY_ENGINE, PS_PER_SECOND, ClockDomain
+from npu_device.clock import PRIORITY_ENGINE, ClockDomain
 from npu_device.cmx import in_window
 from npu_device.ddr import demand_of
 from npu_device.dram import POISON
@@ -82,10 +82,10 @@ class DmaPort(Engine[DmaTask]):
         if not task.ddr_bytes:
             clock.at(domain.after(clock.now_ps, cycles + self._cmx_latency_cycles), PRIORITY_ENGINE, self, END, task)
             return
-        hz = domain.hz
-        first = (clock.now_ps + self._latency_ps - 1) * hz // PS_PER_SECOND + 1
-        joined = -(-first * PS_PER_SECOND // hz)
-        end = -(-(first + cycles) * PS_PER_SECOND // hz)
+        num, den = domain.num, domain.den
+        first = (clock.now_ps + self._latency_ps - 1) * num // den + 1
+        joined = -(-first * den // num)
+        end = -(-(first + cycles) * den // num)
         if not self._memory_limits:
             clock.at(end, PRIORITY_ENGINE, self, END, task)
             return

@@ -23,7 +23,7 @@ from npu_model import footprint
 from npu_model.descriptors import DescriptorError
 
 from npu_device.barriers import INVALID, Barrier
-from npu_device.clock import PRIORITY_ENGINE, PS_PER_SECOND, ClockDomain
+from npu_device.clock import PRIORITY_ENGINE, ClockDomain
 from npu_device.faults import MemoryFault
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ class Engine(Generic[T]):
         self.unit = unit
         self.domain = domain
         self._clock = fabric.clock
+        self._num, self._den = fabric.engine_clock.num, fabric.engine_clock.den  # cycles of counters and traces
         self._raw = fabric.pmu.raw
         self._trace = fabric.trace
         self._executes = fabric.compute or self.always_executes
@@ -170,7 +171,7 @@ class Engine(Generic[T]):
                 fabric.retire(barrier)
         self.task = task
         slot.running += 1
-        task.start_cycle = self._clock.now_ps * fabric.engine_hz // PS_PER_SECOND
+        task.start_cycle = self._clock.now_ps * self._num // self._den
         if self._trace is not None:
             self._trace.add(START_RECORD, self.kind, self.unit, task.task_id, slot.job_id, task.amount)
         if self._executes:
@@ -194,8 +195,9 @@ class Engine(Generic[T]):
 
     def begin(self, task: T, cycles: int) -> None:
         """Schedule the end of a task that takes `cycles`."""
-        clock, hz = self._clock, self.domain.hz
-        end = -(-((clock.now_ps - 1) * hz // PS_PER_SECOND + 1 + cycles) * PS_PER_SECOND // hz)
+        clock, domain = self._clock, self.domain
+        num, den = domain.num, domain.den
+        end = -(-((clock.now_ps - 1) * num // den + 1 + cycles) * den // num)
         heappush(clock.heap, (end, PRIORITY_ENGINE, clock.next_sequence(), self, END, task))
 
     def execute(self, task: T) -> None:
@@ -230,7 +232,7 @@ class Engine(Generic[T]):
         slot.running -= 1
         slot.outstanding -= 1
         raw = self._raw
-        busy = self._clock.now_ps * fabric.engine_hz // PS_PER_SECOND - task.start_cycle
+        busy = self._clock.now_ps * self._num // self._den - task.start_cycle
         raw[self.busy_counter] += busy
         raw[PMU_TASKS] += 1
         self.count(task)

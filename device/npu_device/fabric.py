@@ -8,7 +8,7 @@ from npu_abi import C
 from npu_model.profile import Profile
 
 from npu_device.barriers import INVALID, Barrier
-from npu_device.clock import PS_PER_SECOND, Clock, ClockDomain
+from npu_device.clock import Clock, ClockDomain
 from npu_device.cmx import Cmx
 from npu_device.ddr import DdrChannel
 from npu_device.dram import Dram
@@ -31,14 +31,14 @@ RETIRE_RECORD = int(C.NPU_TRACE_BARRIER_RETIRE)
 
 
 class Fabric:
-    """The shared parts of a device. `engine_hz` is the clock that counters and traces are in."""
+    """The shared parts of a device. `engine_clock` is the one that counters and traces are in."""
 
     def __init__(self, profile: Profile, compute: bool, numerics: str, trace: bool) -> None:
         self.profile = profile
         self.compute = compute
         self.numerics = numerics
         self.clock = Clock()
-        self.engine_hz = profile.dpu.clock_hz
+        self.engine_clock = ClockDomain(profile.dpu.clock_hz)
         self.dram = Dram(profile.ddr.capacity_bytes, poison=compute)
         self.interrupts = Interrupts()
         self.mmu = Mmu(self.dram, lambda: self.interrupts.raise_cause(C.NPU_ICB_MMU_EVENT))
@@ -46,7 +46,7 @@ class Fabric:
         self.ddr = DdrChannel(self.clock, profile.ddr)
         self.programs = ProgramCache()
         self.schedule = Schedule()
-        self.trace = Trace(self.clock, ClockDomain(self.engine_hz)) if trace else None
+        self.trace = Trace(self.clock, self.engine_clock) if trace else None
         self.barriers = [Barrier(i) for i in range(profile.tiles * profile.barriers_per_tile)]
         self.engines: list[Engine[Any]] = []
         self.slots: list[JobSlot] = []  # jobs on the engines
@@ -55,7 +55,7 @@ class Fabric:
 
     def cycle_now(self) -> int:
         """Return the engine-clock cycle of now."""
-        return self.clock.now_ps * self.engine_hz // PS_PER_SECOND
+        return self.engine_clock.cycle_at(self.clock.now_ps)
 
     def tile_barriers(self, tile: int) -> list[Barrier]:
         """Return the physical barriers of a tile."""

@@ -8,13 +8,14 @@ retired, task failed or job quiet).
 from __future__ import annotations
 
 from collections import deque
+from heapq import heappush
 from typing import TYPE_CHECKING, Any
 
 from npu_abi import C
 
 from npu_device import boot_rom
 from npu_device.barriers import Barrier
-from npu_device.clock import PRIORITY_CORE, PS_PER_SECOND
+from npu_device.clock import PRIORITY_CORE, ClockDomain
 from npu_device.faults import MemoryFault
 from npu_device.hal import Hal, InputFlag
 
@@ -35,8 +36,9 @@ class ManagementCore:
         self, fabric: Fabric, ports: list[Engine[Any]], dpus: list[Engine[Any]], shaves: list[list[Engine[Any]]]
     ) -> None:
         self._fabric = fabric
+        self._clock = fabric.clock
         self._units = (ports, dpus, shaves)
-        self._hz = fabric.profile.core.clock_hz
+        self._domain = ClockDomain(fabric.profile.core.clock_hz)
         self.reset()
 
     def reset(self) -> None:
@@ -79,10 +81,10 @@ class ManagementCore:
         """Let a sleeping core look at its inputs, now."""
         if self.sleeping:
             self.sleeping = False
-            clock = self._fabric.clock
+            clock = self._clock
             now = clock.now_ps
-            self._cycle = (now - 1) * self._hz // PS_PER_SECOND + 1
-            self._awake_since = now * self._fabric.engine_hz // PS_PER_SECOND
+            self._cycle = self._domain.next_edge(now)
+            self._awake_since = self._fabric.cycle_now()
             clock.at(now, PRIORITY_CORE, self, STEP, None)
 
     def attend(self) -> None:
@@ -103,7 +105,9 @@ class ManagementCore:
             return
         if cost:
             self._cycle = cycle = self._cycle + cost
-            self._fabric.clock.at(-(-cycle * PS_PER_SECOND // self._hz), PRIORITY_CORE, self, STEP, None)
+            domain, clock = self._domain, self._clock
+            end = -(-cycle * domain.den // domain.num)
+            heappush(clock.heap, (end, PRIORITY_CORE, clock.next_sequence(), self, STEP, None))
         else:
             self._fabric.pmu.raw[CORE_BUSY] += self.busy_cycles()
             self.sleeping = True
