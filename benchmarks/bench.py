@@ -105,7 +105,8 @@ static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t);
 int main(int argc, char **argv) {
     npu_blob_t blob; npu_kernel_t kernel; npu_stream_t stream; double best = 1e30;
     (void)argc;
-    TRY(npu_init(0)); TRY(npu_load_blob(argv[1], &blob)); TRY(npu_get_kernel(blob, 0, &kernel)); TRY(npu_create_stream(&stream));
+    TRY(npu_init(0)); TRY(npu_load_blob(&blob, argv[1]));
+    TRY(npu_get_kernel(&kernel, blob, 0)); TRY(npu_create_stream(&stream));
     for (int r = 0; r < 7; r++) {
         double start = now();
         for (int i = 0; i < 500; i++) { TRY(npu_launch_kernel_async(kernel, 0, 0, stream)); TRY(npu_synchronize_stream(stream)); }

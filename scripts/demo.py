@@ -49,7 +49,7 @@ def run(title: str, path: Path, compiled: Any, inputs: dict[str, NDArray[Any]]) 
     execution = session.execute(compiled.blob, compiled.image, PROFILE, lambda _: inputs)
     span_ps = execution.end_ps - execution.start_ps
     usage = {u.name: u for u in timeline.usage(execution.slices, span_ps, execution.units)}
-    trace = OUT / f"{title.replace('/', '_')}.json"
+    trace = OUT / f"{Path(title).name}.json"
     summary = {"name": title, "profile": PROFILE, "latency_ps": span_ps, "units": execution.units}
     summary |= {"start_ps": execution.start_ps, "end_ps": execution.end_ps}
     moved = session.ddr_bytes_by_task(compiled.image)
@@ -66,7 +66,7 @@ def run(title: str, path: Path, compiled: Any, inputs: dict[str, NDArray[Any]]) 
         format_bytes(counters["DMA_DDR_READ"] + counters["DMA_DDR_WRITE"]),
         f"{macs:.1f} GMAC/s",
         f"{comparison.max_relative_error:.1e}",
-        str(trace.relative_to(ROOT)),
+        trace.name,
     ]
     return row, output
 
@@ -91,10 +91,11 @@ def main() -> int:
     with progress("Running ResNet-50"):
         row, scores = run("resnet50", path, compiled, models.inputs(path))
     rows.append([row[0], f"class {int(scores.argmax())}", *row[1:]])
-    columns = ("input", "answer", "latency", "DMA busy", "DPU busy", "SHAVE busy", "DDR", "rate", "error", "timeline")
-    print_table(
-        f"libnpu on {PROFILE}, fp16; error: largest, relative to onnxruntime's largest value", columns, rows, left=2
-    )
+    facts = ("answer", "latency", "DMA busy", "DPU busy", "SHAVE busy", "DDR bytes", "rate", "largest error", "timeline")
+    columns = ("", *(row[0] for row in rows))
+    print_table(f"libnpu on {PROFILE}, fp16", columns, list(zip(facts, *(row[1:] for row in rows), strict=True)))
+    print("largest error: against onnxruntime, relative to its largest value; busy: time, and share of the latency")
+    print(f"timelines: {OUT.relative_to(ROOT)}/ (open in ui.perfetto.dev)")
     if wrong:
         print(f"demo: {wrong} of {len(FILES)} files were named wrongly", file=sys.stderr)
     return int(wrong > 0)
