@@ -102,14 +102,19 @@ class Window:
         if native is None:
             return self._sums_numpy(weights, acc)
         span = (self.x.outputs - 1) * self.x.stride + (self.x.kernel - 1) * self.x.dilation + 1
-        row = np.empty(min(span, self.x.size) * self.channels, np.float64)
-        taps = native.ffi.NULL if weights is None else native.pointer("double[]", weights)
+        row_count = max(1, min((self.y.kernel - 1) * self.y.dilation + 1, self.y.size))
+        rows = np.empty(row_count * min(span, self.x.size) * self.channels, np.float64)
+        held = np.full(row_count, -1, np.int64)
+        pointers = np.empty(2 * self.y.kernel * self.x.kernel, np.uintp)
         native.lib.npu_depthwise(
             self._native(native),
             self.y.outputs,
-            taps,
+            native.ffi.NULL if weights is None else native.pointer("double[]", weights),
             native.pointer("double[]", acc),
-            native.pointer("double[]", row),
+            native.pointer("double[]", rows),
+            row_count,
+            native.pointer("int64_t[]", held),
+            native.pointer("char[]", pointers),
             native.avx2,
         )
         return acc

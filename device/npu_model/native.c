@@ -183,51 +183,73 @@ void npu_im2col(const struct npu_window *w, int64_t begin, int64_t end, void *ou
     }
 }
 
-/* acc[pixel][channel] = sum over taps, row-major, of act * weights[tap][channel]; padding contributes nothing.
- * `scratch` holds one row of in_x * channels doubles per kernel row. weights NULL sums the window (average pooling). */
-X86_AVX2 static void depthwise_row_avx2(const double *in, const double *weights, double *acc, int64_t channels)
-{
-    if (weights)
-        for (int64_t z = 0; z < channels; z++) acc[z] += in[z] * weights[z];
-    else
-        for (int64_t z = 0; z < channels; z++) acc[z] += in[z];
-}
+/* One output pixel: acc[z] = sum over the taps, in order, of in[t][z] * weights[t][z]; weights NULL sums in[t][z]. */
+typedef double doubles __attribute__((vector_size(32), aligned(8), may_alias));
+#define DEPTHWISE_BODY                                                                                                 \
+    int64_t z = 0;                                                                                                     \
+    for (; z + 16 <= channels; z += 16) {                                                                              \
+        doubles s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};                                                                \
+        for (int64_t t = 0; weights && t < taps; t++) {                                                                \
+            const doubles *x = (const doubles *)(in[t] + z), *y = (const doubles *)(weights[t] + z);                   \
+            s0 += x[0] * y[0], s1 += x[1] * y[1], s2 += x[2] * y[2], s3 += x[3] * y[3];                                \
+        }                                                                                                              \
+        for (int64_t t = 0; !weights && t < taps; t++) {                                                               \
+            const doubles *x = (const doubles *)(in[t] + z);                                                           \
+            s0 += x[0], s1 += x[1], s2 += x[2], s3 += x[3];                                                            \
+        }                                                                                                              \
+        doubles *to = (doubles *)(acc + z);                                                                            \
+        to[0] = s0, to[1] = s1, to[2] = s2, to[3] = s3;                                                                \
+    }                                                                                                                  \
+    for (; z < channels; z++) {                                                                                        \
+        double sum = 0;                                                                                                \
+        for (int64_t t = 0; t < taps; t++) sum += weights ? in[t][z] * weights[t][z] : in[t][z];                       \
+        acc[z] = sum;                                                                                                  \
+    }
 
-static void depthwise_row_plain(const double *in, const double *weights, double *acc, int64_t channels)
-{
-    if (weights)
-        for (int64_t z = 0; z < channels; z++) acc[z] += in[z] * weights[z];
-    else
-        for (int64_t z = 0; z < channels; z++) acc[z] += in[z];
-}
+#define DEPTHWISE_ARGUMENTS const double **in, const double **weights, int64_t taps, double *acc, int64_t channels
+X86_AVX2 static void depthwise_pixel_avx2(DEPTHWISE_ARGUMENTS) { DEPTHWISE_BODY }
+static void depthwise_pixel_plain(DEPTHWISE_ARGUMENTS) { DEPTHWISE_BODY }
 
-void npu_depthwise(const struct npu_window *w, int64_t out_y, const double *weights, double *acc, double *row, int avx2)
+/* acc[pixel][channel] = sum over the taps inside the input, row-major, of act * weights[tap][channel]; weights NULL sums
+ * the window. Input rows are converted once: `rows` holds `row_count` of them, columns [low, high] each, row y in slot
+ * y % row_count; row_count is at least the rows between the first and the last tap, or in_y. `held` [row_count] starts
+ * as -1, `taps` has room for 2 * kernel_y * kernel_x pointers. */
+void npu_depthwise(const struct npu_window *w, int64_t out_y, const double *weights, double *acc, double *rows, int64_t row_count,
+                   int64_t *held, void *taps, int avx2)
 {
     int64_t last = w->first_x + (w->out_x - 1) * w->step_x + (w->kernel_x - 1) * w->dilation_x;
     int64_t low = w->first_x > 0 ? w->first_x : 0, high = last < w->in_x - 1 ? last : w->in_x - 1;
-    int64_t size = w->dtype == F32 ? 4 : w->dtype <= BF16 ? 2 : 1, channels = w->channels;
-    int dense = w->stride_x == channels * size;
-    memset(acc, 0, (size_t)(out_y * w->out_x * channels) * sizeof *acc);
+    int64_t size = w->dtype == F32 ? 4 : w->dtype <= BF16 ? 2 : 1, channels = w->channels, row = (high - low + 1) * channels;
+    const double **in = taps, **tap_weights = in + w->kernel_y * w->kernel_x;
     for (int64_t oy = 0; oy < out_y; oy++) {
-        for (int64_t ky = 0; ky < w->kernel_y; ky++) {
-            int64_t y = w->first_y + oy * w->step_y + ky * w->dilation_y;
-            if (y < 0 || y >= w->in_y || high < low)
+        int64_t y0 = w->first_y + oy * w->step_y;
+        for (int64_t ky = 0; ky < w->kernel_y && row > 0; ky++) {
+            int64_t y = y0 + ky * w->dilation_y;
+            if (y < 0 || y >= w->in_y || held[y % row_count] == y)
                 continue;
-            const uint8_t *from = w->act + y * w->stride_y + low * w->stride_x;
-            if (dense)
-                row_f64(from, row, (size_t)((high - low + 1) * channels), w->dtype, w->zero_point, avx2);
+            double *to = rows + y % row_count * row;
+            held[y % row_count] = y;
+            if (w->stride_x == channels * size)
+                row_f64(w->act + y * w->stride_y + low * w->stride_x, to, (size_t)row, w->dtype, w->zero_point, avx2);
             else
                 for (int64_t x = low; x <= high; x++)
-                    row_f64(w->act + y * w->stride_y + x * w->stride_x, row + (x - low) * channels, (size_t)channels, w->dtype, w->zero_point, avx2);
-            for (int64_t ox = 0; ox < w->out_x; ox++) {
+                    row_f64(w->act + y * w->stride_y + x * w->stride_x, to + (x - low) * channels, (size_t)channels, w->dtype, w->zero_point, avx2);
+        }
+        for (int64_t ox = 0; ox < w->out_x; ox++, acc += channels) {
+            int64_t count = 0, x0 = w->first_x + ox * w->step_x;
+            for (int64_t ky = 0; ky < w->kernel_y; ky++) {
+                int64_t y = y0 + ky * w->dilation_y;
+                if (y < 0 || y >= w->in_y)
+                    continue;
                 for (int64_t kx = 0; kx < w->kernel_x; kx++) {
-                    int64_t x = w->first_x + ox * w->step_x + kx * w->dilation_x;
+                    int64_t x = x0 + kx * w->dilation_x;
                     if (x < 0 || x >= w->in_x)
                         continue;
-                    const double *tap = weights ? weights + (ky * w->kernel_x + kx) * channels : NULL;
-                    (avx2 ? depthwise_row_avx2 : depthwise_row_plain)(row + (x - low) * channels, tap, acc + (oy * w->out_x + ox) * channels, channels);
+                    in[count] = rows + y % row_count * row + (x - low) * channels;
+                    tap_weights[count++] = weights ? weights + (ky * w->kernel_x + kx) * channels : NULL;
                 }
             }
+            (avx2 ? depthwise_pixel_avx2 : depthwise_pixel_plain)(in, weights ? tap_weights : NULL, count, acc, channels);
         }
     }
 }

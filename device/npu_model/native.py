@@ -42,7 +42,8 @@ void npu_bf16_to_f32(const uint16_t *in, float *out, size_t n);
 void npu_bf16_to_f64(const uint16_t *in, double *out, size_t n);
 void npu_f32_to_bf16(const float *in, uint16_t *out, size_t n);
 void npu_im2col(const struct npu_window *w, int64_t begin, int64_t end, void *out, int wide, int avx2);
-void npu_depthwise(const struct npu_window *w, int64_t out_y, const double *weights, double *acc, double *row, int avx2);
+void npu_depthwise(const struct npu_window *w, int64_t out_y, const double *weights, double *acc, double *rows,
+                   int64_t row_count, int64_t *held, void *taps, int avx2);
 void npu_norms(const double *m, int64_t rows, int64_t k, double *out, int avx2);
 void npu_settle(double *acc, int64_t stride, const double *a, int64_t rows, const double *b,
                 const double *b_norms, int64_t columns, int64_t k, double exact_below, int avx2);

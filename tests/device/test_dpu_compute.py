@@ -344,7 +344,7 @@ def tiled_cases(draw_):
     return case, draw_(st.permutations(blocks))
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(tiled_cases())
 def test_tiled_equals_untiled_and_c_equals_numpy_bit_for_bit(drawn):
     case, blocks = drawn
@@ -463,7 +463,7 @@ def test_float_sums_round_as_the_exact_sum(helper, terms, rounded):
         assert product(helper, act, np.ones((2, len(order)), np.float32)).tolist() == [[rounded, rounded]]
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10_000), depth=st.integers(1, 80), spread=st.integers(0, 60))
 def test_float_sums_of_any_spread_round_as_the_exact_sum(seed, depth, spread):
     rng = np.random.default_rng(seed)

@@ -1,5 +1,7 @@
 """Conversions of 16-bit floats: every fp16 value, chosen edges, and C against NumPy bit by bit."""
 
+import os
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
@@ -147,6 +149,12 @@ def test_a_damaged_cache_is_built_again_and_builders_do_not_meet(tmp_path):
         found = list(pool.map(lambda _: native.build_and_load(tmp_path), range(2)))
     assert all(one is not None for one in found)
     assert len(list(tmp_path.iterdir())) == 1  # no temporary file is left
+
+
+@pytest.mark.skipif(os.environ.get("LIBNPU_NATIVE") == "0", reason="the native helpers are turned off")
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
+def test_helpers_build_wherever_there_is_a_compiler():
+    assert native.load() is not None
 
 
 def test_environment_turns_the_helpers_off(monkeypatch):
