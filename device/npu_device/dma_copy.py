@@ -40,11 +40,6 @@ class Pattern:
         rise = max(0, (self.planes - 1) * self.plane_stride) + max(0, (self.rows - 1) * self.stride)
         return self.addr + rise + self.width
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes moved."""
-        return self.planes * self.rows * self.width
-
 
 def source(dma: Dma) -> Pattern:
     """Return how the descriptor reads; strides may be zero."""
