@@ -12,6 +12,8 @@ from libnpu.tools.console import ToolError, format_bytes, print_json, print_tabl
 if TYPE_CHECKING:
     import argparse
 
+MAX_LINES = 20  # of a list in the table
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
@@ -59,5 +61,6 @@ def _text(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {member}" for key, member in value.items())
     if isinstance(value, list):
-        return "\n".join(map(str, value))
+        more = [f"... and {len(value) - MAX_LINES} more (--json has all)"] if len(value) > MAX_LINES else []
+        return "\n".join([*map(str, value[:MAX_LINES]), *more])
     return str(value)
