@@ -44,9 +44,9 @@ class Clock:
         """Run every event with time <= `time_ps`, in order, then move to `time_ps`."""
         heap = self.heap
         while heap and heap[0][0] <= time_ps:
-            now, _, _, unit, action, arg = heappop(heap)
-            self.now_ps = now
-            unit.fire(action, arg)
+            event = heappop(heap)
+            self.now_ps = event[0]
+            event[3].fire(event[4], event[5])
         if time_ps > self.now_ps:
             self.now_ps = time_ps
 

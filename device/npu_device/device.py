@@ -6,7 +6,7 @@ Nothing happens between calls: `run_until` executes every event up to a time, in
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappop
+from heapq import heappop, heappush
 from typing import Any
 
 from npu_abi import C
@@ -76,10 +76,14 @@ class Device:
         before = interrupts.edges
         clock = self._clock
         heap = clock.heap
-        while heap and heap[0][0] <= time_ps:
-            now, _, _, unit, action, arg = heappop(heap)
+        while heap:
+            event = heappop(heap)
+            now = event[0]
+            if now > time_ps:
+                heappush(heap, event)
+                break
             clock.now_ps = now
-            unit.fire(action, arg)
+            event[3].fire(event[4], event[5])
             if interrupts.edges != before:
                 return True
         clock.run_until(time_ps)

@@ -95,14 +95,15 @@ class Channel:
     def push(self, task: Task) -> None:
         """Put a task in; there must be room."""
         self.room -= 1
-        slot = self.slot
-        slot.outstanding += 1
+        self.slot.outstanding += 1
         fifo = self.fifo
+        first = not fifo
         fifo.append(task)
-        if len(fifo) == 1:
-            running = self.engine.task
-            if running is None or running.slot is not slot:  # else the end of that task looks at this one
-                self.engine.poke(self)
+        if first:
+            engine = self.engine
+            running = engine.task
+            if running is None or running.slot is not self.slot:  # else the end of that task looks at this one
+                engine.poke(self)
 
 
 class Engine(Generic[T]):

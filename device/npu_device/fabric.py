@@ -72,8 +72,7 @@ class Fabric:
         if self.trace is not None and barrier.slot is not None:
             self.trace.add(RETIRE_RECORD, 0, 0, barrier.virtual_id, barrier.slot.job_id, barrier.physical_id)
         core = self.core
-        core.retired.append(barrier)
-        core.input_flag.pending = True
+        core.inputs.retired.append(barrier)
         if core.sleeping:
             core.wake()
 

@@ -30,13 +30,15 @@ LOAD_RECORD = int(C.NPU_TRACE_BARRIER_LOAD)
 CORE = int(C.NPU_ENGINE_CORE)
 
 
-class InputFlag:
-    """`pending`: an input (message, doorbell, retired barrier, fault) has something. The firmware clears it."""
+class Inputs:
+    """What the firmware polls: `pending` (a message, doorbell or fault is there; the firmware clears it) and the barriers
+    that retired (the firmware takes the list and leaves an empty one)."""
 
-    __slots__ = ("pending",)
+    __slots__ = ("pending", "retired")
 
     def __init__(self) -> None:
         self.pending = False
+        self.retired: list[Barrier] = []
 
 
 class Hal:
@@ -50,7 +52,7 @@ class Hal:
         fabric: Fabric,
         core: ManagementCore,
         params: bytes,
-        flag: InputFlag,
+        inputs: Inputs,
         ports: list[Engine[Any]],
         dpus: list[Engine[Any]],
         shaves: list[list[Engine[Any]]],
@@ -61,7 +63,7 @@ class Hal:
         self._dpus = dpus
         self._shaves = shaves
         self.params = params
-        self.input = flag
+        self.inputs = inputs
         self.profile: Profile = fabric.profile
         trace = fabric.trace
         self.trace: Callable[[int, int, int, int, int, int], None] | None = None if trace is None else trace.add
@@ -118,7 +120,7 @@ class Hal:
     def close_slot(self, slot: JobSlot) -> None:
         """Take a job off the engines, finished or not."""
         core = self._core
-        core.retired[:] = [barrier for barrier in core.retired if barrier.slot is not slot]
+        self.inputs.retired = [barrier for barrier in self.inputs.retired if barrier.slot is not slot]
         core.faults = [one for one in core.faults if one is not slot]
         slot.close()
         self._fabric.slots.remove(slot)
@@ -141,12 +143,6 @@ class Hal:
         barrier.consumers = consumers
         if self.trace is not None and barrier.slot is not None:
             self.trace(LOAD_RECORD, CORE, 0, virtual_id, barrier.slot.job_id, barrier.physical_id)
-
-    def retired(self) -> list[Barrier]:
-        """Return and forget the barriers that retired since the last call."""
-        core = self._core
-        found, core.retired = core.retired, []
-        return found
 
     # ---- engine FIFOs ----
 

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 from npu_abi import C
 
 from npu_device import boot_rom
-from npu_device.barriers import Barrier
 from npu_device.clock import PRIORITY_CORE, ClockDomain
 from npu_device.faults import MemoryFault
-from npu_device.hal import Hal, InputFlag
+from npu_device.hal import Hal, Inputs
 
 if TYPE_CHECKING:
     from npu_device.engine import Engine
@@ -46,10 +45,9 @@ class ManagementCore:
         self.status = int(C.NPU_BOOT_OFF)
         self.messages: deque[int] = deque()
         self.doorbells: deque[int] = deque()
-        self.retired: list[Barrier] = []
         self.faults: list[JobSlot] = []
         self._core: Any = None
-        self.input_flag = InputFlag()
+        self.inputs = Inputs()
         self.sleeping = False
         self._cycle = 0  # of the core's clock: when the current step ends
         self._awake_since = 0  # engine-clock cycle
@@ -73,7 +71,7 @@ class ManagementCore:
         self.status = int(C.NPU_BOOT_RUNNING)
         if fabric.trace is not None:
             fabric.trace.add(C.NPU_TRACE_BOOT, C.NPU_ENGINE_CORE, 0, 0, 0, 0)
-        self._core = entry(Hal(fabric, self, params, self.input_flag, *self._units))
+        self._core = entry(Hal(fabric, self, params, self.inputs, *self._units))
         self.sleeping = True
         self.wake()
 
@@ -89,7 +87,7 @@ class ManagementCore:
 
     def attend(self) -> None:
         """Tell the firmware that an input has something, and wake it."""
-        self.input_flag.pending = True
+        self.inputs.pending = True
         if self.sleeping:
             self.wake()
 

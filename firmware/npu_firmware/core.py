@@ -35,7 +35,7 @@ class Core:
 
     def __init__(self, hal: Hal) -> None:
         self._hal = hal
-        self._input = hal.input
+        self._inputs = hal.inputs
         params = read("npu_boot_params", hal.params)
         self.ipc = Ipc(hal, params)
         self.queues: dict[int, Queue] = {}  # by doorbell
@@ -54,6 +54,7 @@ class Core:
         self._argument: Any = None
         self._trace = hal.trace
         self._dispatch_action = self._dispatch  # bound once: it is planned for every task
+        self._reload_action = self._reload
         self._list = 0  # of the task that _dispatch takes
         self.attention = True  # a message or a ring waits, as far as known
         self._messages.announce_boot()
@@ -68,7 +69,16 @@ class Core:
                 self._action = None
                 self.heartbeat += 1
                 action(self._argument)
-            if self._input.pending or self.attention:
+            inputs = self._inputs
+            if inputs.retired:
+                self._action = self._reload_action
+                self._argument = retired = inputs.retired
+                inputs.retired = []
+                cost = self._costs.barrier_cycles * len(retired)
+                if cost:
+                    return cost
+                continue
+            if inputs.pending or self.attention:
                 cost = self._pick_input()
                 if cost > 0:
                     return cost
@@ -88,10 +98,7 @@ class Core:
     def _pick_input(self) -> int:
         """Plan the answer to an input. When there is none, `pending` and `attention` go down."""
         hal, costs = self._hal, self._costs
-        if self._input.pending:
-            retired = hal.retired()
-            if retired:
-                return self._plan(self._reload, retired, costs.barrier_cycles * len(retired))
+        if self._inputs.pending:
             failed = hal.faulted()
             if failed:
                 return self._plan(self._fail, failed, 0)
@@ -101,7 +108,7 @@ class Core:
             doorbell = hal.pop_doorbell()
             if doorbell:
                 return self._plan(self._ring, doorbell, 0)
-            self._input.pending = False
+            self._inputs.pending = False
         if self.ipc.outbox and self.ipc.can_send():
             return self._plan(self._send, None, costs.message_cycles)
         for number in sorted(self.queues):
@@ -146,7 +153,7 @@ class Core:
     def _pick_end(self, job: Job, walk: Walk) -> int:
         """Plan the end of a walk that cannot dispatch: it is complete, or it is stuck."""
         slot = walk.slot
-        if slot.running or slot.failed or self._input.pending:
+        if slot.running or slot.failed or self._inputs.retired:
             return NOTHING
         if not walk.remaining and not slot.outstanding:
             return self._plan(self._leave_engines, job, 0)

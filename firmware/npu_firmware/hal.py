@@ -47,10 +47,11 @@ class Barrier(Protocol):
     virtual_id: int
 
 
-class InputFlag(Protocol):
-    """Interrupt status in one bit."""
+class Inputs(Protocol):
+    """What the firmware polls."""
 
-    pending: bool  # an input (message, doorbell, retired barrier, fault) has something; cleared by the firmware
+    pending: bool  # a message, doorbell or fault is there; cleared by the firmware
+    retired: list[Barrier]  # taken by the firmware, which leaves an empty list
 
 
 class Hal(Protocol):
@@ -59,7 +60,7 @@ class Hal(Protocol):
     Fault: type[Exception]  # an access that is not mapped
     DescriptorError: type[Exception]
     params: bytes  # struct npu_boot_params
-    input: InputFlag
+    inputs: Inputs
     profile: Profile
     trace: Callable[[int, int, int, int, int, int], None] | None
 
@@ -74,7 +75,6 @@ class Hal(Protocol):
     def faulted(self) -> list[Slot]: ...
     def barriers(self, slot: Slot) -> list[Barrier]: ...
     def load_barrier(self, barrier: Barrier, virtual_id: int, producers: int, consumers: int) -> None: ...
-    def retired(self) -> list[Barrier]: ...
     def plan_dma(self, records: Any) -> Any: ...
     def plan_dpu(self, invariants: Any, variants: Any) -> Any: ...
     def plan_shave(self, invocations: Any, ranges: Any) -> Any: ...
