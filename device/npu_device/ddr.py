@@ -38,7 +38,15 @@ class DdrChannel:
     def join(self, flow: Flow, unit: Unit) -> None:
         """Start `flow` now; its share must be 0."""
         self._flows.append((flow, unit))
-        self._share()
+        if len(self._flows) > 1:
+            self._share()
+            return
+        clock, demand = self._clock, flow.demand
+        flow.since_ps = now = clock.now_ps
+        flow.share = share = min(demand, self._limit)
+        flow.token += 1
+        end = now + -(-flow.remaining_ps * demand // share)
+        heappush(clock.heap, (end, PRIORITY_ENGINE, clock.next_sequence(), unit, flow.token, flow))
 
     def leave(self, flow: Flow) -> None:
         """Take `flow` out: it ended, or its job was aborted."""

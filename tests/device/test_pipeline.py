@@ -66,6 +66,7 @@ def recurrence(layers, stages, inputs, outputs, serial=False):
 
 
 def units(rig, *args, **options):
+    rig.messages.clear()
     done = rig.execute(rig.inference(pipeline(rig, *args, **options)))
     assert done.job_status == C.NPU_JOB_SUCCESS, (done.job_status, done.error_detail, hex(done.error_info))
     time = done.end_ps - done.start_ps
