@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 MESSAGE_TIMEOUT_PS = 500 * 10**9  # 500 ms, as the public driver
 DRAIN_TIMEOUT_PS = 2000 * 10**9  # 2000 ms: as the public driver's watchdog; how long close waits for jobs
+STRIDE_PS = 10**9  # chosen: 1 ms, the most that a wait without deadline runs past the last event
 FIRST_FD = 3
 
 
@@ -315,13 +316,16 @@ class Kernel:
             self.after_interrupts()
 
     def run_device(self, until: Completion, deadline_ps: int) -> bool:
-        """Run the device event by event until `until` is finished; False when the deadline passes or nothing is left to happen."""
+        """Run the device from interrupt to interrupt until `until` is finished.
+
+        False when the deadline passes first or nothing is left to happen; the device may then be up to a stride past its last event.
+        """
         device = self.device
         while not until.finished:
-            time_ps = device.next_event_ps()
-            if time_ps is None or time_ps > deadline_ps:
+            next_ps = device.next_event_ps()
+            if next_ps is None or next_ps > deadline_ps:
                 return False
-            device.run_until(time_ps)
+            device.run_until_interrupt(min(deadline_ps, next_ps + STRIDE_PS))
             if self._banned:
                 self.after_interrupts()
         return True
