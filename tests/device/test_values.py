@@ -64,3 +64,43 @@ def test_a_missing_edge_shows_as_poison(edge):
     assert done.job_status == C.NPU_JOB_SUCCESS
     out = rig.memory(out_va)[: expected.nbytes].view(np.float16)
     assert np.isnan(out).any()
+
+
+def outcome(rig, blob, va, nbytes):
+    assert rig.execute(rig.inference(blob)).job_status == C.NPU_JOB_SUCCESS
+    return rig.memory(va)[:nbytes].view(np.float16)
+
+
+@pytest.mark.parametrize(("victim", "poisoned"), [(ACT, True), (WEIGHTS, True), (OUT + 4096, False)])
+def test_an_operand_that_is_written_while_it_is_read_gives_poison(victim, poisoned):
+    """The bytes written are the bytes that were there: only the race shows."""
+    rig = Rig()
+    ones, out = rig.alloc(np.ones(2048, np.float16).tobytes()), rig.alloc(4096)
+    blob = Blob()
+    loaded, done = blob.barrier(producers=1, consumers=2), blob.barrier(producers=2)
+    blob.add_dma(ones, CMX, 0x2000 - 4096, num_planes=2, src_plane_stride=0, dst_plane_stride=4096, posts=[loaded])
+    blob.add_matmul(ACT, WEIGHTS, OUT, M, K, N, waits=[loaded], posts=[done])  # 8 units
+    blob.add_dma(ones, victim, 64, waits=[loaded], posts=[done], port=1)  # 1 unit, meanwhile
+    blob.add_dma(OUT, out, 2 * M * N, waits=[done])
+    values = outcome(rig, blob, out, 2 * M * N)
+    assert np.isnan(values).all() if poisoned else (values == K).all()
+
+
+def test_reading_ddr_that_another_copy_still_writes_gives_poison():
+    rig = Rig()
+    ones, middle, out = rig.alloc(np.ones(2048, np.float16).tobytes()), rig.alloc(bytes(8192)), rig.alloc(8192)
+    blob = Blob()
+    blob.add_dma(ones, middle, 4096)
+    blob.add_dma(middle, out, 1024, port=1)
+    assert np.isnan(outcome(rig, blob, out, 1024)).all()
+    assert (rig.memory(middle)[:4096].view(np.float16) == 1).all()
+
+
+def test_cmx_is_poison_when_a_job_starts():
+    rig = Rig()
+    ones, out = rig.alloc(np.ones(2048, np.float16).tobytes()), rig.alloc(8192)
+    first, second = Blob(), Blob()
+    first.add_dma(ones, CMX, 4096)
+    second.add_dma(CMX, out, 4096)
+    assert rig.execute(rig.inference(first)).job_status == C.NPU_JOB_SUCCESS
+    assert np.isnan(outcome(rig, second, out, 4096)).all()
