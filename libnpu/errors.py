@@ -8,10 +8,13 @@ from __future__ import annotations
 import errno
 import os
 from enum import IntEnum
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from npu_abi import C, name_of
 from npu_abi import enum as abi_enum
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Result: type[IntEnum] = abi_enum("npu_result")
 
@@ -92,13 +95,15 @@ class Unimplemented(NpuError):
         super().__init__(C.NPU_ERROR_UNIMPLEMENTED, message)
 
 
-def raise_errno(code: int, what: str) -> NoReturn:
-    """Raise the NpuError of driver answer -`code` to call `what`."""
+def raise_errno(code: int, what: str, log: Sequence[str] = ()) -> NoReturn:
+    """Raise the NpuError of driver answer -`code` to call `what`; the last line of the kernel's `log` says why."""
     result = _BY_ERRNO.get(code, C.NPU_ERROR_INTERNAL)
     name = errno.errorcode.get(code, str(code))
+    why = log[-1].partition(f"{name}: ")[2] if log else ""
+    message = f"{what}: {why or os.strerror(code)} ({name})"
     if code == errno.EOPNOTSUPP:
-        raise Unimplemented(f"{what}: the driver does not have this yet ({name})")
-    raise NpuError(result, f"{what}: {os.strerror(code)} ({name})", errno=code)
+        raise Unimplemented(message)
+    raise NpuError(result, message, errno=code)
 
 
 def job_result(status: int) -> int:

@@ -35,11 +35,15 @@ class Request:
 
 
 class Node:
-    """An open device node of one process. `now_ps` is the host's position; only this module and `advance` move it."""
+    """An open device node of one process. `now_ps` is the host's position; only this module and `advance` move it.
 
-    __slots__ = ("_behind", "_fd_bits", "_sys_mmap", "_syscall", "now_ps", "profile")
+    `log` is the kernel's message buffer, where there is one to read: errors quote it.
+    """
 
-    def __init__(self, syscall: Syscall, profile: Profile) -> None:
+    __slots__ = ("_behind", "_fd_bits", "_sys_mmap", "_syscall", "log", "now_ps", "profile")
+
+    def __init__(self, syscall: Syscall, profile: Profile, log: Sequence[str] = ()) -> None:
+        self.log = log
         self._syscall = syscall
         self.profile = profile
         self.now_ps = 0
@@ -51,7 +55,7 @@ class Node:
     def _open(self) -> None:
         fd, *_ = self._call(ioctl_request(C.NPU_SYS_OPEN, None), b"", _NO_SEGMENTS)
         if fd < 0:
-            raise_errno(-fd, "open")
+            raise_errno(-fd, "open", self.log)
         self._fd_bits = fd << 32
 
     def _call(self, number: int, arg: bytes, segments: list[bytes]) -> tuple[int, bytes, list[Any]]:
@@ -63,7 +67,7 @@ class Node:
         """Do `request`; its structure then has the outputs. Returns the segments behind [out] pointers. Raises NpuError."""
         ret, out, replies = self._call(request.number, bytes(request.buffer), list(segments))
         if ret < 0:
-            raise_errno(-ret, request.name)
+            raise_errno(-ret, request.name, self.log)
         if request.arg is not None:
             request.buffer[:] = out
         return replies
@@ -116,4 +120,4 @@ def open_device(profile: str, *, compute: bool, numerics: str, trace: bool) -> N
     from npu_driver.platform import start
 
     kernel, hardware = start(profile, compute=compute, numerics=numerics, trace=trace)
-    return Node(kernel.syscall, hardware)
+    return Node(kernel.syscall, hardware, kernel.log)

@@ -143,7 +143,7 @@ class Stream:
                     C.NPU_ERROR_OUT_OF_RESOURCES, f"the queue already holds {len(self._jobs)} launches: synchronise first",
                     errno=errno.EBUSY,
                 )  # fmt: skip
-            raise_errno(-ret, submit.name)
+            raise_errno(-ret, submit.name, self._node.log)
         job = Job(self, blob, instance, command)
         instance.jobs.append(job)
         self._jobs.append(job)
@@ -233,7 +233,7 @@ class Stream:
                 C.NPU_ERROR_BARRIER_DEADLOCK, "the device is idle and the launch cannot finish", errno=-ret
             )
             if ret != -errno.EDEADLK:
-                raise_errno(-ret, request.name)
+                raise_errno(-ret, request.name, self._node.log)
             self._failed.append(job)
             return True
         job.start_ps, job.end_ps = arg.start_ps, arg.end_ps

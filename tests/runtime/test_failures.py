@@ -32,7 +32,9 @@ def test_a_bad_pointer_names_address_and_task_and_ends_the_context(device, blob_
         device.synchronize()
     assert caught.value.result == C.NPU_ERROR_DEVICE_PAGE_FAULT
     assert caught.value.error_detail == x.device_address + (1 << 20)
-    with pytest.raises(libnpu.NpuError) as caught:
+    with pytest.raises(
+        libnpu.NpuError, match=r"context 2 is lost: NPU_MMU_EVT_TRANSLATION: .*DMA read at 0x"
+    ) as caught:
         device.alloc(1)
     assert caught.value.result == C.NPU_ERROR_DEVICE_LOST
 
@@ -156,3 +158,8 @@ def test_a_closed_device_is_stale(blob_bytes):
     with pytest.raises(libnpu.NpuError) as caught:
         device.load(blob_bytes())
     assert caught.value.result == C.NPU_ERROR_STALE_HANDLE
+
+
+def test_errors_of_the_driver_say_why(device):
+    with pytest.raises(libnpu.NpuError, match=r"BO_CREATE of 1099511627776 bytes: .* the device has 4294967296 bytes"):
+        device.alloc(1 << 40)

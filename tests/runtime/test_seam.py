@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from npu_abi import C
 from npu_device import Device as Hardware
 from npu_driver import Kernel
 from npu_model.profile import load_profile
 
 import libnpu
+from libnpu.errors import raise_errno
 from libnpu.runtime import Device
 from libnpu.syscalls import Node
 
@@ -38,9 +40,5 @@ def test_every_call_is_numbers_and_bytes(blob_bytes):
 
 
 def test_what_the_driver_lacks_is_unimplemented():
-    from libnpu.errors import raise_errno
-
-    try:
+    with pytest.raises(libnpu.Unimplemented, match="USERPTR"):
         raise_errno(95, "USERPTR")
-    except libnpu.Unimplemented as error:
-        assert "USERPTR" in str(error)
