@@ -89,8 +89,16 @@ class Job:
 
 
 def _channels_dense(view: View) -> bool:
-    repeated = any(s == 0 and n > 1 for s, n in zip(view.strides, view.shape, strict=True))
-    return not repeated and (view.shape[3] == 1 or view.strides[3] == view.dtype.itemsize)
+    """Whether channels lie side by side and no two pixels share a byte: what the engine demands of its tensors."""
+    if view.shape[3] > 1 and view.strides[3] != view.dtype.itemsize:
+        return False
+    extent = view.shape[3] * view.dtype.itemsize
+    for stride, count in sorted(zip(view.strides[1:3], view.shape[1:3], strict=True)):
+        if count > 1:
+            if stride < extent:
+                return False
+            extent += (count - 1) * stride
+    return True
 
 
 def ppe_fields(act: tuple[Any, ...] | None, scale: float = 1.0) -> dict[str, Any]:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 _FLOATS = (np.dtype(np.float16), np.dtype(np.float32))
 _MAX_FIELD = 255  # kernel, stride and dilation are 8-bit fields
 _NHWC = (0, 2, 3, 1)
-_NWHC = (0, 3, 2, 1)  # rows and columns exchanged: for tensors of one row, so that tiles split the long axis
+_NWHC = (0, 2, 1, 3)  # of a channels-last view: rows and columns exchanged
+_BLOCK_ROWS = 4  # pixel rows of a MAC block
 _ELTWISE = {"add": C.NPU_DPU_ELTWISE_ADD, "mul": C.NPU_DPU_ELTWISE_MUL}
 
 
@@ -66,14 +67,42 @@ def _windowed_job(
     source, value = _float_input(node), node.outputs[0]
     act, out = builder.home(source), builder.place(value, _NHWC)
     y, x = _windows(node, kernel)
-    swapped = source.shape[2] == 1 and value.shape[2] == 1 and value.shape[3] > 1 and y == Window()
-    if swapped:
-        y, x = x, y
-    axes = _NWHC if swapped else _NHWC
-    emit_job(
-        builder,
-        Job(node, op, act.permuted(axes), out.permuted(axes), y, x, groups, weights(swapped), fields, per_channel),
+    act, out = act.permuted(_NHWC), out.permuted(_NHWC)
+    row_axis, swapped = 1, False
+    if act.shape[2] == out.shape[2] == 1 < out.shape[1] and x == Window():  # one column: make it one row
+        swapped = True
+        act, out, y, x = act.permuted(_NWHC), out.permuted(_NWHC), x, y
+    if act.shape[1] == out.shape[1] == 1 < out.shape[2] and y == Window():
+        row_axis = 2
+        if out.shape[2] % _BLOCK_ROWS == 0 and x.pad == 0 and x.inputs(0, out.shape[2])[1] <= act.shape[2]:
+            act, out = _folded(act, out, x)
+    emit_job(builder, Job(node, op, act, out, y, x, groups, weights(swapped), fields, per_channel, row_axis))
+
+
+def _folded(act: View, out: View, x: Window) -> tuple[View, View]:
+    """Lay one long row of pixels as the rows of a MAC block; the input's rows overlap by the window, in place.
+
+    A row of one pixel's height would leave three quarters of the block idle.
+    """
+    columns = out.shape[2] // _BLOCK_ROWS
+    low, high = x.inputs(0, columns)
+    n, _, _, in_channels = act.shape
+    shift = columns * x.stride
+    folded_act = View(
+        act.target,
+        act.offset,
+        (n, _BLOCK_ROWS, high - low, in_channels),
+        (act.strides[0], shift * act.strides[2], act.strides[2], act.strides[3]),
+        act.dtype,
     )
+    folded_out = View(
+        out.target,
+        out.offset,
+        (n, _BLOCK_ROWS, columns, out.shape[3]),
+        (out.strides[0], columns * out.strides[2], out.strides[2], out.strides[3]),
+        out.dtype,
+    )
+    return folded_act, folded_out
 
 
 def lower_conv(builder: Builder, node: Node) -> None:

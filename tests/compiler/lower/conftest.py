@@ -113,6 +113,13 @@ def rows(s):
     return s.graph(s.transpose(s.reshape(a, 1, 64, 300), 0, 2, 1))
 
 
+def folded(s):
+    """One image row without padding: four parts of it become the rows of a block."""
+    x = s.input(2, 16, 1, 203)
+    a = s.conv(x, 40, kernel=(1, 4), pad=0)
+    return s.graph(s.conv(s.conv(a, 40, kernel=(1, 5), pad=0, group=40), 24, kernel=(1, 1), pad=0, stride=1))
+
+
 def dense(s):
     x = s.input(1, 16, 7, 7)
     a = s.conv(x, 32, kernel=1, pad=0)
@@ -194,7 +201,7 @@ def gathers(s):
 CASES = {
     f.__name__: f
     for f in (
-        chain, pools, groups, rows, dense, attention, movement, excitation, broadcast, streamed, reductions, gathers,
+        chain, pools, groups, rows, folded, dense, attention, movement, excitation, broadcast, streamed, reductions, gathers,
     )
 }  # fmt: skip
 

@@ -118,7 +118,7 @@ def test_a_single_wide_row_is_split(graph_of):
     program = lower(graph_of("rows"), PROFILE, 24 << 10)
     tasks = [op for op in program.ops if op.engine == Engine.DPU]
     assert len(tasks) > 4
-    assert all(op.payload.invariant["out_x"] == 1 for op in tasks)
+    assert all(op.payload.invariant["out_y"] == 1 for op in tasks)
 
 
 def test_weights_are_loaded_once_when_they_fit(sketch):
@@ -170,3 +170,13 @@ def test_a_constant_operand_is_stored_in_the_order_in_which_it_is_walked(sketch)
     program = lower(s.graph(s.map(("sub", ("in", 0), ("in", 1)), a, s.const(data=data))), PROFILE)
     stored = np.frombuffer(bytes(program.weights[-data.size * 2 :]), np.float16)
     assert stored.tolist() == data.transpose(0, 2, 3, 1).reshape(-1).astype(np.float16).tolist()
+
+
+@pytest.mark.parametrize("shape", [(1, 16, 1, 204), (1, 16, 204, 1)])
+def test_a_long_row_without_padding_fills_the_rows_of_a_block(sketch, shape):
+    s = sketch()
+    kernel = tuple(5 if n > 1 else 1 for n in shape[2:])
+    program = lower(s.graph(s.conv(s.input(*shape), 32, kernel=kernel, pad=0)), PROFILE)
+    tasks = [op.payload.invariant for op in program.ops if op.engine == Engine.DPU]
+    assert {(task["out_y"], task["kernel_x"], task["kernel_y"]) for task in tasks} == {(4, 5, 1)}
+    assert sum(task["out_x"] * task["out_z"] for task in tasks) == 50 * 32
