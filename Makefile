@@ -32,6 +32,7 @@ $(STAMP): pyproject.toml scripts/prerequisites.sh
 	sh scripts/prerequisites.sh $(PYTHON)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[test,check]"
+	$(BIN)/python -c "import npu_model.native as native; native.load()"
 	touch $@
 
 clean:

@@ -91,7 +91,17 @@ def main() -> int:
     with progress("Running ResNet-50"):
         row, scores = run("resnet50", path, compiled, models.inputs(path))
     rows.append([row[0], f"class {int(scores.argmax())}", *row[1:]])
-    facts = ("answer", "latency", "DMA busy", "DPU busy", "SHAVE busy", "DDR bytes", "rate", "largest error", "timeline")
+    facts = (
+        "answer",
+        "latency",
+        "DMA busy",
+        "DPU busy",
+        "SHAVE busy",
+        "DDR bytes",
+        "rate",
+        "largest error",
+        "timeline",
+    )
     columns = ("", *(row[0] for row in rows))
     print_table(f"libnpu on {PROFILE}, fp16", columns, list(zip(facts, *(row[1:] for row in rows), strict=True)))
     print("largest error: against onnxruntime, relative to its largest value; busy: time, and share of the latency")
