@@ -172,6 +172,8 @@ def wait(kernel: Kernel, context: Context, until: Completion, deadline_ps: int) 
     if context.lost is not None:
         kernel.abort_jobs(context)
         return until.finished
+    if deadline_ps <= kernel.now_ps:
+        return False  # a poll asks nobody
     try:
         kernel.request(C.NPU_JSM_QUERY_ENGINE_HB, "npu_jsm_engine_reset")
     except KernelError as error:

@@ -7,6 +7,8 @@ import struct
 
 import pytest
 from npu_abi import C, ioctl_request
+from npu_device import Device
+from npu_driver import Kernel
 
 FOR_EVER = (1 << 63) - 1
 
@@ -120,6 +122,17 @@ def test_a_deadline_in_the_past_polls(process, command):
     before = process.now_ps
     assert process.wait(handle, 0)[0] == -errno.ETIMEDOUT
     assert process.now_ps == before + 1000
+
+
+def test_polls_of_a_blocked_job_do_not_disturb_the_firmware(process_type, command):
+    kernel = Kernel(Device("npu-37xx"))
+    process = process_type(kernel)
+    handle, *_ = blocked(process, command)
+    process.call(C.NPU_IOCTL_EMU_ADVANCE, "npu_emu_advance", until_ps=process.now_ps + 10**9)
+    busy = kernel.device.counters()[C.NPU_PMU_CORE_BUSY]
+    for _ in range(3):
+        assert process.wait(handle, 0)[0] == -errno.ETIMEDOUT
+    assert kernel.device.counters()[C.NPU_PMU_CORE_BUSY] == busy
 
 
 def test_a_wait_for_ever_on_what_nothing_signals_is_edeadlk(process, command):
