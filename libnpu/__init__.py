@@ -23,8 +23,8 @@ __all__ = ["Blob", "Device", "DeviceBuffer", "Job", "NpuError", "Stream", "Unimp
 def open(profile: str = "npu-37xx", *, compute: bool = True, numerics: str = "exact", trace: bool = False) -> Device:
     """Return a new device of hardware profile `profile` (name, alias or .json path), booted; a context manager.
 
-    `compute=False` runs the same path for its times alone: no values. `numerics` is "exact" or "fast". `trace=True` records what the device
-    does for `Device.trace`. Raises NpuError (INVALID_VALUE for an unknown profile).
+    `compute=False` runs the same path for its times alone: no values. `numerics` is "exact" or "fast". `trace=True`
+    records what the device does for `Device.trace`. Raises NpuError (INVALID_VALUE for an unknown profile).
     """
     from libnpu.runtime.device import open_device
 

@@ -51,9 +51,9 @@ _BY_JOB_STATUS = {
 class NpuError(Exception):
     """A call or a job that failed.
 
-    `result` is of enum npu_result. `errno` is the driver's, 0 when it was not asked. Of a failed job: `job_id`, `job_status`
-    (enum npu_job_status), `error_detail`, `error_info` (struct npu_jsm_job_done) `task`, the name of the task when it is known,
-    and `job`, the launch.
+    `result` is of enum npu_result. `errno` is the driver's, 0 when it was not asked. Of a failed job: `job_id`,
+    `job_status` (enum npu_job_status), `error_detail`, `error_info` (struct npu_jsm_job_done) `task`, the name of the
+    task when it is known, and `job`, the launch.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
-"""The library's only door to the kernel: open, close, mmap, poll and ioctl on one device node, and the host's position on the clock.
+"""The library's only door to the kernel: open, close, mmap, poll and ioctl on one device node, and the host's
+position on the clock.
 
-A call is (number, structure bytes, segments, position) → (result, structure bytes, segments, position); npu_uapi.h has the encoding. The node of
-`open_device` is a driver in this process over a simulated device of its own.
+A call is (number, structure bytes, segments, position) → (result, structure bytes, segments, position); npu_uapi.h
+has the encoding. The node of `open_device` is a driver in this process over a simulated device of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _NO_SEGMENTS: list[bytes] = []
 
 
 class Request:
-    """One kind of call with its structure, made once and used again: set fields of `arg`, hand it to `Node.ioctl`, read fields."""
+    """One kind of call with its structure, made once and used again: set fields of `arg`, hand it to `Node.ioctl`,
+    read fields.
+    """
 
     __slots__ = ("arg", "buffer", "name", "number")
 
@@ -64,7 +67,10 @@ class Node:
         return ret, out, replies
 
     def ioctl(self, request: Request, segments: Sequence[bytes] = ()) -> list[Any]:
-        """Do `request`; its structure then has the outputs. Returns the segments behind [out] pointers. Raises NpuError."""
+        """Do `request`; its structure then has the outputs.
+
+        Returns the segments behind [out] pointers. Raises NpuError.
+        """
         ret, out, replies = self._call(request.number, bytes(request.buffer), list(segments))
         if ret < 0:
             raise_errno(-ret, request.name, self.log)
@@ -116,7 +122,10 @@ class Node:
 
 
 def open_device(profile: str, *, compute: bool, numerics: str, trace: bool) -> Node:
-    """Return an open node of a new simulated device. Raises ProfileError for an unknown profile, NpuError when it does not boot."""
+    """Return an open node of a new simulated device.
+
+    Raises ProfileError for an unknown profile, NpuError when it does not boot.
+    """
     from npu_driver.platform import start
 
     kernel, hardware = start(profile, compute=compute, numerics=numerics, trace=trace)

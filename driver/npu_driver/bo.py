@@ -1,7 +1,7 @@
 """Buffer objects: device memory with a device virtual address in one context.
 
-A freed object keeps its memory while a job in flight uses it, or while a CPU mapping of it lives. A mapping is a memoryview of the pages
-themselves; it ends when nothing refers to it any more.
+A freed object keeps its memory while a job in flight uses it, or while a CPU mapping of it lives. A mapping is a
+memoryview of the pages themselves; it ends when nothing refers to it any more.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class BufferObject:
         """Return `view`, which shows its pages, as a mapping that this object knows of."""
         owner = np.frombuffer(view, np.uint8)
         self.mappings.append(weakref.ref(owner))
-        return memoryview(owner)  # type: ignore[arg-type]  # an array is a buffer; NumPy's stubs say so from Python 3.12 on
+        return memoryview(owner)  # type: ignore[arg-type]  # an array is a buffer
 
     @property
     def is_mapped(self) -> bool:

@@ -1,7 +1,8 @@
 """Firmware: find the image, check it, load it, start the core.
 
 1. read npu_fw.bin from the npu_firmware package without importing it; check magic, sizes, checksum and API versions;
-2. put image and struct npu_boot_params in DRAM; write their addresses in BOOT_PARAMS and BOOT_ENTRY (LO last, with DONE);
+2. put image and struct npu_boot_params in DRAM; write their addresses in BOOT_PARAMS and BOOT_ENTRY (LO last, with
+   DONE);
 3. the boot ROM checks the image again, and the firmware answers BOOT_DONE. `Kernel.boot` waits for it.
 """
 

@@ -1,4 +1,6 @@
-"""What the driver sees of the silicon: registers, DRAM, an interrupt line and the clock (docs/architecture.md, npu_device)."""
+"""What the driver sees of the silicon: registers, DRAM, an interrupt line and the clock (docs/architecture.md,
+npu_device).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The driver's one failure: an errno and a sentence for the kernel log. Raised by handlers, answered by `Kernel.syscall`."""
+"""The driver's one failure: an errno and a sentence for the kernel log.
+
+Raised by handlers, answered by `Kernel.syscall`.
+"""
 
 from __future__ import annotations
 

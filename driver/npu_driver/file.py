@@ -1,4 +1,7 @@
-"""An open file: one context of the device. Its SSID and translation, buffer objects, queues and jobs; everything ends with it."""
+"""An open file: one context of the device.
+
+Its SSID and translation, buffer objects, queues and jobs; everything ends with it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ MAX_JOBS = 256  # job ids of a context: the low byte
 
 
 class Context:
-    """State of one open file. `lost` says why the context is gone (EBADFD for everything that reaches the device), else None."""
+    """State of one open file.
+
+    `lost` says why the context is gone (EBADFD for everything that reaches the device), else None.
+    """
 
     __slots__ = (
         "_mapped",
@@ -143,7 +149,10 @@ class Context:
                 return job_id
 
     def destroy(self) -> None:
-        """Free all memory and the translation. No job is in flight. Pages that the CPU still looks at outlive the file."""
+        """Free all memory and the translation.
+
+        No job is in flight. Pages that the CPU still looks at outlive the file.
+        """
         self._mmu.detach(self.ssid)
         self._mapped += self.objects.values()
         self.objects.clear()

@@ -33,7 +33,10 @@ class InterruptHandler:
         self._running = False
 
     def handle(self) -> None:
-        """Serve all pending causes. The line's rising edge calls it; a cause that re-raises meanwhile is served by the running call."""
+        """Serve all pending causes.
+
+        The line's rising edge calls it; a cause that re-raises meanwhile is served by the running call.
+        """
         if self._running:
             return
         self._running = True

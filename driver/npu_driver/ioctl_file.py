@@ -27,7 +27,10 @@ def sys_close(kernel: Kernel, context: Context, arg: Any, segments: list[bytes])
 
 
 def sys_mmap(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
-    """Return the object's memory as the reply's only segment. EINVAL for an offset that is not an object's, or a length beyond it."""
+    """Return the object's memory as the reply's only segment.
+
+    EINVAL for an offset that is not an object's, or a length beyond it.
+    """
     bo = context.mmaps.get(arg.offset)
     if bo is None:
         raise KernelError(errno.EINVAL, f"no mappable buffer object at mmap offset {arg.offset:#x}")
@@ -37,7 +40,10 @@ def sys_mmap(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) 
 
 
 def sys_poll(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
-    """Wait until a job of this file has finished that BO_WAIT has not returned. Returns 1, or 0 when the deadline passes."""
+    """Wait until a job of this file has finished that BO_WAIT has not returned.
+
+    Returns 1, or 0 when the deadline passes.
+    """
     if arg.ready_jobs:
         raise KernelError(errno.EINVAL, "ready_jobs is an output and must be zero")
     while True:

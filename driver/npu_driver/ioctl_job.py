@@ -1,7 +1,7 @@
 """Handlers: command queues, submit and wait.
 
-Order of the checks of a submit: engine, priority, count, flags, alignment, lost context, copied handles (EFAULT comes before the handler), each
-buffer object, offset, queue, room. Nothing has changed when one of them fails.
+Order of the checks of a submit: engine, priority, count, flags, alignment, lost context, copied handles (EFAULT comes
+before the handler), each buffer object, offset, queue, room. Nothing has changed when one of them fails.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ def _submit(kernel: Kernel, context: Context, queue: CommandQueue, buffers: list
 def bo_wait(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
     """Wait for the last job of a command buffer and tell how it ended; without one it succeeds at once.
 
-    EINVAL for an unknown handle (as the public driver), ETIMEDOUT when the deadline passes, EDEADLK when the wait has no deadline and
-    nothing in the device will ever finish the job.
+    EINVAL for an unknown handle (as the public driver), ETIMEDOUT when the deadline passes, EDEADLK when the wait has
+    no deadline and nothing in the device will ever finish the job.
     """
     if arg.flags:
         raise KernelError(errno.EINVAL, f"unknown wait flags {arg.flags:#x}")
@@ -157,8 +157,8 @@ def bo_wait(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -
 def wait(kernel: Kernel, context: Context, until: Completion, deadline_ps: int) -> bool:
     """Run the device until `until` is finished. False when the deadline passes first.
 
-    When nothing is left to happen, a faulted context's jobs are aborted; else the firmware is asked whether it lives (a reset if not,
-    which aborts all jobs), and a wait without deadline fails with EDEADLK.
+    When nothing is left to happen, a faulted context's jobs are aborted; else the firmware is asked whether it lives
+    (a reset if not, which aborts all jobs), and a wait without deadline fails with EDEADLK.
     """
     if kernel.run_device(until, deadline_ps):
         kernel.after_interrupts()

@@ -1,7 +1,8 @@
 """The system-call table: number → structure, handler, and the pointer fields with direction and length.
 
-`Row.copy_in` copies the structure once and checks its size, its reserved fields and the segments behind its pointers, so that handlers see
-only values. Handlers are `handler(kernel, context, struct, segments) -> (result, segments out)`; they raise `KernelError` and then have changed nothing.
+`Row.copy_in` copies the structure once and checks its size, its reserved fields and the segments behind its pointers,
+so that handlers see only values. Handlers are `handler(kernel, context, struct, segments) -> (result, segments out)`;
+they raise `KernelError` and then have changed nothing.
 """
 
 from __future__ import annotations

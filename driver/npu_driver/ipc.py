@@ -1,8 +1,9 @@
 """Messages between driver and firmware: two slot areas in SSID 0, a FIFO register each way.
 
-Send: take a FREE slot of the tx area, fill it, status ALLOCATED, post its address in CPU_IPC_FIFO; the firmware sets FREE.
-Receive (from the interrupt handler): pop addresses from HOST_IPC_FIFO, copy the message, set FREE. Replies are matched by request id,
-everything else goes to `on_message`. What the firmware writes is not trusted: addresses and lengths are checked and clamped.
+Send: take a FREE slot of the tx area, fill it, status ALLOCATED, post its address in CPU_IPC_FIFO; the firmware sets
+FREE. Receive (from the interrupt handler): pop addresses from HOST_IPC_FIFO, copy the message, set FREE. Replies are
+matched by request id, everything else goes to `on_message`. What the firmware writes is not trusted: addresses and
+lengths are checked and clamped.
 """
 
 from __future__ import annotations
@@ -123,7 +124,10 @@ class Ipc:
 
 
 def check_reply(request: Request) -> Any:
-    """Return the reply of a finished request. EBADMSG for a reply of another type, EBADE for a result that is not OK."""
+    """Return the reply of a finished request.
+
+    EBADMSG for a reply of another type, EBADE for a result that is not OK.
+    """
     reply = request.reply
     if reply.type != request.type + (C.NPU_JSM_ENGINE_RESET_DONE - C.NPU_JSM_ENGINE_RESET):
         raise KernelError(errno.EBADMSG, f"{name_of('npu_jsm_type', reply.type)} answers {request.type:#x}")

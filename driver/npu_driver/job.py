@@ -1,4 +1,7 @@
-"""A job: one command buffer handed to the firmware, from the ring slot to its JOB_DONE. Its fence is `finished` with `done_ps`."""
+"""A job: one command buffer handed to the firmware, from the ring slot to its JOB_DONE.
+
+Its fence is `finished` with `done_ps`.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """The kernel-mode driver of one device: system calls in, registers and DRAM out.
 
-`syscall` is the only door. It runs the device up to the caller's position on the clock, does the call, adds what the call costs the host,
-and runs the device to the new position. A blocking call moves the position to what it waited for. Interrupts arrive while the device runs;
-what they ask for beyond bookkeeping (killing a context) is done afterwards, outside the handler.
+`syscall` is the only door. It runs the device up to the caller's position on the clock, does the call, adds what the
+call costs the host, and runs the device to the new position. A blocking call moves the position to what it waited
+for. Interrupts arrive while the device runs; what they ask for beyond bookkeeping (killing a context) is done
+afterwards, outside the handler.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ class Completion(Protocol):
 
 
 class Kernel:
-    """One device node. `firmware` replaces the installed image (None = the installed one). `log` is the kernel's message buffer."""
+    """One device node.
+
+    `firmware` replaces the installed image (None = the installed one). `log` is the kernel's message buffer.
+    """
 
     def __init__(self, device: DeviceApi, firmware: bytes | None = None) -> None:
         profile = device.profile
@@ -90,8 +94,9 @@ class Kernel:
     def syscall(self, number: int, arg: bytes, segments: list[bytes], now_ps: int) -> tuple[int, bytes, list[Any], int]:
         """Do one system call and return (result >= 0 or -errno, structure, segments, caller's new position).
 
-        `number` is fd << 32 | request word (npu_uapi.h). `segments` are the contents behind the structure's [in] pointers, in the order
-        of the ioctl table, and on return those behind its [out] pointers; mmap returns its memory as the only segment.
+        `number` is fd << 32 | request word (npu_uapi.h). `segments` are the contents behind the structure's [in]
+        pointers, in the order of the ioctl table, and on return those behind its [out] pointers; mmap returns its
+        memory as the only segment.
         """
         with self._lock:
             self.now_ps = now_ps
@@ -132,7 +137,10 @@ class Kernel:
     # ---- open and close ----
 
     def open(self) -> int:
-        """Open the node: a file descriptor with a context of its own. EMFILE when all contexts are taken; boots on first use."""
+        """Open the node: a file descriptor with a context of its own.
+
+        EMFILE when all contexts are taken; boots on first use.
+        """
         if self.firmware_header is None:
             self.boot()
         ssid = next((s for s in range(C.NPU_SSID_FIRST_USER, C.NPU_NUM_SSIDS) if s not in self.contexts), None)
@@ -168,7 +176,10 @@ class Kernel:
     # ---- boot and recovery ----
 
     def boot(self) -> None:
-        """Bring the device up: identify, check and load the firmware, enable translation, wait for BOOT_DONE. ENODEV, EIO."""
+        """Bring the device up: identify, check and load the firmware, enable translation, wait for BOOT_DONE.
+
+        ENODEV, EIO.
+        """
         registers = self.registers
         magic = registers.read(C.NPU_REG_ID_MAGIC)
         if magic != C.NPU_HW_MAGIC:
@@ -202,7 +213,10 @@ class Kernel:
         self.note(f"firmware {_text(header.version)}, {self.tile_config.bit_count()} tiles, {self.frequency_hz} Hz")
 
     def recover(self) -> None:
-        """Reset the device, abort every job of every context, and boot again. Contexts live on; EIO when the boot fails."""
+        """Reset the device, abort every job of every context, and boot again.
+
+        Contexts live on; EIO when the boot fails.
+        """
         self.note("reset")
         self.registers.write(C.NPU_REG_IP_RESET, 1)
         self.ipc.forget_all()
@@ -318,7 +332,8 @@ class Kernel:
     def run_device(self, until: Completion, deadline_ps: int) -> bool:
         """Run the device from interrupt to interrupt until `until` is finished.
 
-        False when the deadline passes first or nothing is left to happen; the device may then be up to a stride past its last event.
+        False when the deadline passes first or nothing is left to happen; the device may then be up to a stride past
+        its last event.
         """
         device = self.device
         while not until.finished:

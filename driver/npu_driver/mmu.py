@@ -1,7 +1,8 @@
-"""Page tables: four levels of 512 entries in DRAM per context, and the table of contexts. Formats: npu_hw.h, "MMU tables in DRAM".
+"""Page tables: four levels of 512 entries in DRAM per context, and the table of contexts. Formats: npu_hw.h, "MMU
+tables in DRAM".
 
-Leaves are written in bulk, one NumPy slice per table of 2 MiB. Tables are allocated in slabs, because fresh device memory is poison and
-must be zeroed before an entry points at it. A mapping that fails half-way has written no leaf.
+Leaves are written in bulk, one NumPy slice per table of 2 MiB. Tables are allocated in slabs, because fresh device
+memory is poison and must be zeroed before an entry points at it. A mapping that fails half-way has written no leaf.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ class AddressSpace:
         self.root_pa, self._tables[48, 0] = self._new_table()
 
     def map(self, va: int, pa: int, pages: int, *, read_only: bool = False) -> None:
-        """Map `pages` pages at `va` to the contiguous memory at `pa`. All three are page aligned. ENOMEM without memory for tables."""
+        """Map `pages` pages at `va` to the contiguous memory at `pa`.
+
+        All three are page aligned. ENOMEM without memory for tables.
+        """
         self._write(va, pages, pa | _LEAF | (C.NPU_PTE_RO if read_only else 0), PAGE)
 
     def unmap(self, va: int, pages: int) -> None:

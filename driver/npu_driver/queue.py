@@ -1,6 +1,8 @@
-"""Command queues: a job ring of 4 KiB in SSID 0 and a doorbell, which is registered with the firmware on the first submit.
+"""Command queues: a job ring of 4 KiB in SSID 0 and a doorbell, which is registered with the firmware on the first
+submit.
 
-Submit: write the slot, then the tail, then the doorbell. The firmware advances the head when it has read a slot. Format: npu_fw.h.
+Submit: write the slot, then the tail, then the doorbell. The firmware advances the head when it has read a slot.
+Format: npu_fw.h.
 """
 
 from __future__ import annotations

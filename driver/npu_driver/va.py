@@ -1,7 +1,8 @@
-"""Device virtual addresses of one range: first fit, lowest address first, page granular, one unmapped guard page after each area.
+"""Device virtual addresses of one range: first fit, lowest address first, page granular, one unmapped guard page
+after each area.
 
-Knows numbers only; mapping is `mmu.py`. The guard page makes an overrun by one descriptor a translation fault instead of a write
-into the neighbouring buffer object.
+Knows numbers only; mapping is `mmu.py`. The guard page makes an overrun by one descriptor a translation fault instead
+of a write into the neighbouring buffer object.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The user-mode runtime: devices, device memory, loaded blobs, streams and jobs. Talks to the driver through `libnpu.syscalls` only."""
+"""The user-mode runtime: devices, device memory, loaded blobs, streams and jobs.
+
+Talks to the driver through `libnpu.syscalls` only.
+"""
 
 from libnpu.runtime.blob import Blob
 from libnpu.runtime.buffer import DeviceBuffer, DeviceSpan

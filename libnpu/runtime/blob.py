@@ -38,7 +38,10 @@ ERROR_LISTS = tuple(TASK_SECTIONS)  # the lists of the firmware's error_info, nu
 
 
 class Blob:
-    """Made by `Device.load`. `inputs` and `outputs` are its tensors, in order; `unload` or the device's end frees it."""
+    """Made by `Device.load`.
+
+    `inputs` and `outputs` are its tensors, in order; `unload` or the device's end frees it.
+    """
 
     def __init__(self, device: Device, image: BlobImage) -> None:
         """Check and place `image`. Raises NpuError; then nothing is left allocated."""
@@ -92,7 +95,9 @@ class Blob:
         return instance
 
     def instance_for(self, stream: Stream, key: tuple[int, ...], handles: list[int]) -> Instance:
-        """Return an instance bound to the addresses `key` that a launch in `stream` may use; `handles` are its buffers'."""
+        """Return an instance bound to the addresses `key` that a launch in `stream` may use; `handles` are its
+        buffers'.
+        """
         if not self._instances:
             raise NpuError(C.NPU_ERROR_STALE_HANDLE, f"blob {self.name!r} was unloaded")
         idle = None
@@ -189,7 +194,10 @@ def _has_ids(array: NDArray[Any]) -> bool:
 
 
 def read_blob(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> BlobImage:
-    """Return the image in a file or in bytes. Raises FILE when it cannot be read, INVALID_BLOB when it is damaged or foreign."""
+    """Return the image in a file or in bytes.
+
+    Raises FILE when it cannot be read, INVALID_BLOB when it is damaged or foreign.
+    """
     if isinstance(source, str | os.PathLike):
         try:
             source = Path(source).read_bytes()

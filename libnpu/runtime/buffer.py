@@ -66,7 +66,10 @@ class DeviceSpan:
 
 
 class DeviceBuffer:
-    """`size` bytes of device memory, poison until written. Copies are complete on return and cost host time; they wait for no stream."""
+    """`size` bytes of device memory, poison until written.
+
+    Copies are complete on return and cost host time; they wait for no stream.
+    """
 
     __slots__ = ("_bo", "_copy_ps", "_forget", "_node", "_values", "device_address", "offset", "size")
 

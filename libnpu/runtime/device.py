@@ -56,7 +56,10 @@ class Device:
         self._default: Stream | None = None
 
     def load(self, source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> Blob:
-        """Load a blob from a file or bytes. Raises INVALID_BLOB, FILE, OUT_OF_DEVICE_MEMORY; then nothing stays allocated."""
+        """Load a blob from a file or bytes.
+
+        Raises INVALID_BLOB, FILE, OUT_OF_DEVICE_MEMORY; then nothing stays allocated.
+        """
         self._enter()
         blob = Blob(self, read_blob(source))
         self._blobs.append(blob)
@@ -118,7 +121,10 @@ class Device:
         return {kinds(i).name.removeprefix("NPU_PMU_"): value for i, value in enumerate(values)}
 
     def trace(self) -> NDArray[np.void]:
-        """Return and forget what the device did since the last call: struct npu_trace_record, oldest first. Empty without `trace=True`."""
+        """Return and forget what the device did since the last call: struct npu_trace_record, oldest first.
+
+        Empty without `trace=True`.
+        """
         import numpy as np
 
         request = Request(C.NPU_IOCTL_EMU_TRACE_READ, "npu_emu_trace_read", "EMU_TRACE_READ")
@@ -151,12 +157,17 @@ class Device:
         return self._param(C.NPU_PARAM_DDR_FREE_BYTES), self._param(C.NPU_PARAM_DDR_BYTES)
 
     def close(self) -> None:
-        """End everything: work in flight is waited for or aborted, blobs, buffers and streams become stale. Twice is allowed."""
+        """End everything: work in flight is waited for or aborted, blobs, buffers and streams become stale.
+
+        Twice is allowed.
+        """
         self._abandon()
         self.node.close()
 
     def reset(self) -> None:
-        """Begin anew with an empty context, for instance after a fault ended the old one (DEVICE_LOST); everything made before is stale."""
+        """Begin anew with an empty context, for instance after a fault ended the old one (DEVICE_LOST); everything
+        made before is stale.
+        """
         self._abandon()
         self.node.reopen()
 
@@ -190,7 +201,10 @@ class Device:
         return self if self._buffers.get(buffer.device_address) is buffer else None
 
     def buffer_at(self, address: int, size: int) -> DeviceBuffer:
-        """Return the buffer that holds `size` bytes at `address`. Raises ARG_KIND when none does, ARG_SIZE when it ends before."""
+        """Return the buffer that holds `size` bytes at `address`.
+
+        Raises ARG_KIND when none does, ARG_SIZE when it ends before.
+        """
         index = bisect_right(self._addresses, address) - 1
         buffer = self._buffers[self._addresses[index]] if index >= 0 else None
         if buffer is None or address >= buffer.device_address + buffer.size:

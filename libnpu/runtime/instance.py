@@ -1,7 +1,9 @@
-"""An instance of a blob: what one launch in flight needs for itself. MappedInference, the task lists, and scratch memory.
+"""An instance of a blob: what one launch in flight needs for itself. MappedInference, the task lists, and scratch
+memory.
 
-The task lists hold the addresses of inputs and outputs, and the firmware reads them while the job runs; so they are patched only when no job uses
-them. Launches with equal arguments in one stream share an instance: they run one after the other.
+The task lists hold the addresses of inputs and outputs, and the firmware reads them while the job runs; so they are
+patched only when no job uses them. Launches with equal arguments in one stream share an instance: they run one after
+the other.
 """
 
 from __future__ import annotations

@@ -22,7 +22,9 @@ _WHAT_DETAIL_IS = {
 
 
 class Job:
-    """`done` once a wait has seen its end; then `start_ps`, `end_ps` (device time) and `error`, None when it succeeded."""
+    """`done` once a wait has seen its end; then `start_ps`, `end_ps` (device time) and `error`, None when it
+    succeeded.
+    """
 
     __slots__ = ("blob", "command", "done", "end_ps", "error", "instance", "reported", "start_ps", "stream")
 
@@ -58,6 +60,12 @@ class Job:
         if task is not None:
             parts.append(f"task {task!r}")
         self.error = NpuError(
-            job_result(status), ", ".join(parts), job_id=job_id, job_status=status, error_detail=detail, error_info=info,
-            task=task, job=self,
-        )  # fmt: skip
+            job_result(status),
+            ", ".join(parts),
+            job_id=job_id,
+            job_status=status,
+            error_detail=detail,
+            error_info=info,
+            task=task,
+            job=self,
+        )

@@ -1,7 +1,8 @@
 """Where a blob's sections go in device memory, and the relocations that follow from it.
 
-Shared by all launches: SHAVE text and arguments (below 4 GiB), weights (read-only to the device). Per instance, because a launch patches or writes
-it: MappedInference with the task lists, and scratch. Sections are 64-byte aligned in their buffer object.
+Shared by all launches: SHAVE text and arguments (below 4 GiB), weights (read-only to the device). Per instance,
+because a launch patches or writes it: MappedInference with the task lists, and scratch. Sections are 64-byte aligned
+in their buffer object.
 """
 
 from __future__ import annotations
@@ -62,12 +63,18 @@ def task_layout(image: BlobImage) -> Layout:
 
 
 class Patch:
-    """Relocations into one buffer object as arrays. `symbols` are in the order that `apply` wants their addresses in."""
+    """Relocations into one buffer object as arrays.
+
+    `symbols` are in the order that `apply` wants their addresses in.
+    """
 
     __slots__ = ("_addends", "_groups", "_index", "symbols")
 
     def __init__(self, layout: Layout, relocations: list[Relocation], image: BlobImage) -> None:
-        """Prepare `relocations`, all of whose sections are in `layout`. Raises INVALID_BLOB for one that leaves its section."""
+        """Prepare `relocations`, all of whose sections are in `layout`.
+
+        Raises INVALID_BLOB for one that leaves its section.
+        """
         self.symbols = sorted({relocation.symbol for relocation in relocations})
         number = {symbol: i for i, symbol in enumerate(self.symbols)}
         sizes = _section_sizes(image)

@@ -75,8 +75,9 @@ class Stream:
     ) -> Job:
         """Enqueue `blob` on device memory by tensor name, and return at once.
 
-        The buffers must stay until the job is done. A full queue makes it wait for the oldest job. Raises INVALID_VALUE for names, ARG_SIZE
-        for a buffer that is too small, MISALIGNED, WRONG_CONTEXT; what happens on the device comes from the wait.
+        The buffers must stay until the job is done. A full queue makes it wait for the oldest job. Raises
+        INVALID_VALUE for names, ARG_SIZE for a buffer that is too small, MISALIGNED, WRONG_CONTEXT; what happens on
+        the device comes from the wait.
         """
         if inputs.keys() != blob.input_names:
             check_names(inputs, [t.name for t in blob.inputs], "inputs")
@@ -139,10 +140,8 @@ class Stream:
         if ret < 0:
             self._idle.append(command)
             if ret == -errno.EBUSY:
-                raise NpuError(
-                    C.NPU_ERROR_OUT_OF_RESOURCES, f"the queue already holds {len(self._jobs)} launches: synchronise first",
-                    errno=errno.EBUSY,
-                )  # fmt: skip
+                full = f"the queue already holds {len(self._jobs)} launches: synchronise first"
+                raise NpuError(C.NPU_ERROR_OUT_OF_RESOURCES, full, errno=errno.EBUSY)
             raise_errno(-ret, submit.name, self._node.log)
         job = Job(self, blob, instance, command)
         instance.jobs.append(job)

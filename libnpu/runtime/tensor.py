@@ -32,7 +32,10 @@ class TensorInfo:
         return dtypes.numpy_dtype(self.dtype)
 
     def check(self, value: Any) -> NDArray[Any]:
-        """Return `value` as a contiguous array of this type and shape. Raises INVALID_VALUE naming expected and found."""
+        """Return `value` as a contiguous array of this type and shape.
+
+        Raises INVALID_VALUE naming expected and found.
+        """
         array = np.asarray(value)
         if array.dtype != self.numpy_dtype:
             raise NpuError(

@@ -1,4 +1,7 @@
-"""What the device can reach: mapped, writable memory of its own context, and nothing else. Every access is an engine's."""
+"""What the device can reach: mapped, writable memory of its own context, and nothing else.
+
+Every access is an engine's.
+"""
 
 from __future__ import annotations
 
