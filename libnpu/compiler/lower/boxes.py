@@ -64,7 +64,7 @@ def tile_boxes(
     inputs: Sequence[View],
     out: View,
     shape: Sequence[int],
-    order: Order,
+    orders: Sequence[Order],
     axes: Sequence[int],
     usable: Sequence[bool],
     units: int,
@@ -74,8 +74,8 @@ def tile_boxes(
     """Call `emit(input tiles, output tile)` for every box of the iteration space `shape`, with loads before and stores after.
 
     `inputs` and `out` have the iteration space's rank, with one element where they do not vary. Boxes are cut along `axes`
-    (outermost first). `usable[i]` says that input i is read in place; the others pass through tile buffers that are dense in
-    `order`. `units` engines can work at once. `beside` are further
+    (outermost first). `usable[i]` says that input i is read in place; the others, and an output in DDR, pass through tile
+    buffers that are dense in `orders` (inputs, then the output). `units` engines can work at once. `beside` are further
     operands that stay in CMX all the while.
     """
     streamed = [view for view, used in zip(inputs, usable, strict=True) if not used]
@@ -105,11 +105,11 @@ def tile_boxes(
                 key = (index, box.offset, box.shape)
                 if key not in loaded:
                     loaded = {k: v for k, v in loaded.items() if k[0] != index}
-                    loaded[key] = builder.fetch(box, order, node, f"in{index}")
+                    loaded[key] = builder.fetch(box, orders[index], node, f"in{index}")
                 box = loaded[key]
             tiles.append(box)
         box = box_of(out, starts, sizes)
-        tile = box if out.in_cmx else builder.scratch_tile(box, order, node)
+        tile = box if out.in_cmx else builder.scratch_tile(box, orders[-1], node)
         emit(tiles, tile)
         if tile is not box:
             builder.flush(box, tile, node)

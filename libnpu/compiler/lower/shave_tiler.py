@@ -43,7 +43,11 @@ def launch(
 
 
 def lower_elementwise(builder: Builder, node: Node) -> None:
-    """Append the tasks of an Elementwise node, whatever its expression."""
+    """Append the tasks of an Elementwise node, whatever its expression.
+
+    Where one input changes type, the program also changes the order of axes, by strided loads: DMA moves whole rows then, and
+    a SHAVE is faster at single elements than a DMA port. Otherwise every operand is walked in its own order.
+    """
     value = node.outputs[0]
     values = [v for v in node.inputs if v is not None]
     order, inputs, out = elementwise_operands(builder, node, values)
@@ -68,9 +72,13 @@ def lower_elementwise(builder: Builder, node: Node) -> None:
             ]
             launch(builder, node, program, operands, [o.shape for o in operands])
 
+    orders = [order] * (len(inputs) + 1)
     usable = [in_place(v, order) for v in inputs]
+    if len(inputs) == 1 and inputs[0].dtype != value.dtype and inputs[0].shape == value.shape:
+        order = out.order()
+        orders, usable = [inputs[0].order(), order], [inputs[0].in_cmx]
     units = builder.profile.shaves_per_tile
-    tile_boxes(builder, node, inputs, out, value.shape, order, order, usable, units, emit)
+    tile_boxes(builder, node, inputs, out, value.shape, orders, order, usable, units, emit)
 
 
 def elementwise_operands(builder: Builder, node: Node, values: Sequence[Value]) -> tuple[Order, list[View], View]:
@@ -153,7 +161,7 @@ def _along(builder: Builder, node: Node, axes: tuple[int, ...], kernel: Kernel, 
     usable = in_place(home, order) and len(merge_dims(*_group(home, groups[1]))[0]) == 1
     free = [k for k in order if k not in axes]
     units = builder.profile.shaves_per_tile
-    tile_boxes(builder, node, [home], out, home.shape, order, free, [usable], units, emit)
+    tile_boxes(builder, node, [home], out, home.shape, [order] * 2, free, [usable], units, emit)
 
 
 def _launch_along(
@@ -240,7 +248,7 @@ def lower_gather(builder: Builder, node: Node) -> None:
         [index],
         target,
         (outer, count, inner),
-        order,
+        [order] * 2,
         (1,),
         [in_place(index, order)],
         builder.profile.shaves_per_tile,
