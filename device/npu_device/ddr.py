@@ -30,22 +30,32 @@ class DdrChannel:
         self._clock = clock
         self._limit = ddr.bytes_per_second // 1000
         self._flows: list[tuple[Flow, Unit]] = []
+        self.announced = 0  # flows that will join later
 
     def clear(self) -> None:
         """Forget every flow."""
         self._flows.clear()
+        self.announced = 0
 
-    def join(self, flow: Flow, unit: Unit) -> None:
-        """Start `flow` now; its share must be 0."""
+    @property
+    def idle(self) -> bool:
+        """Whether no flow is in the channel or on its way: the next one may join ahead of its time."""
+        return not self._flows and not self.announced
+
+    def join(self, flow: Flow, unit: Unit, at_ps: int) -> None:
+        """Start `flow` at `at_ps`, which is now unless the channel is idle; its share must be 0.
+
+        Latency is the same for all, so a flow that starts later also joins later.
+        """
         self._flows.append((flow, unit))
         if len(self._flows) > 1:
             self._share()
             return
         clock, demand = self._clock, flow.demand
-        flow.since_ps = now = clock.now_ps
+        flow.since_ps = at_ps
         flow.share = share = min(demand, self._limit)
         flow.token += 1
-        end = now + -(-flow.remaining_ps * demand // share)
+        end = at_ps + -(-flow.remaining_ps * demand // share)
         heappush(clock.heap, (end, PRIORITY_ENGINE, clock.next_sequence(), unit, flow.token, flow))
 
     def leave(self, flow: Flow) -> None:

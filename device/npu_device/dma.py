@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from npu_device.slot import JobSlot
 
 JOIN = 1  # action of an event: the latency is over
+ANNOUNCED = -1  # share of a task whose latency is not over
 FIRST_TOKEN = 2  # actions from here on: the data phase is over, if the token is still the task's
 READ_DDR, WRITE_DDR = int(C.NPU_PMU_DMA_DDR_READ), int(C.NPU_PMU_DMA_DDR_WRITE)
 READ_CMX, WRITE_CMX = int(C.NPU_PMU_DMA_CMX_READ), int(C.NPU_PMU_DMA_CMX_WRITE)
@@ -93,15 +94,20 @@ class DmaPort(Engine[DmaTask]):
         task.demand = demand_of(task.ddr_bytes, end - joined)
         task.share = 0
         task.token = FIRST_TOKEN
-        if joined == clock.now_ps:
-            self.fabric.ddr.join(task, self)
+        ddr = self._ddr
+        if ddr.idle or joined == clock.now_ps:
+            ddr.join(task, self, joined)
         else:
+            ddr.announced += 1
+            task.share = ANNOUNCED
             heappush(clock.heap, (joined, PRIORITY_ENGINE, clock.next_sequence(), self, JOIN, task))
 
     def fire(self, action: int, arg: Any) -> None:
         """Enter the data phase, or end the running task."""
         if action == JOIN:
-            self._ddr.join(arg, self)
+            self._ddr.announced -= 1
+            arg.share = 0
+            self._ddr.join(arg, self, self._clock.now_ps)
         elif action == END:
             self.finish(arg)
         elif action == arg.token:
@@ -111,7 +117,10 @@ class DmaPort(Engine[DmaTask]):
     def cancel(self, task: DmaTask) -> None:
         """Void the end event and leave the DDR channel."""
         super().cancel(task)
-        self.fabric.ddr.leave(task)
+        if task.ddr_bytes and self._memory_limits:
+            if task.share == ANNOUNCED:
+                self._ddr.announced -= 1
+            self._ddr.leave(task)
 
     def execute(self, task: DmaTask) -> None:
         """Gather the source; poison an on-chip destination."""
@@ -154,6 +163,7 @@ class DmaPlan:
             task.read_counter = READ_DDR if read else READ_CMX
             task.write_counter = WRITE_DDR if write else WRITE_CMX
             task.ddr_bytes = read + write
+            task.share = 0  # the rest of the flow is set when the task begins
             task.record = records[index] if compute else None
             tasks.append(task)
         return tasks

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from npu_abi import C
+from npu_abi import C, new
 from npu_model.shave_isa import assemble
 
 from tests.device.rig import CMX, Blob, Rig
@@ -94,6 +94,36 @@ def test_reading_ddr_that_another_copy_still_writes_gives_poison():
     blob.add_dma(middle, out, 1024, port=1)
     assert np.isnan(outcome(rig, blob, out, 1024)).all()
     assert (rig.memory(middle)[:4096].view(np.float16) == 1).all()
+
+
+@pytest.mark.parametrize("after_ps", [0, 100_000, 1_000_000, 3_000_000])
+def test_a_job_that_ends_early_leaves_the_memory_channel_to_the_next(after_ps):
+    """Aborted before, during and after the latency of its copies (npu-37xx: 956 ns)."""
+    rig = Rig("npu-37xx", trace=True)
+    ones = rig.alloc(1 << 20)
+    blob = Blob()
+    for port in (0, 1):
+        blob.add_dma(ones, CMX + port * 0x80000, 0x40000, port=port)
+    alone = rig.execute(rig.inference(blob))
+    rig.enqueue(rig.inference(blob))
+    while not rig.device.fabric.engines[0].task:
+        rig.device.run_until(rig.device.next_event_ps())
+    rig.device.run_until(rig.device.now_ps + after_ps)
+    rig.request(C.NPU_JSM_ENGINE_RESET, new("npu_jsm_engine_reset"))
+    again = rig.execute(rig.inference(blob))
+    assert [d.job_status for d in rig.done()] == [C.NPU_JOB_SUCCESS, C.NPU_JOB_ABORTED, C.NPU_JOB_SUCCESS]
+    difference = (again.end_ps - again.start_ps) - (alone.end_ps - alone.start_ps)
+    assert abs(difference) < 10_000  # clock edges only
+
+
+def test_an_unmapped_copy_fails_its_job_and_frees_the_port():
+    rig = Rig("npu-37xx")
+    ones = rig.alloc(4096)
+    bad, good = Blob(), Blob()
+    bad.add_dma(0x1_0000_0000, CMX, 64)
+    good.add_dma(ones, CMX, 64)
+    assert rig.execute(rig.inference(bad)).job_status == C.NPU_JOB_CTX_VIOLATION
+    assert rig.execute(rig.inference(good)).job_status == C.NPU_JOB_SUCCESS
 
 
 def test_cmx_is_poison_when_a_job_starts():
