@@ -174,6 +174,10 @@ def _geometry(builder: Builder, job: Job) -> Geometry:
     def out_bytes(rows: int, channels: int) -> int:
         return 0 if job.out_resident else rows * out_columns * channels * job.out.dtype.itemsize
 
+    def act_run_bytes(channels: int) -> int:
+        low, high = job.input_channels(0, channels)
+        return _run_bytes(job.act, high - low, builder.profile.dma.bytes_per_cycle)
+
     return Geometry(
         rows=job.out.shape[job.row_axis],
         images=job.out.shape[0],
@@ -182,6 +186,8 @@ def _geometry(builder: Builder, job: Job) -> Geometry:
         act_bytes=act_bytes,
         out_bytes=out_bytes,
         weight_bytes=job.weights.tile_bytes,
+        act_run_bytes=act_run_bytes,
+        out_run_bytes=lambda channels: _run_bytes(job.out, channels, builder.profile.dma.bytes_per_cycle),
         act_per_channel=job.per_channel or job.groups > 1,
         task_cycles=lambda tiles: _task_cycles(builder, job, tiles),
     )
@@ -256,6 +262,16 @@ def _groups(job: Job, in_channels: int) -> int:
     if job.per_channel or job.groups == 1:
         return 1
     return in_channels * job.groups // job.act.shape[3]
+
+
+def _run_bytes(view: View, channels: int, whole_row: int) -> int:
+    """Return the length of the runs that a box of `channels` channels has in its home; long rows count as `whole_row` or more."""
+    size = view.dtype.itemsize
+    if view.shape[3] > 1 and view.strides[3] != size:
+        return size
+    if channels < view.shape[3] or (view.shape[2] > 1 and view.strides[2] != channels * size):
+        return channels * size
+    return max(view.shape[2] * channels * size, whole_row)
 
 
 def _task_cycles(builder: Builder, job: Job, tiles: Sequence[tuple[int, int]]) -> list[int]:

@@ -32,6 +32,8 @@ class Geometry:
     act_bytes: Callable[[int, int], int]
     out_bytes: Callable[[int, int], int]
     weight_bytes: Callable[[int], int]
+    act_run_bytes: Callable[[int], int]  # contiguous in DDR when `c` channels are loaded, stored
+    out_run_bytes: Callable[[int], int]
     act_per_channel: bool  # a channel tile reads only its own input channels
     task_cycles: Callable[[Sequence[tuple[int, int]]], list[int]]  # of the engine, for each (rows, channels)
 
@@ -107,7 +109,10 @@ def _candidates(
     def plan(outside: bool, keep: bool, held: int, act_loads: int, weight_bytes: int, weight_loads: int) -> TilePlan:
         traffic = act * act_loads + out * tasks + weight_bytes
         transfers = (act_loads if act else 0) + (weight_loads if weights else 0) + stores
-        dma_ps = traffic * PS_PER_SECOND // rate + transfers * latency_ps
+        port_cycles = _port_cycles(profile, act * act_loads, geometry.act_run_bytes(channels))
+        port_cycles += _port_cycles(profile, out * tasks, geometry.out_run_bytes(channels))
+        port_ps = port_cycles * PS_PER_SECOND // (profile.dma.clock_hz * profile.dma_ports)
+        dma_ps = max(traffic * PS_PER_SECOND // rate, port_ps) + transfers * latency_ps
         return TilePlan(rows, channels, outside, keep, act + out + held, max(dma_ps, dpu_ps) + exposed_ps)
 
     if all_weights + buffers <= room:
@@ -115,3 +120,10 @@ def _candidates(
     if channel_tiles > 1 and weights * min(copies, channel_tiles) + buffers <= room:
         yield plan(True, False, weights, tasks, all_weights, channel_tiles)
         yield plan(False, False, weights, row_tiles * acts_per_row, all_weights * row_tiles, tasks)
+
+
+def _port_cycles(profile: Profile, total_bytes: int, run_bytes: int) -> int:
+    """Return the cycles of one DMA port for bytes that lie in runs; runs cost extra and short ones count as longer."""
+    dma = profile.dma
+    per_run = -(-max(run_bytes, dma.min_run_bytes) // dma.bytes_per_cycle) + dma.run_cycles
+    return total_bytes // max(run_bytes, 1) * per_run

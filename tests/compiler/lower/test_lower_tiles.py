@@ -96,6 +96,8 @@ def test_the_plan_fits_the_room(room):
         act_bytes=lambda r, c: (r + 2) * 56 * 64 * 2,
         out_bytes=lambda r, c: r * 56 * c * 2,
         weight_bytes=lambda c: c * 9 * 64 * 2,
+        act_run_bytes=lambda c: 4096,
+        out_run_bytes=lambda c: c * 2,
         act_per_channel=False,
         task_cycles=lambda tiles: [r * c for r, c in tiles],
     )
