@@ -6,7 +6,7 @@
 
 from libnpu.compiler.schedule.barriers import BarrierPlan, OutOfBarriers, assign_barriers
 from libnpu.compiler.schedule.cmx_allocator import CmxAllocator
-from libnpu.compiler.schedule.dependences import byte_dependences, reduce_dependences
+from libnpu.compiler.schedule.dependences import byte_dependences, kept_dependences, reduce_dependences
 from libnpu.compiler.schedule.memory_scheduler import DoesNotFit, FeasibleMemoryScheduler, Queue, Schedule, ScheduledOp
 from libnpu.compiler.schedule.synchronise import synchronise, unordered_pairs
 
@@ -21,6 +21,7 @@ __all__ = [
     "ScheduledOp",
     "assign_barriers",
     "byte_dependences",
+    "kept_dependences",
     "reduce_dependences",
     "synchronise",
     "unordered_pairs",

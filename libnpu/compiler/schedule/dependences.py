@@ -6,7 +6,7 @@ operations that interleave without sharing a byte (channel tiles of one tensor) 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from npu_model.footprint import Box, overlaps
@@ -23,64 +23,18 @@ class Touch:
     write: bool
 
 
-class _Space:
-    """The accesses of one address space that later ones may still conflict with, by address bucket."""
-
-    __slots__ = ("buckets",)
-
-    def __init__(self) -> None:
-        self.buckets: dict[int, dict[int, tuple[int, Box, bool, int, int]]] = {}  # bucket -> serial -> record
-
-    def conflicts(self, box: Box, write: bool, low: int, high: int) -> set[int]:
-        found: set[int] = set()
-        seen: set[int] = set()
-        for bucket in range(low >> _BUCKET, ((high - 1) >> _BUCKET) + 1):
-            for serial, (op, other, other_write, other_low, other_high) in self.buckets.get(bucket, {}).items():
-                if serial in seen or not (write or other_write) or other_low >= high or other_high <= low:
-                    continue
-                seen.add(serial)
-                if op not in found and overlaps(box, other):
-                    found.add(op)
-        return found
-
-    def add(self, serial: int, op: int, box: Box, write: bool, low: int, high: int) -> None:
-        record = (op, box, write, low, high)
-        contiguous = write and not box.dims
-        for bucket in range(low >> _BUCKET, ((high - 1) >> _BUCKET) + 1):
-            records = self.buckets.setdefault(bucket, {})
-            if contiguous:  # whoever conflicts with a covered access conflicts with this write too
-                for old in [s for s, r in records.items() if low <= r[3] and r[4] <= high]:
-                    self._drop(old, records[old])
-            records[serial] = record
-
-    def _drop(self, serial: int, record: tuple[int, Box, bool, int, int]) -> None:
-        for bucket in range(record[3] >> _BUCKET, ((record[4] - 1) >> _BUCKET) + 1):
-            self.buckets[bucket].pop(serial, None)
-
-
 def byte_dependences(touches: Iterable[Sequence[Touch]]) -> list[set[int]]:
     """Return, for each operation, the earlier operations that it must follow; `touches[i]` are operation i's accesses.
 
     Operations come in an order in which they would run correctly one after the other. Spaces that nobody writes cost nothing.
     An order that a later write covers completely is left out when the covering write itself is ordered.
     """
-    lists = [list(t) for t in touches]
-    written = {touch.space for one in lists for touch in one if touch.write}
-    spaces: dict[Hashable, _Space] = {}
+    history = _History([list(t) for t in touches])
     predecessors: list[set[int]] = []
-    serial = 0
-    for op, accesses in enumerate(lists):
-        found: set[int] = set()
-        live = [(t, t.box.addr, t.box.end) for t in accesses if t.space in written]
-        for touch, low, high in live:
-            if touch.space in spaces:
-                found |= spaces[touch.space].conflicts(touch.box, touch.write, low, high)
-        for touch, low, high in sorted(live, key=lambda item: item[0].write):
-            space = spaces.setdefault(touch.space, _Space())
-            space.add(serial, op, touch.box, touch.write, low, high)
-            serial += 1
-        found.discard(op)
-        predecessors.append(found)
+    for op in range(len(history.touches)):
+        candidates = history.candidates(op)
+        predecessors.append({other for other, pairs in candidates.items() if any(overlaps(a, b) for a, b in pairs)})
+        history.add(op)
     return predecessors
 
 
@@ -89,25 +43,127 @@ def reduce_dependences(predecessors: Sequence[Iterable[int]], queue_of: Sequence
 
     `queue_of[i]` is the queue of operation i; a queue runs its operations one after the other, in list order.
     """
-    queues = max(queue_of, default=-1) + 1
-    position: list[int] = []
-    lengths = [0] * queues
-    last: list[int | None] = [None] * queues
-    clocks: list[list[int]] = []  # clocks[i][q]: operations of queue q that have ended when i has ended
-    kept: list[list[int]] = []
-    for op, queue in enumerate(queue_of):
-        before = last[queue]
-        clock = list(clocks[before]) if before is not None else [0] * queues
-        needed: list[int] = []
-        for other in sorted(predecessors[op], reverse=True):
-            if position[other] < clock[queue_of[other]]:
+    known = _KnownOrders(queue_of)
+    for op, before in enumerate(predecessors):
+        known.begin(op)
+        for other in sorted(before, reverse=True):
+            if not known.implied(other):
+                known.keep(other)
+        known.end()
+    return known.kept
+
+
+def kept_dependences(touches: Sequence[Sequence[Touch]], queue_of: Sequence[int]) -> list[list[int]]:
+    """Return `reduce_dependences(byte_dependences(touches), queue_of)`, comparing bytes only where no order is known."""
+    history, known = _History(touches), _KnownOrders(queue_of)
+    for op in range(len(touches)):
+        known.begin(op)
+        candidates = history.candidates(op, known.implied)
+        for other in sorted(candidates, reverse=True):
+            if not known.implied(other) and any(overlaps(a, b) for a, b in candidates[other]):
+                known.keep(other)
+        known.end()
+        history.add(op)
+    return known.kept
+
+
+_Record = tuple[int, Box, bool, int, int]  # operation, bytes, write, first byte, byte after the last
+
+
+class _History:
+    """The accesses that later operations may still conflict with: by space, then by address bucket."""
+
+    def __init__(self, touches: Sequence[Sequence[Touch]]) -> None:
+        self.touches = touches
+        self._written = {touch.space for one in touches for touch in one if touch.write}
+        self._spaces: dict[Hashable, dict[int, dict[int, _Record]]] = {}  # space -> bucket -> serial -> record
+        self._serial = 0
+
+    def candidates(
+        self, op: int, skip: Callable[[int], bool] = lambda other: False
+    ) -> dict[int, list[tuple[Box, Box]]]:
+        """Return the earlier operations whose spans meet one of `op` (one of the two writing), with the pairs of boxes."""
+        found: dict[int, list[tuple[Box, Box]]] = {}
+        skipped: set[int] = {op}
+        for touch in self.touches[op]:
+            buckets = self._spaces.get(touch.space)
+            if not buckets:
                 continue
-            needed.append(other)
-            clock = [max(a, b) for a, b in zip(clock, clocks[other], strict=True)]
-        position.append(lengths[queue])
-        lengths[queue] += 1
-        clock[queue] = lengths[queue]
-        last[queue] = op
-        clocks.append(clock)
-        kept.append(needed)
-    return kept
+            box, write = touch.box, touch.write
+            low, high = box.addr, box.end
+            seen: set[int] = set()
+            for bucket in range(low >> _BUCKET, ((high - 1) >> _BUCKET) + 1):
+                for serial, (other, other_box, other_write, other_low, other_high) in buckets.get(bucket, {}).items():
+                    if other_low >= high or other_high <= low or not (write or other_write) or other in skipped:
+                        continue
+                    if other not in found and skip(other):
+                        skipped.add(other)
+                    elif serial not in seen:
+                        seen.add(serial)
+                        found.setdefault(other, []).append((box, other_box))
+        return found
+
+    def add(self, op: int) -> None:
+        """Put the accesses of `op` into the history, its writes last."""
+        for touch in sorted(self.touches[op], key=_is_write):
+            if touch.space not in self._written:
+                continue
+            buckets = self._spaces.setdefault(touch.space, {})
+            box = touch.box
+            low, high = box.addr, box.end
+            covers = touch.write and not box.dims
+            for bucket in range(low >> _BUCKET, ((high - 1) >> _BUCKET) + 1):
+                records = buckets.setdefault(bucket, {})
+                if covers:  # whoever conflicts with a covered access conflicts with this write too
+                    for old in [s for s, r in records.items() if low <= r[3] and r[4] <= high]:
+                        _drop(buckets, old, records[old])
+                records[self._serial] = (op, box, touch.write, low, high)
+            self._serial += 1
+
+
+def _is_write(touch: Touch) -> bool:
+    return touch.write
+
+
+def _drop(buckets: dict[int, dict[int, _Record]], serial: int, record: _Record) -> None:
+    for bucket in range(record[3] >> _BUCKET, ((record[4] - 1) >> _BUCKET) + 1):
+        buckets[bucket].pop(serial, None)
+
+
+class _KnownOrders:
+    """Vector clocks over queues: which operations have surely ended when the current one starts."""
+
+    def __init__(self, queue_of: Sequence[int]) -> None:
+        self.kept: list[list[int]] = []
+        self._queue_of = queue_of
+        queues = max(queue_of, default=-1) + 1
+        self._lengths = [0] * queues
+        self._last: list[int | None] = [None] * queues
+        self._position: list[int] = []
+        self._clocks: list[list[int]] = []  # [i][q]: operations of queue q that have ended when i has ended
+        self._clock: list[int] = []  # of the current operation
+        self._queue = 0
+
+    def begin(self, op: int) -> None:
+        """Make `op`, the next operation, the current one: the one before it in its queue has ended."""
+        self._queue = self._queue_of[op]
+        before = self._last[self._queue]
+        self._clock = list(self._clocks[before]) if before is not None else [0] * len(self._last)
+        self._last[self._queue] = op
+        self.kept.append([])
+
+    def implied(self, other: int) -> bool:
+        """Tell whether `other` has surely ended when the current operation starts."""
+        return self._position[other] < self._clock[self._queue_of[other]]
+
+    def keep(self, other: int) -> None:
+        """Order the current operation after `other`."""
+        self.kept[-1].append(other)
+        self._clock = list(map(max, self._clock, self._clocks[other]))
+
+    def end(self) -> None:
+        """Finish the current operation."""
+        self._position.append(self._lengths[self._queue])
+        self._lengths[self._queue] += 1
+        self._clock[self._queue] = self._lengths[self._queue]
+        self._clocks.append(self._clock)

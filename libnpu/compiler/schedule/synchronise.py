@@ -8,7 +8,7 @@ from npu_model.footprint import box, overlaps
 
 from libnpu.compiler.program import Access, Buffer
 from libnpu.compiler.schedule.barriers import BarrierPlan, assign_barriers
-from libnpu.compiler.schedule.dependences import Touch, byte_dependences, reduce_dependences
+from libnpu.compiler.schedule.dependences import Touch, kept_dependences
 from libnpu.compiler.schedule.memory_scheduler import Schedule, ScheduledOp
 
 
@@ -19,8 +19,7 @@ def synchronise(schedule: Schedule, id_count: int) -> BarrierPlan:
     """
     ops = schedule.ops
     queues = {queue: number for number, queue in enumerate(sorted({op.queue for op in ops}))}
-    needed = byte_dependences([touches(op) for op in ops])
-    kept = reduce_dependences(needed, [queues[op.queue] for op in ops])
+    kept = kept_dependences([touches(op) for op in ops], [queues[op.queue] for op in ops])
     return assign_barriers(kept, [op.start_ps for op in ops], [op.end_ps for op in ops], id_count)
 
 
