@@ -110,6 +110,15 @@ def dpu(profile: Profile, tiles: int, records: Records, variants: Records, numbe
     owners[place] = owner
     refuse(np.bincount(place, minlength=len(variants)) != 1, bad_code, variant_number)
     _variants(records, variants, owners, window, variant_number)
+    pads = np.zeros(len(variants), dtype=bool)
+    for name in ("pad_left", "pad_right", "pad_top", "pad_bottom"):
+        pads |= variants[name] != 0
+    refuse(pads & _one_of(op, descriptors.ELTWISE)[owners], bad_code, variant_number)
+    terms = np.where(window, _int(records, "kernel_x") * _int(records, "kernel_y"), 1) * np.where(array_op, in_z, 1)
+    work = terms[owners].astype(np.float64)
+    for axis in "xyz":
+        work *= variants["size_" + axis]
+    refuse(work > descriptors.MAX_TASK_WORK, bad_code, variant_number)
 
 
 def _bad_types(profile: Profile, records: Records, op: Ints) -> Flags:
@@ -127,6 +136,10 @@ def _bad_types(profile: Profile, records: Records, op: Ints) -> Flags:
     array_op = _one_of(op, (descriptors.CONV, descriptors.MATMUL))
     eltwise = _one_of(op, descriptors.ELTWISE)
     bad |= ~eltwise & np.where(array_op, ~_one_of(operand, array_rates), ~_one_of(operand, other_rates))
+    for field, kind in (("act_zero_point", act), ("wt_zero_point", operand)):
+        point = _int(records, field)
+        signed = kind == dtypes.I8
+        bad |= ~is_float & ((point < np.where(signed, -128, 0)) | (point > np.where(signed, 127, 255)))
     return bad
 
 
@@ -154,6 +167,8 @@ def _operands(
         stride_x, stride_y = _int(records, f"{name}_stride_x"), _int(records, f"{name}_stride_y")
         extent = (x - 1) * stride_x.astype(np.float64) + (y - 1) * stride_y.astype(np.float64) + z * size
         _inside(profile, tiles, _int(records, f"{name}_addr"), extent, present, bad_code, number)
+        if name != "act2":  # which may broadcast
+            refuse(_rows_overlap(x, stride_x, y, stride_y, z * size), bad_code, number)
 
     tensor("act", in_x, in_y, in_z, act, everything)
     tensor("act2", in_x, in_y, in_z, act, eltwise)
