@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "run": ("run", "run a model or a blob on a simulated device and say where the time went"),
     "compile": ("compile", "compile an ONNX model to a blob"),
+    "sweep": ("sweep", "compile with each value of an option and say what each costs"),
     "objdump": ("objdump", "show what is in a blob"),
     "info": ("info", "show hardware profiles and versions"),
     "timeline": ("timeline_report", "analyse the trace file of a run"),

@@ -52,6 +52,30 @@ def placements(image: BlobImage) -> list[Placement]:
     return sorted(found, key=lambda p: (p.first, p.tile, p.offset))
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """From task `task` on, `live_bytes` of CMX hold something that is still used, in `buffers` buffers."""
+
+    task: int
+    live_bytes: int
+    buffers: int
+
+
+def live_bytes(found: Sequence[Placement]) -> list[Step]:
+    """Return how much of one tile's CMX is live over time, a step per change."""
+    changes: dict[int, tuple[int, int]] = {}
+    for p in found:
+        for task, sign in ((p.first, 1), (p.last + 1, -1)):
+            size, buffers = changes.get(task, (0, 0))
+            changes[task] = size + sign * p.size_bytes, buffers + sign
+    steps, size, buffers = [], 0, 0
+    for task, (more, count) in sorted(changes.items()):
+        size, buffers = size + more, buffers + count
+        if (more, count) != (0, 0):
+            steps.append(Step(task, size, buffers))
+    return steps
+
+
 def draw(found: Sequence[Placement], cmx_bytes: int, columns: int = 96, rows: int = 24) -> list[str]:
     """Return the map as text: addresses down, tasks across, a letter per buffer, `.` for free, the largest share wins."""
     if not found or not cmx_bytes:

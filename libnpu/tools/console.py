@@ -52,9 +52,14 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table, "")
 
 
+def json_text(value: Any) -> str:
+    """Return `value` as indented JSON with a newline at the end."""
+    return json.dumps(value, indent=2) + "\n"
+
+
 def print_json(value: Any) -> None:
     """Print `value` as indented JSON."""
-    print(json.dumps(value, indent=2))
+    print(json_text(value), end="")
 
 
 def format_time(ps: float) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from npu_abi import C
+from npu_abi import C, name_of
 from npu_model import dtypes
 
 from libnpu import blob
@@ -13,6 +13,7 @@ from libnpu.blob import TASK_SECTIONS, BlobImage, elf
 from libnpu.blob.text import task_lines, task_names
 from libnpu.tools import cmx_map
 from libnpu.tools.console import ToolError, format_bytes, format_count, print_json, print_table
+from libnpu.tools.objdump_json import blob_json, flag_names
 
 if TYPE_CHECKING:
     import argparse
@@ -23,17 +24,22 @@ _PARTS = {
     "sections": "sections of the file",
     "mapped": "struct npu_mapped_inference",
     "tasks": "DMA, DPU and SHAVE tasks, field by field",
+    "dpu": "DPU invariants, each with its variants",
     "barriers": "virtual barriers, their producers and consumers",
     "shave": "SHAVE programs, disassembled",
     "cmx": "CMX map over time",
+    "cmx_live": "bytes that are live in CMX over time, and the most at once",
 }
+# Other names of an option, as the structures of the header have them.
+_ALIASES = {"mapped": ("--mapped-inference",)}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("blob", metavar="BLOB")
     for name, text in _PARTS.items():
-        parser.add_argument(f"--{name}", action="store_true", help=text)
+        option = f"--{name.replace('_', '-')}"
+        parser.add_argument(option, *_ALIASES.get(name, ()), dest=name, action="store_true", help=text)
     parser.add_argument("--all", action="store_true", help="all of these")
     parser.add_argument(
         "--text", action="store_true", help="the whole blob in the text form, from which it can be made again"
@@ -41,6 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verify", action="store_true", help="check every rule; exit status 1 when one is broken")
     parser.add_argument(
         "--hazards", action="store_true", help="with --verify: also find conflicting tasks that nothing orders"
+    )
+    parser.add_argument(
+        "--check-flat",
+        action="store_true",
+        help="check that the lists name every task once: no loop, no choice at run time",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -54,22 +65,26 @@ def run(options: argparse.Namespace) -> int:
     problems = blob.verify(image) if options.verify else []
     if options.hazards and not problems:
         problems = blob.hazards(image)
+    if options.check_flat:
+        problems += _repeated(image)
     wanted = [name for name in _PARTS if options.all or getattr(options, name)]
     if options.json:
-        print_json(_json(image, data, [str(p) for p in problems] if options.verify else None))
+        print_json(blob_json(image, data, problems if options.verify or options.check_flat else None))
     elif options.text:
         print(blob.disassemble(image), end="")
     else:
-        if not wanted and not options.verify:
+        if not wanted and not options.verify and not options.check_flat:
             wanted = ["sections", "mapped"]
             _print_summary(image)
         printers: dict[str, Callable[[BlobImage, bytes], None]] = {
             "sections": _print_sections,
             "mapped": _print_mapped,
             "tasks": _print_tasks,
+            "dpu": _print_dpu,
             "barriers": _print_barriers,
             "shave": _print_shave,
             "cmx": _print_cmx,
+            "cmx_live": _print_cmx_live,
         }
         for name in wanted:
             printers[name](image, data)
@@ -79,7 +94,24 @@ def run(options: argparse.Namespace) -> int:
         raise ToolError(f"{options.blob}: {len(problems)} rules broken, the first: {problems[0]}")
     if options.verify and not options.json:
         print(f"{options.blob}: no rule broken")
+    if options.check_flat and not options.json:
+        lists = {name: len(array) for name, array in image.tasks.items() if "task_id" in (array.dtype.names or ())}
+        print(f"{options.blob}: flat, {sum(lists.values())} tasks in {len(lists)} lists, each once")
     return 0
+
+
+def _repeated(image: BlobImage) -> list[blob.Problem]:
+    """Return a problem for every task that the lists name a second time."""
+    seen: dict[int, str] = {}
+    found = []
+    for section, array in image.tasks.items():
+        if "task_id" not in (array.dtype.names or ()):
+            continue
+        for index, task_id in enumerate(array["task_id"].tolist()):
+            if task_id in seen:
+                found.append(blob.Problem("flat", f"{section}[{index}]", f"task {task_id} is {seen[task_id]} too"))
+            seen.setdefault(task_id, f"{section}[{index}]")
+    return found
 
 
 def _tensors(image: BlobImage) -> list[tuple[str, str, str, str]]:
@@ -106,20 +138,8 @@ def _print_summary(image: BlobImage) -> None:
 
 
 def _print_sections(_: BlobImage, data: bytes) -> None:
-    rows = [(s.name, f"{s.offset:#x}", str(s.size_bytes), _flags(s.flags), "no bytes in the file" if s.type == elf.SHT_NOBITS else "") for s in blob.section_table(data)]  # fmt: skip
+    rows = [(s.name, f"{s.offset:#x}", str(s.size_bytes), " ".join(flag_names(s.flags)), "no bytes in the file" if s.type == elf.SHT_NOBITS else "") for s in blob.section_table(data)]  # fmt: skip
     print_table("sections", ("name", "offset", "bytes", "flags", ""), rows)
-
-
-def _flags(flags: int) -> str:
-    names = {
-        elf.SHF_WRITE: "write",
-        elf.SHF_ALLOC: "alloc",
-        elf.SHF_EXECINSTR: "code",
-        C.NPU_SHF_IO_INPUT: "input",
-        C.NPU_SHF_IO_OUTPUT: "output",
-        C.NPU_SHF_LOW: "low",
-    }
-    return " ".join(name for bit, name in names.items() if flags & bit)
 
 
 def _print_mapped(image: BlobImage, _: bytes) -> None:
@@ -135,6 +155,26 @@ def _print_tasks(image: BlobImage, _: bytes) -> None:
             print(f"{section}: {len(image.tasks[section])} entries")
             for line in task_lines(image.tasks[section], section, pending, task_names(image)):
                 print(line)
+
+
+def _print_dpu(image: BlobImage, _: bytes) -> None:
+    invariants = image.tasks.get(".npu.tasks.dpu_invariant", ())
+    variants = image.tasks.get(".npu.tasks.dpu_variant", ())
+    names = task_names(image)
+    operations = {
+        code: name_of("npu_dpu_op", code).removeprefix("NPU_DPU_") for code in range(C.NPU_DPU_ELTWISE_MUL + 1)
+    }
+    for index in range(len(invariants)):
+        entry = invariants[index]
+        task_id, first, n = (int(entry[f]) for f in ("task_id", "variant_first", "variant_count"))
+        name = names[task_id] if task_id < len(names) else f"task {task_id}"
+        operation = operations.get(int(entry["op"]), f"op {entry['op']}")
+        shapes = [" x ".join(str(entry[f"{side}_{axis}"]) for axis in "yxz") for side in ("in", "out")]
+        print(f"invariant {index}: {operation} {shapes[0]} -> {shapes[1]}, {n} variants   # {name}")
+        for number in range(first, min(first + n, len(variants))):
+            v = variants[number]
+            start, size = (" ".join(f"{axis}={v[f'{what}_{axis}']}" for axis in "yxz") for what in ("start", "size"))
+            print(f"    variant {number}: from {start}, size {size}")
 
 
 def _print_barriers(image: BlobImage, _: bytes) -> None:
@@ -197,42 +237,13 @@ def _print_cmx(image: BlobImage, _: bytes) -> None:
         print_table("buffers", ("", "buffer", "offset", "bytes", "tasks"), rows, left=2)
 
 
-def _json(image: BlobImage, data: bytes, problems: list[str] | None) -> dict[str, Any]:
-    """Return everything but constants and code, with tasks field by field."""
-    found: dict[str, Any] = {
-        "name": image.name,
-        "profile": image.profile,
-        "tile_count": image.tile_count,
-        "cmx_bytes": image.cmx_bytes,
-        "barrier_count": image.barrier_count,
-        "macs": image.macs,
-        "weight_bytes": len(image.weights),
-        "scratch_bytes": image.scratch_bytes,
-        "inputs": [_tensor_json(t) for t in image.inputs],
-        "outputs": [_tensor_json(t) for t in image.outputs],
-        "sections": [
-            {"name": s.name, "offset": s.offset, "bytes": s.size_bytes, "flags": _flags(s.flags).split()}
-            for s in blob.section_table(data)
-        ],
-        "tasks": {
-            section: [dict(zip(array.dtype.names or (), row, strict=True)) for row in array.tolist()]
-            for section, array in image.tasks.items()
-        },
-        "relocations": [
-            {"section": r.section, "offset": r.offset, "symbol": r.symbol, "addend": r.addend, "width": r.width}
-            for r in image.relocations
-        ],
-        "debug": image.debug,
-    }
-    if problems is not None:
-        found["problems"] = problems
-    return found
-
-
-def _tensor_json(tensor: blob.IoTensor) -> dict[str, Any]:
-    return {
-        "name": tensor.name,
-        "dtype": dtypes.name(tensor.dtype),
-        "shape": list(tensor.shape),
-        "bytes": tensor.size_bytes,
-    }
+def _print_cmx_live(image: BlobImage, _: bytes) -> None:
+    found = cmx_map.placements(image)
+    for tile in range(image.tile_count):
+        steps = cmx_map.live_bytes([p for p in found if p.tile == tile])
+        if not steps:
+            continue
+        most = max(steps, key=lambda step: step.live_bytes)
+        rows = [(str(s.task), str(s.live_bytes), str(s.buffers)) for s in steps]
+        print_table(f"live in CMX of tile {tile}", ("from task", "bytes", "buffers"), rows)
+        print(f"most at once: {most.live_bytes} bytes from task {most.task}; all weights: {len(image.weights)} bytes\n")

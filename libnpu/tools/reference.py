@@ -59,6 +59,14 @@ def compare(found: Mapping[str, NDArray[Any]], expected: Mapping[str, NDArray[An
     return [_compare(name, array, expected[name]) for name, array in found.items()]
 
 
+def max_abs_difference(found: NDArray[Any], expected: NDArray[Any]) -> float:
+    """Return the largest difference of two arrays of one shape: 0 for the same values, infinity where only one is a NaN."""
+    a, b = found.astype(np.float64), expected.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        difference = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
+    return float(np.nan_to_num(difference, nan=np.inf).max(initial=0.0))
+
+
 def _compare(name: str, found: NDArray[Any], expected: NDArray[Any]) -> Comparison:
     a, b = found.astype(np.float64).ravel(), np.asarray(expected).astype(np.float64).ravel()
     if a.shape != b.shape:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from libnpu.tools import console, reference, source, timeline, values
-from libnpu.tools.console import ToolError, format_bytes, format_count, format_time, print_json, print_table, progress
+from libnpu.tools.console import (
+    ToolError,
+    format_bytes,
+    format_count,
+    format_time,
+    json_text,
+    print_json,
+    print_table,
+    progress,
+)
 from libnpu.tools.perfetto import write_trace
 from libnpu.tools.session import Execution, ddr_bytes_by_task, execute
 from libnpu.tools.timeline_report import overlap_json, print_layers, print_usage, usage_json
 
 if TYPE_CHECKING:
-    import argparse
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
@@ -33,18 +43,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--check", action="store_true", help="compare with onnxruntime, or else with onnx's own evaluator"
     )
     parser.add_argument(
+        "--compare-untiled",
+        action="store_true",
+        help="run a second time compiled for all of CMX; the outputs must be the same",
+    )
+    parser.add_argument(
+        "--leak-check", action="store_true", help="fail when device memory is not free again after the run"
+    )
+    parser.add_argument(
         "--trace", metavar="FILE.json", help="write the timeline; ui.perfetto.dev and chrome://tracing open it"
     )
     parser.add_argument("--no-compute", action="store_true", help="times only, no values")
+    parser.add_argument("--stats", metavar="FILE.json", help="write what --json prints to a file; - is stdout")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run `options.model` once. Returns 1 when --check finds a difference."""
+    """Run `options.model` once. Raises ToolError when a check that was asked for fails, after the report."""
     _check_options(options)
     model = source.open_source(options)
-    if options.check and model.model_path is None:
-        raise ToolError(f"--check needs the ONNX model; {options.model} is a blob")
+    for name in ("check", "compare_untiled"):
+        if getattr(options, name) and model.model_path is None:
+            raise ToolError(f"--{name.replace('_', '-')} needs the ONNX model; {options.model} is a blob")
 
     def make_inputs(tensors: list[TensorInfo]) -> dict[str, NDArray[Any]]:
         if options.inputs:
@@ -70,6 +90,7 @@ def run(options: argparse.Namespace) -> int:
         "ddr_read_bytes": execution.counters["DMA_DDR_READ"],
         "ddr_write_bytes": execution.counters["DMA_DDR_WRITE"],
         "macs": model.image.macs,
+        "submits": execution.counters["DOORBELLS"],
         "counters": execution.counters,
         "outputs": {n: {"dtype": str(a.dtype), "shape": list(a.shape)} for n, a in execution.outputs.items()},
     }
@@ -89,10 +110,20 @@ def run(options: argparse.Namespace) -> int:
         precision = options.precision or "fp16"
         passed = all(c.passes(precision) for c in comparisons)
         report["check"] = {"reference": name, "passed": passed, "outputs": [asdict(c) for c in comparisons]}
-    if options.json:
+    untiled = _compare_untiled(options, profile, make_inputs, execution.outputs) if options.compare_untiled else {}
+    if options.compare_untiled:
+        report["untiled"] = {"max_abs_diff": untiled}
+    if options.stats and options.stats != "-":
+        Path(options.stats).write_text(json_text(report))
+    if options.json or options.stats == "-":
         print_json(report)
     else:
         _print(report, execution, usage, comparisons)
+    if options.leak_check and execution.leaked_bytes:
+        raise ToolError(f"{options.model}: {execution.leaked_bytes} bytes of device memory are not free after the run")
+    for name, difference in untiled.items():
+        if difference:
+            raise ToolError(f"{options.model}: output {name!r} differs by {difference:.3g} from the untiled one")
     if not passed:
         worst = max(comparisons, key=lambda c: c.max_relative_error)
         raise ToolError(
@@ -105,9 +136,22 @@ def run(options: argparse.Namespace) -> int:
 def _check_options(options: argparse.Namespace) -> None:
     """Raise ToolError for options that exclude each other."""
     if options.no_compute:
-        for name in ("check", "outputs"):
+        for name in ("check", "outputs", "compare_untiled"):
             if getattr(options, name):
-                raise ToolError(f"--{name} needs values, and --no-compute makes none")
+                raise ToolError(f"--{name.replace('_', '-')} needs values, and --no-compute makes none")
+
+
+def _compare_untiled(
+    options: argparse.Namespace,
+    profile: str,
+    make_inputs: Callable[[list[TensorInfo]], dict[str, NDArray[Any]]],
+    outputs: dict[str, NDArray[Any]],
+) -> dict[str, float]:
+    """Return output name -> largest difference from the same model compiled for all of CMX; infinity where NaNs differ."""
+    with progress("Compiling and running untiled"):
+        whole = source.compile_source(argparse.Namespace(**{**vars(options), "cmx_bytes": None}))
+        expected = execute(whole.blob, whole.image, profile, make_inputs).outputs
+    return {name: reference.max_abs_difference(array, expected[name]) for name, array in outputs.items()}
 
 
 def _print(
@@ -139,6 +183,9 @@ def _print(
             bad = _non_finite(array)
             if bad:
                 print(f"warning: {bad} of {array.size} values of {name!r} are not finite\n")
+    if "untiled" in report:
+        differences = [(name, f"{difference:.3g}") for name, difference in report["untiled"]["max_abs_diff"].items()]
+        print_table("against the model compiled for all of CMX", ("output", "max abs diff"), differences)
     if comparisons:
         columns = ("output", "largest error", "relative", "cosine", "same arg-max")
         title = f"against {report['check']['reference']}: {'passed' if report['check']['passed'] else 'FAILED'}"

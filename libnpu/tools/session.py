@@ -33,6 +33,7 @@ class Execution:
     instants: list[timeline.Instant]
     host: list[timeline.Slice]
     units: dict[str, int]  # engine -> how many the job could use
+    leaked_bytes: int  # device memory that was free before the blob was loaded and is not after everything was freed
 
 
 def execute(
@@ -51,6 +52,7 @@ def execute(
             host.append(timeline.Slice("host", name, name, since_ps, device.now_ps))
             return device.now_ps
 
+        free_before = device.memory_info()[0]
         now = device.now_ps
         blob = device.load(data)
         now = step("load blob", now)
@@ -71,6 +73,8 @@ def execute(
         )
         now = step("launch", now)
         stream.synchronize()
+        start_ps, end_ps = job.start_ps, job.end_ps
+        del job  # it holds a mapping of its command buffer
         now = step("wait", now)
         counters = {name: value - before[name] for name, value in device.counters().items()}
         outputs = {}
@@ -79,12 +83,17 @@ def execute(
         step("copy out", now)
         records = device.trace()
         info = device.info()
+        stream.close()
+        blob.unload()
+        for buffer in buffers:
+            buffer.free()
+        leaked = free_before - device.memory_info()[0]
     tasks = image.debug.get("tasks", [])
     return Execution(
         inputs=inputs,
         outputs=outputs,
-        start_ps=job.start_ps,
-        end_ps=job.end_ps,
+        start_ps=start_ps,
+        end_ps=end_ps,
         counters=counters,
         slices=timeline.slices_of(records, tasks if isinstance(tasks, list) else []),
         instants=timeline.instants_of(records),
@@ -94,6 +103,7 @@ def execute(
             "DPU": image.tile_count,
             "SHAVE": image.tile_count * info.shaves_per_tile,
         },
+        leaked_bytes=leaked,
     )
 
 

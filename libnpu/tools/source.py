@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from libnpu.blob import BlobImage
 
 ELF_MAGIC = b"\x7fELF"
+_UNITS = {"K": 1 << 10, "M": 1 << 20}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,8 @@ class Source:
     model_path: str | None
 
 
-def add_compile_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of the compiler that `run` and `compile` share."""
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the compiler that say what is computed, and for which device."""
     parser.add_argument("--precision", choices=("fp16", "fp32"), default=None, help="of the computation (default fp16)")
     parser.add_argument(
         "--profile", default=None, metavar="NAME", help="hardware profile (default npu-37xx, or the blob's)"
@@ -34,23 +35,38 @@ def add_compile_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shape", action="append", default=[], metavar="NAME=1,3,224,224", help="fix an input's shape; repeatable"
     )
-    parser.add_argument("--cmx-bytes", type=_positive, default=None, metavar="N", help="use at most N bytes of CMX")
-    parser.add_argument(
-        "--prefetching-level-limit", type=_count, default=None, metavar="N", help="operations that a load may run ahead"
-    )
     parser.add_argument("--no-pingpong", action="store_true", help="do not load the next tile while an engine works")
 
 
-def _count(text: str) -> int:
+def add_compile_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the compiler that `run` and `compile` share."""
+    add_model_arguments(parser)
+    parser.add_argument(
+        "--cmx-bytes", "--cmx", type=byte_size, default=None, metavar="N", help="use at most N bytes of CMX (256K, 1M)"
+    )
+    parser.add_argument(
+        "--prefetching-level-limit",
+        "--prefetchingLevelLimit",
+        type=count,
+        default=None,
+        metavar="N",
+        help="operations that a load may run ahead",
+    )
+
+
+def count(text: str) -> int:
+    """Return the number that `text` is, 0 or more."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"expected a number, found {text!r}")
     return int(text)
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
+def byte_size(text: str) -> int:
+    """Return the bytes that `text` means: a number above 0, `K` and `M` behind it are 1024 and 1024²."""
+    digits, unit = (text[:-1], _UNITS[text[-1:].upper()]) if text[-1:].upper() in _UNITS else (text, 1)
+    if not digits.isdecimal() or int(digits) == 0:
         raise argparse.ArgumentTypeError(f"expected a number above 0, found {text!r}")
-    return int(text)
+    return int(digits) * unit
 
 
 def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:

@@ -95,7 +95,7 @@ def slices_of(records: NDArray[np.void], tasks: Sequence[dict[str, Any]] = ()) -
 
 def instants_of(records: NDArray[np.void]) -> list[Instant]:
     """Return what the management core did: everything in `records` but tasks' starts and ends."""
-    skip = (C.NPU_TRACE_START, C.NPU_TRACE_END, C.NPU_TRACE_FETCH, C.NPU_TRACE_BARRIER_READY)
+    skip = (C.NPU_TRACE_START, C.NPU_TRACE_END, C.NPU_TRACE_BARRIER_READY)
     found = []
     for kind, task_id, time_ps in zip(*(records[c].tolist() for c in ("kind", "task_id", "time_ps")), strict=True):
         if kind not in skip:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 
-@pytest.mark.parametrize("command", ["run", "compile", "objdump", "info", "timeline"])
+@pytest.mark.parametrize("command", ["run", "compile", "sweep", "objdump", "info", "timeline"])
 def test_every_command_has_help(npu, command):
     status, out, err = npu(command, "--help")
     assert (status, err) == (0, "")
@@ -42,7 +42,11 @@ def test_help_loads_neither_numpy_nor_rich_nor_the_compiler():
         (["timeline", "{text}"], 1, "not a trace file of npu run --trace"),
         (["info", "--profile", "nope"], 1, "no hardware profile named 'nope'"),
         (["run", "{model}"], 1, "'x'"),
-        (["run", "{model}", "--cmx-bytes", "-5"], 2, "argument --cmx-bytes: expected a number above 0, found '-5'"),
+        (
+            ["run", "{model}", "--cmx-bytes", "-5"],
+            2,
+            "argument --cmx-bytes/--cmx: expected a number above 0, found '-5'",
+        ),
         (["run", "{model}", "--prefetching-level-limit", "a"], 2, "expected a number, found 'a'"),
         (["run", "{model}", "--shape", "x"], 1, "--shape x: expected NAME=1,3,224,224"),
         (["run", "{model}", "--shape", "x=1,-3"], 1, "--shape x=1,-3: expected NAME=1,3,224,224"),

@@ -1,0 +1,74 @@
+"""`npu objdump --json`: everything in a blob but constants and code, as one value."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npu_abi import C
+from npu_model import dtypes
+
+from libnpu import blob
+from libnpu.blob import BlobImage, elf
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def blob_json(image: BlobImage, data: bytes, problems: Sequence[blob.Problem] | None) -> dict[str, Any]:
+    """Return `image`, read from the file `data`, with tasks field by field; `problems` are None when none were looked for."""
+    found: dict[str, Any] = {
+        "name": image.name,
+        "profile": image.profile,
+        "tile_count": image.tile_count,
+        "cmx_bytes": image.cmx_bytes,
+        "barrier_count": image.barrier_count,
+        "macs": image.macs,
+        "weight_bytes": len(image.weights),
+        "scratch_bytes": image.scratch_bytes,
+        "inputs": [_tensor_json(t) for t in image.inputs],
+        "outputs": [_tensor_json(t) for t in image.outputs],
+        "sections": [
+            {"name": s.name, "offset": s.offset, "bytes": s.size_bytes, "flags": flag_names(s.flags)}
+            for s in blob.section_table(data)
+        ],
+        "tasks": {
+            section: [dict(zip(array.dtype.names or (), row, strict=True)) for row in array.tolist()]
+            for section, array in image.tasks.items()
+        },
+        "mapped_inference": {
+            "api_version": C.NPU_MI_API_VERSION,
+            "tile_count": image.tile_count,
+            "barrier_count": image.barrier_count,
+            **{field: len(image.tasks.get(name, ())) for field, name in elf.MAPPED_REFS.items()},
+        },
+        "relocations": [
+            {"section": r.section, "offset": r.offset, "symbol": r.symbol, "addend": r.addend, "width": r.width}
+            for r in image.relocations
+        ],
+        "debug": image.debug,
+    }
+    if problems is not None:
+        found["problems"] = [str(problem) for problem in problems]
+    return found
+
+
+def _tensor_json(tensor: blob.IoTensor) -> dict[str, Any]:
+    return {
+        "name": tensor.name,
+        "dtype": dtypes.name(tensor.dtype),
+        "shape": list(tensor.shape),
+        "bytes": tensor.size_bytes,
+    }
+
+
+def flag_names(flags: int) -> list[str]:
+    """Return what the flags of a section mean."""
+    names = {
+        elf.SHF_WRITE: "write",
+        elf.SHF_ALLOC: "alloc",
+        elf.SHF_EXECINSTR: "code",
+        C.NPU_SHF_IO_INPUT: "input",
+        C.NPU_SHF_IO_OUTPUT: "output",
+        C.NPU_SHF_LOW: "low",
+    }
+    return [name for bit, name in names.items() if flags & bit]
