@@ -109,6 +109,8 @@ CASES = [
     (2, 0, "groups", 3, C.NPU_PARSE_BAD_DPU),
     (2, 0, "act_addr", 0, C.NPU_PARSE_BAD_DPU),
     (2, 0, "out_addr", CMX + 65536 - 511, C.NPU_PARSE_BAD_DPU),
+    (2, 0, "act_stride_x", 31, C.NPU_PARSE_BAD_DPU),  # pixels of 32 bytes would overlap
+    (2, 0, "out_stride_x", 8, C.NPU_PARSE_BAD_DPU),
     (2, 0, "variant_count", 0, C.NPU_PARSE_BAD_DPU),
     (2, 0, "variant_count", 2, C.NPU_PARSE_BAD_DPU),
     (2, 0, "variant_first", 0xFFFFFFFF, C.NPU_PARSE_BAD_DPU),
