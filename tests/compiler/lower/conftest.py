@@ -173,6 +173,18 @@ def streamed(s):
     return s.graph(s.map(("add", ("mul", ("in", 0), ("in", 1)), ("in", 2)), x, w, v))
 
 
+def crowded(s):
+    """More resident operands than a small CMX holds at once; views of them, and a value that is two outputs' source."""
+    x = s.input(1, 16, 20, 20)
+    many = [s.conv(x, 16) for _ in range(6)]
+    expr = ("in", 0)
+    for k in range(1, 6):
+        expr = ("add", ("mul", expr, ("const", 0.5)), ("in", k))
+    total = s.map(expr, *many)
+    parts = [s.slice(v, slice(None), slice(4, 12), slice(None), slice(None)) for v in (many[0], many[5])]
+    return s.graph(total, s.concat(1, *parts), s.reshape(total, 16, 400))
+
+
 def reductions(s):
     x = s.input(2, 8, 12, 10)
     c = s.conv(x, 16)
@@ -201,7 +213,7 @@ def gathers(s):
 CASES = {
     f.__name__: f
     for f in (
-        chain, pools, groups, rows, folded, dense, attention, movement, excitation, broadcast, streamed, reductions, gathers,
+        chain, pools, groups, rows, folded, dense, attention, movement, excitation, broadcast, streamed, crowded, reductions, gathers,
     )
 }  # fmt: skip
 
