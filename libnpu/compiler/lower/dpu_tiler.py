@@ -111,8 +111,10 @@ def _candidates(
         transfers = (act_loads if act else 0) + (weight_loads if weights else 0) + stores
         port_cycles = _port_cycles(profile, act * act_loads, geometry.act_run_bytes(channels))
         port_cycles += _port_cycles(profile, out * tasks, geometry.out_run_bytes(channels))
+        port_cycles += transfers * (profile.dma.setup_cycles + 1)
         port_ps = port_cycles * PS_PER_SECOND // (profile.dma.clock_hz * profile.dma_ports)
-        dma_ps = max(traffic * PS_PER_SECOND // rate, port_ps) + transfers * latency_ps
+        ddr_ps = traffic * PS_PER_SECOND // rate
+        dma_ps = max(ddr_ps, port_ps) + min(ddr_ps, port_ps) // 4 + transfers * latency_ps
         return TilePlan(rows, channels, outside, keep, act + out + held, max(dma_ps, dpu_ps) + exposed_ps)
 
     if all_weights + buffers <= room:
