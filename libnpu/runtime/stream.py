@@ -24,36 +24,50 @@ if TYPE_CHECKING:
 
 FOR_EVER_PS = (1 << 63) - 1
 ALIGNMENT = 64  # of launch arguments, bytes
+FENCE_BYTES = 8
 REAP_AT = 32  # jobs in flight from which a launch first looks for finished ones
 
 
 class Command:
-    """A command buffer with one INFERENCE_EXECUTE. One job in flight at a time."""
+    """A command buffer with one INFERENCE_EXECUTE and the FENCE_SIGNAL behind it. One job in flight at a time."""
 
-    __slots__ = ("bo", "inference", "prefix")
+    __slots__ = ("bo", "inference", "prefix", "signal")
 
-    def __init__(self, device: Device) -> None:
-        header_bytes, command_bytes = sizeof("npu_cmd_buffer_header"), sizeof("npu_cmd_inference")
-        self.bo = BufferObject(device.node, header_bytes + command_bytes, C.NPU_BO_MAPPABLE)
+    def __init__(self, device: Device, fence: BufferObject) -> None:
+        header_bytes, execute_bytes = sizeof("npu_cmd_buffer_header"), sizeof("npu_cmd_inference")
+        signal_bytes = sizeof("npu_cmd_fence")
+        size = header_bytes + execute_bytes + signal_bytes
+        self.bo = BufferObject(device.node, size, C.NPU_BO_MAPPABLE)
         memory = self.bo.view
         assert memory is not None
-        memory[: header_bytes + command_bytes] = bytes(header_bytes + command_bytes)
+        memory[:size] = bytes(size)
         header = view("npu_cmd_buffer_header", memory)
-        header.cmd_buffer_size = header_bytes + command_bytes
+        header.cmd_buffer_size = size
         header.cmd_offset = header_bytes
         header.api_version = C.NPU_CMD_API_VERSION
+        header.fence_heap_va = fence.va
         self.inference: Any = view("npu_cmd_inference", memory, header_bytes)
         self.inference.h.type = C.NPU_CMD_INFERENCE_EXECUTE
-        self.inference.h.size = command_bytes
-        self.prefix = struct.pack("<I", self.bo.handle)
+        self.inference.h.size = execute_bytes
+        self.signal: Any = view("npu_cmd_fence", memory, header_bytes + execute_bytes)
+        self.signal.h.type = C.NPU_CMD_FENCE_SIGNAL
+        self.signal.h.size = signal_bytes
+        self.prefix = struct.pack("<II", self.bo.handle, fence.handle)
 
 
 class Stream:
     """Made by `Device.create_stream`; a context manager. `launch` returns at once, `synchronize` waits."""
 
     def __init__(self, device: Device) -> None:
+        self._fence = BufferObject(device.node, FENCE_BYTES, C.NPU_BO_MAPPABLE)
+        assert self._fence.view is not None
+        self._fence.view[:FENCE_BYTES] = bytes(FENCE_BYTES)
         create = Request(C.NPU_IOCTL_CMDQ_CREATE, "npu_cmdq_create", "CMDQ_CREATE")
-        device.node.ioctl(create)
+        try:
+            device.node.ioctl(create)
+        except NpuError:
+            self._fence.free()
+            raise
         self.device = device
         self._node = device.node
         self._submit = Request(C.NPU_IOCTL_CMDQ_SUBMIT, "npu_cmdq_submit", "CMDQ_SUBMIT")
@@ -129,10 +143,11 @@ class Stream:
         if len(self._jobs) >= REAP_AT:
             self._reap()
         instance = blob.instance_for(self, key, handles)
-        command = self._idle.pop() if self._idle else Command(self.device)
+        command = self._idle.pop() if self._idle else Command(self.device, self._fence)
         self._inferences += 1
         command.inference.inference_id = self._inferences
         command.inference.mapped_inference_va = instance.mapped_va
+        command.signal.value = self._inferences
         submit = self._submit
         handles_segment = command.prefix + instance.segment
         submit.arg.buffer_count = len(handles_segment) // 4
@@ -180,6 +195,14 @@ class Stream:
         self._raise_failed()
         return not self._jobs
 
+    @property
+    def fence(self) -> int:
+        """The fence value in host memory: the device wrote there how many launches had run when the last one ended well."""
+        self._check_open()
+        self._node.catch_up()
+        assert self._fence.view is not None
+        return int.from_bytes(self._fence.view[:FENCE_BYTES], "little")
+
     def close(self) -> None:
         """Wait for the work and free the queue; errors of the work are dropped. Twice is allowed."""
         if not self._open:
@@ -193,6 +216,7 @@ class Stream:
         for command in self._idle:
             command.bo.free()
         self._idle.clear()
+        self._fence.free()
         self.device.forget_stream(self)
 
     def abandon(self) -> None:
@@ -201,6 +225,7 @@ class Stream:
         for job in self._jobs:
             job.instance.jobs.clear()
         self._jobs.clear()
+        self._fence.abandon()
 
     def __enter__(self) -> Stream:
         return self

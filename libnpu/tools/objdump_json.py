@@ -39,7 +39,7 @@ def blob_json(image: BlobImage, data: bytes, problems: Sequence[blob.Problem] | 
             "api_version": C.NPU_MI_API_VERSION,
             "tile_count": image.tile_count,
             "barrier_count": image.barrier_count,
-            **{field: len(image.tasks.get(name, ())) for field, name in elf.MAPPED_REFS.items()},
+            **{field: len(image.tasks.get(name, ())) for name, field in elf.MAPPED_REFS.items()},
         },
         "relocations": [
             {"section": r.section, "offset": r.offset, "symbol": r.symbol, "addend": r.addend, "width": r.width}
