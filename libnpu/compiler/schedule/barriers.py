@@ -142,7 +142,7 @@ def _fit(groups: list[_Group], starts: Sequence[int], ends: Sequence[int], id_co
                 insort(pending, (-later.first, -serial, later))
                 serial += 1
         while len(active) > id_count:
-            if not _merge_waiting(active, ends, now):
+            if not _merge_waiting(active, starts, ends, now):
                 raise OutOfBarriers(
                     f"{len(active)} orders are open at operation {group.first}; there are {id_count} barrier ids"
                 )
@@ -167,9 +167,12 @@ def _split_waiting(active: list[_Group], starts: Sequence[int], ends: Sequence[i
     return later
 
 
-def _merge_waiting(active: list[_Group], ends: Sequence[int], now: int) -> bool:
-    """Merge two groups whose producers have ended by `now`, at no predicted cost; False when there are none."""
-    waiting = [g for g in active if max(ends[p] for p in g.producers) <= now]
+def _merge_waiting(active: list[_Group], starts: Sequence[int], ends: Sequence[int], now: int) -> bool:
+    """Merge two groups whose producers have ended by `now` and whose consumers start no sooner; False when there are none.
+
+    That costs no predicted time, and a consumer that started sooner could be what a producer of the other group waits for.
+    """
+    waiting = [g for g in active if max(ends[p] for p in g.producers) <= now <= min(starts[c] for c in g.consumers)]
     waiting.sort(key=lambda g: (g.last, g.first))
     pairs = [
         (a, b)

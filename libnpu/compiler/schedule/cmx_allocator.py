@@ -11,6 +11,8 @@ class CmxAllocator:
     def __init__(self, size_bytes: int, alignment: int) -> None:
         self.alignment = alignment
         self.size_bytes = size_bytes - size_bytes % alignment
+        self.free_bytes = self.size_bytes
+        """Bytes in all gaps."""
         self._gaps: list[tuple[int, int]] = [(0, self.size_bytes)] if self.size_bytes else []  # (start, end)
 
     def rounded(self, size_bytes: int) -> int:
@@ -25,6 +27,7 @@ class CmxAllocator:
             start, end = gaps[i]
             if end - start < need:
                 continue
+            self.free_bytes -= need
             if end - start == need:
                 del gaps[i]
                 return start
@@ -37,12 +40,12 @@ class CmxAllocator:
 
     def alloc_all(self, sizes_bytes: list[tuple[int, bool]]) -> list[int] | None:
         """Allocate every (size, from_top) or none of them; addresses in the order given."""
-        saved = list(self._gaps)
+        saved, free_bytes = list(self._gaps), self.free_bytes
         found: dict[int, int] = {}
         for i in sorted(range(len(sizes_bytes)), key=lambda i: (-sizes_bytes[i][0], i)):
             address = self.alloc(*sizes_bytes[i])
             if address is None:
-                self._gaps = saved
+                self._gaps, self.free_bytes = saved, free_bytes
                 return None
             found[i] = address
         return [found[i] for i in range(len(sizes_bytes))]
@@ -53,14 +56,10 @@ class CmxAllocator:
         i = bisect_left(self._gaps, (start, end))
         if (i < len(self._gaps) and self._gaps[i][0] < end) or (i and self._gaps[i - 1][1] > start):
             raise AssertionError(f"CMX range {start:#x}..{end:#x} is freed twice")
+        self.free_bytes += end - start
         if i < len(self._gaps) and self._gaps[i][0] == end:
             end = self._gaps.pop(i)[1]
         if i and self._gaps[i - 1][1] == start:
             start = self._gaps.pop(i - 1)[0]
             i -= 1
         self._gaps.insert(i, (start, end))
-
-    @property
-    def free_bytes(self) -> int:
-        """Bytes in all gaps."""
-        return sum(end - start for start, end in self._gaps)

@@ -5,77 +5,31 @@ time up to `prefetching_level_limit` compute operations. CMX is placed by linear
 otherwise, the buffer whose next use is farthest leaves (dropped when DDR still has its bytes, else written to DDR and read back).
 It fails only when one operation's own buffers do not fit. Four decisions are recorded: alloc, prefetch, spill, ping-pong.
 
-The order it returns is a real schedule; `dependences` and `barriers` derive the synchronisation from it afterwards.
+This module knows the program: orders, levels, sizes. `scheduler_pass.py` walks time once, for one level limit. The order that
+comes out is a real schedule; `dependences` and `barriers` derive the synchronisation from it afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from heapq import heappop, heappush
-from typing import NamedTuple
+from itertools import accumulate
 
 from npu_model.footprint import box
 from npu_model.profile import Profile
 
-from libnpu.compiler.program import (
-    Access,
-    Buffer,
-    DdrKind,
-    DdrTensor,
-    DmaPayload,
-    Engine,
-    Ref,
-    TileOp,
-    TileProgram,
-)
+from libnpu.compiler.program import Buffer, DdrTensor, Engine, TileProgram
 from libnpu.compiler.schedule.cmx_allocator import CmxAllocator
 from libnpu.compiler.schedule.dependences import Touch, byte_dependences
+from libnpu.compiler.schedule.schedule import DoesNotFit, Schedule
+from libnpu.compiler.schedule.scheduler_pass import SchedulerPass
 
-
-class Queue(NamedTuple):
-    """One in-order queue of the device: an engine and which of them (DMA port, SHAVE of the tile)."""
-
-    engine: Engine
-    unit: int
-
-
-class DoesNotFit(ValueError):
-    """An operation whose own buffers exceed CMX: names it, the bytes it needs and the bytes there are."""
-
-
-@dataclass(slots=True, eq=False)
-class ScheduledOp:
-    """An operation with its place: queue, predicted times, and the CMX address of each buffer it touches."""
-
-    op: TileOp
-    queue: Queue
-    start_ps: int
-    end_ps: int
-    addresses: dict[Buffer, int]
-    kind: str = "op"  # op | spill_out | spill_in | reload
-
-
-@dataclass(slots=True, eq=False)
-class Schedule:
-    """Operations by predicted start, scratch that spilling added, and what was decided."""
-
-    ops: list[ScheduledOp]
-    makespan_ps: int
-    level_limit: int
-    peak_cmx_bytes: int
-    spill_out_bytes: int
-    spill_in_bytes: int
-    spill_tensors: list[DdrTensor]
-    residency: list[tuple[Buffer, int, int, int]]  # buffer, address, from_ps, to_ps
-    decisions: list[str] = field(default_factory=list)
+_LIMITS = (256, 128, 64, 32, 16, 8, 6, 4, 3, 2, 1, 0)
 
 
 class FeasibleMemoryScheduler:
     """Schedules a tile program for one tile of `profile` with `cmx_bytes` of CMX.
 
-    `pingpong=False` loads an operation's operands only when the one before it has left the engine. Several level limits up to
-    `prefetching_level_limit` are tried and the shortest schedule is kept, so a larger limit is never slower.
+    `pingpong=False` loads an operation's operands only when the one before it has left the engine. Level limits 0 to 4, 6, 8, 16,
+    32 and so on up to `prefetching_level_limit` are tried, largest first, until two in a row are 1 % slower than the best one.
     """
 
     def __init__(
@@ -112,24 +66,40 @@ class FeasibleMemoryScheduler:
         for index, touched in enumerate(self.buffers):
             for buffer in touched:
                 self.uses.setdefault(buffer, []).append(index)
+        self.work_ps = {
+            engine: sum(op.cost_ps for op in ops if op.engine == engine) for engine in (Engine.DPU, Engine.SHAVE)
+        }
+        allocator = CmxAllocator(self.cmx_bytes, profile.cmx.alignment_bytes)
+        self.rounded = {buffer: allocator.rounded(buffer.size_bytes) for buffer in self.uses}
+        self.need_bytes = [sum(self.rounded[buffer] for buffer in touched) for touched in self.buffers]
+        self.results = [{a.target for a in op.writes if isinstance(a.target, Buffer)} for op in ops]
+        self.is_dma = [op.engine == Engine.DMA for op in ops]
+        self.compute = [index for index, op in enumerate(ops) if op.engine != Engine.DMA]  # by level
+        self.is_load = [self._is_load(index) for index in range(len(ops))]
         self.levels = self._levels()
+        self.live_bytes = self._live_bytes()
         self._check_fit()
 
     def run(self) -> Schedule:
         """Return the best schedule found. Raises DoesNotFit."""
         best: Schedule | None = None
-        for limit in self._limits():
-            found = _Pass(self, limit).run()
-            if best is None or found.makespan_ps < best.makespan_ps:
+        reach = self.level_limit
+        slower = 0
+        for limit in (k for k in _LIMITS if k <= self.level_limit):
+            if limit > reach:
+                continue  # no load ran that far ahead: the schedule would be the same
+            one = SchedulerPass(self, limit, best.makespan_ps * 101 // 100 if best else None)
+            found = one.run()
+            slower = slower + 1 if found is None else 0
+            if slower == 2:
+                break
+            if found is None:
+                continue
+            reach = one.reach - 1
+            if best is None or found.makespan_ps <= best.makespan_ps:  # of equals, the one that needs least CMX
                 best = found
         assert best is not None
         return best
-
-    def _limits(self) -> list[int]:
-        limit = self.level_limit
-        if limit <= 6:
-            return list(range(limit + 1))
-        return [0, 1, 2, 4, *[k for k in (8, 16) if k < limit], limit]
 
     def _levels(self) -> list[int]:
         """Level of a compute operation: its rank among them. Of any other: that of the first compute operation it feeds."""
@@ -144,372 +114,37 @@ class FeasibleMemoryScheduler:
                 levels[index] = min((levels[s] for s in self.successors[index]), default=rank)
         return levels
 
+    def _is_load(self, index: int) -> bool:
+        """A load brings bytes from DDR into buffers that nobody has touched before."""
+        op = self.program.ops[index]
+        return (
+            op.engine == Engine.DMA
+            and all(isinstance(a.target, DdrTensor) for a in op.reads)
+            and all(isinstance(a.target, Buffer) and self.uses[a.target][0] == index for a in op.writes)
+        )
+
+    def _live_bytes(self) -> list[int]:
+        """Bytes of CMX in use at each level when everything runs in program order and every load comes at its level."""
+        ops = self.program.ops
+        level_at: list[int] = []
+        level = 0
+        for index, op in enumerate(ops):
+            if op.engine != Engine.DMA:
+                level = self.levels[index]
+            level_at.append(self.levels[index] if self.is_load[index] else level)
+        change = [0] * (max(level_at, default=0) + 2)
+        for buffer, uses in self.uses.items():
+            levels = [level_at[index] for index in uses]
+            change[min(levels)] += self.rounded[buffer]
+            change[max(levels) + 1] -= self.rounded[buffer]
+        return list(accumulate(change[:-1]))
+
     def _check_fit(self) -> None:
-        allocator = CmxAllocator(self.cmx_bytes, self.profile.cmx.alignment_bytes)
-        for op, touched in zip(self.program.ops, self.buffers, strict=True):
-            need = sum(allocator.rounded(buffer.size_bytes) for buffer in touched)
-            if need > allocator.size_bytes:
+        size = CmxAllocator(self.cmx_bytes, self.profile.cmx.alignment_bytes).size_bytes
+        for op, touched, need in zip(self.program.ops, self.buffers, self.need_bytes, strict=True):
+            if need > size:
                 raise DoesNotFit(
                     f"{op.layer}: {op.name} needs {need} bytes of CMX at once ("
                     + ", ".join(f"{b.name} {b.size_bytes}" for b in touched)
-                    + f"); there are {allocator.size_bytes}"
+                    + f"); there are {size}"
                 )
-
-
-class _Pass:
-    """One run of the scheduler with one level limit; all its state."""
-
-    def __init__(self, plan: FeasibleMemoryScheduler, level_limit: int) -> None:
-        self.plan = plan
-        self.limit = level_limit
-        profile = plan.profile
-        ops = plan.program.ops
-        self.ops = ops
-        self.dma_latency_ps = int(profile.ddr.latency_ns * 1000)
-        self.pipe_free = 0
-        self.now = 0
-        self.free_at: dict[Queue, int] = {}
-        for port in range(profile.dma_ports):
-            self.free_at[Queue(Engine.DMA, port)] = 0
-        self.free_at[Queue(Engine.DPU, 0)] = 0
-        for shave in range(profile.shaves_per_tile):
-            self.free_at[Queue(Engine.SHAVE, shave)] = 0
-        self.units: dict[Engine, list[Queue]] = {e: [q for q in self.free_at if q.engine == e] for e in Engine}
-        self.heads: dict[Engine, list[int]] = {
-            e: [i for i in range(len(ops) - 1, -1, -1) if ops[i].engine == e] for e in (Engine.DPU, Engine.SHAVE)
-        }
-        self.unretired = [len(p) for p in plan.predecessors]
-        self.end: list[int | None] = [None] * len(ops)
-        self.retired = [False] * len(ops)
-        self.remaining = len(ops)
-        self.last_level = self.wanted_level = -1
-        self.allocator = CmxAllocator(plan.cmx_bytes, profile.cmx.alignment_bytes)
-        self.resident: dict[Buffer, int] = {}  # address
-        self.since: dict[Buffer, int] = {}
-        self.saved: dict[Buffer, DdrTensor | int] = {}  # evicted: where its bytes are (an int: the load to run again)
-        self.clean: dict[Buffer, DdrTensor | int] = {}  # resident, and DDR has the same bytes
-        self.homes: dict[Buffer, DdrTensor] = {}
-        self.busy: dict[Buffer, int] = {}  # scheduled operations that touch it and have not retired
-        self.uses_left = {buffer: len(uses) for buffer, uses in plan.uses.items()}
-        self.next_use = dict.fromkeys(plan.uses, 0)  # position in plan.uses
-        self.arriving: dict[Buffer, int] = {}  # spill-ins and reloads under way: when they end
-        self.running: list[tuple[int, int, int, ScheduledOp]] = []
-        self.serial = 0
-        self.loads: list[tuple[int, int]] = []  # ready: (level, index)
-        self.moves: list[int] = []  # ready DMA operations that are not loads
-        self.done: list[ScheduledOp] = []
-        self.peak = 0
-        self.spill_out = self.spill_in = 0
-        self.residency: list[tuple[Buffer, int, int, int]] = []
-        self.decisions: list[str] = []
-        for index in range(len(ops)):
-            if not self.unretired[index]:
-                self._ready(index)
-
-    def run(self) -> Schedule:
-        while self.remaining or self.running:
-            self._retire()
-            fits = self._start_compute()
-            self._start_moves()
-            if fits:
-                self._prefetch()
-            if self.running:
-                self.now = max(self.now, self.running[0][0])
-            elif self.remaining:
-                self._make_room()
-        self.done.sort(key=lambda s: (s.start_ps, s.end_ps))
-        return Schedule(
-            self.done,
-            max((s.end_ps for s in self.done), default=0),
-            self.limit,
-            self.peak,
-            self.spill_out,
-            self.spill_in,
-            list(self.homes.values()),
-            self.residency,
-            self.decisions,
-        )
-
-    # -- retiring ------------------------------------------------------------------------------------
-
-    def _retire(self) -> None:
-        while self.running and self.running[0][0] <= self.now:
-            _, _, index, scheduled = heappop(self.running)
-            for buffer in scheduled.addresses:
-                self.busy[buffer] -= 1
-            if index < 0:
-                if scheduled.kind == "spill_out":
-                    for buffer in scheduled.addresses:
-                        self._release(buffer)
-                else:
-                    for buffer in scheduled.addresses:
-                        self.arriving.pop(buffer, None)
-                continue
-            self.retired[index] = True
-            for buffer in scheduled.addresses:
-                self.uses_left[buffer] -= 1
-                if not self.uses_left[buffer] and buffer in self.resident:
-                    self._release(buffer)
-            for successor in self.plan.successors[index]:
-                self.unretired[successor] -= 1
-                if not self.unretired[successor]:
-                    self._ready(successor)
-
-    def _ready(self, index: int) -> None:
-        op = self.ops[index]
-        if op.engine != Engine.DMA:
-            return
-        if self._is_load(index):
-            heappush(self.loads, (self.plan.levels[index], index))
-        else:
-            heappush(self.moves, index)
-
-    def _is_load(self, index: int) -> bool:
-        """A load brings bytes from DDR into a buffer that nobody has touched before."""
-        op = self.ops[index]
-        return all(isinstance(a.target, DdrTensor) for a in op.reads) and all(
-            isinstance(a.target, Buffer) and self.plan.uses[a.target][0] == index for a in op.writes
-        )
-
-    def _release(self, buffer: Buffer) -> None:
-        address = self.resident.pop(buffer)
-        self.clean.pop(buffer, None)
-        self.allocator.free(address, buffer.size_bytes)
-        self.residency.append((buffer, address, self.since.pop(buffer), self.now))
-
-    # -- starting --------------------------------------------------------------------------------------
-
-    def _start_compute(self) -> bool:
-        """Start the head of each idle compute engine; return False when one did not fit."""
-        fits = True
-        again = True
-        self.wanted_level = self.last_level if any(self.heads.values()) else len(self.ops)
-        while again:
-            again = False
-            heads = sorted((heads[-1], engine) for engine, heads in self.heads.items() if heads)
-            for index, engine in heads:
-                queue = min(self.units[engine], key=lambda q: (self.free_at[q], q.unit))
-                if self.free_at[queue] > self.now:
-                    continue
-                started = self._try(index, queue)
-                if started:
-                    self.heads[engine].pop()
-                    again = True
-                else:
-                    fits = fits and started is not None
-                    self.wanted_level = max(self.wanted_level, self.plan.levels[index])
-        return fits
-
-    def _start_moves(self) -> None:
-        waiting = []
-        while self.moves:
-            queue = self._free_port()
-            if queue is None:
-                break
-            index = heappop(self.moves)
-            if not self._try(index, queue):
-                waiting.append(index)
-        for index in waiting:
-            heappush(self.moves, index)
-
-    def _prefetch(self) -> None:
-        while self.loads:
-            level, index = self.loads[0]
-            if self.end[index] is not None:
-                heappop(self.loads)
-                continue
-            queue = self._free_port()
-            # An idle engine's head may need loads that no limit should hold back.
-            if queue is None or level > max(self.last_level + self.limit, self.wanted_level):
-                return
-            need = sum(self.allocator.rounded(b.size_bytes) for b in self.plan.buffers[index])
-            if level > self.wanted_level and self.allocator.free_bytes - need < self._reserve():
-                return
-            if not self._try(index, queue):
-                return
-            heappop(self.loads)
-            if level > self.last_level:
-                self.decisions.append(f"prefetch {self.ops[index].name} for level {level} at level {self.last_level}")
-
-    def _reserve(self) -> int:
-        """Bytes that the next compute operations still have to allocate for their results."""
-        return sum(
-            self.allocator.rounded(buffer.size_bytes)
-            for heads in self.heads.values()
-            if heads
-            for buffer in {a.target for a in self.ops[heads[-1]].writes if isinstance(a.target, Buffer)}
-            if buffer not in self.resident
-        )
-
-    def _free_port(self) -> Queue | None:
-        queue = min(self.units[Engine.DMA], key=lambda q: (self.free_at[q], q.unit))
-        return queue if self.free_at[queue] <= self.now else None
-
-    def _try(self, index: int, queue: Queue) -> bool | None:
-        """Schedule operation `index` with the loads it lacks: True done, False not ready, None does not fit."""
-        demand: list[int] = []
-        ready_at = self.now
-        for other in self.plan.predecessors[index]:
-            if self.retired[other]:
-                continue
-            end = self.end[other]
-            if end is not None:
-                if self.ops[other].engine != Engine.DMA:
-                    return False
-                ready_at = max(ready_at, end)
-            elif self.unretired[other] == 0 and self.ops[other].engine == Engine.DMA and self._is_load(other):
-                demand.append(other)
-            else:
-                return False
-        demand.sort(key=lambda i: (self.plan.levels[i], i))
-        wanted = list(dict.fromkeys(b for i in (*demand, index) for b in self.plan.buffers[i]))
-        missing = [b for b in wanted if b not in self.resident]
-        if missing:
-            loaded = {b for i in demand for b in self.plan.buffers[i]}
-            if self._is_load(index):
-                loaded.update(self.plan.buffers[index])
-            addresses = self.allocator.alloc_all([(b.size_bytes, b in loaded or b in self.saved) for b in missing])
-            if addresses is None:
-                return None
-            for buffer, address in zip(missing, addresses, strict=True):
-                self.resident[buffer] = address
-                self.since[buffer] = self.now
-                self.decisions.append(f"alloc {buffer.name} {buffer.size_bytes} at {address:#x}")
-            self.peak = max(self.peak, self.allocator.size_bytes - self.allocator.free_bytes)
-            for buffer in missing:
-                if buffer in self.saved:
-                    ready_at = max(ready_at, self._bring_back(buffer))
-        for buffer in wanted:
-            ready_at = max(ready_at, self.arriving.get(buffer, 0))
-        for other in demand:
-            port = min(self.units[Engine.DMA], key=lambda q: (self.free_at[q], q.unit))
-            ready_at = max(ready_at, self._schedule(other, port, self.now))
-        self._schedule(index, queue, ready_at)
-        return True
-
-    def _schedule(self, index: int, queue: Queue, ready_at: int) -> int:
-        op = self.ops[index]
-        touched = self.plan.buffers[index]
-        end = self._place(op, queue, ready_at, index, touched, "op")
-        self.end[index] = end
-        self.remaining -= 1
-        for buffer in touched:
-            uses = self.plan.uses[buffer]
-            position = self.next_use[buffer]
-            while position < len(uses) and self.end[uses[position]] is not None:
-                position += 1
-            self.next_use[buffer] = position
-        for access in op.writes:
-            if isinstance(access.target, Buffer):
-                self.clean.pop(access.target, None)
-        if op.engine == Engine.DMA and self._is_load(index):
-            source = {a.target for a in op.reads}
-            if len(touched) == 1 and all(
-                isinstance(s, DdrTensor) and s.kind in (DdrKind.WEIGHTS, DdrKind.INPUT) for s in source
-            ):
-                self.clean[touched[0]] = index
-        if op.engine != Engine.DMA:
-            self.last_level = max(self.last_level, self.plan.levels[index])
-        return end
-
-    def _place(self, op: TileOp, queue: Queue, ready_at: int, index: int, touched: Iterable[Buffer], kind: str) -> int:
-        start = max(self.now, ready_at, self.free_at[queue])
-        cost = max(op.cost_ps, 1)
-        if queue.engine == Engine.DMA:
-            # Ports overlap latency, not bytes: the DDR pipe serves one transfer at a time.
-            latency = min(self.dma_latency_ps, cost)
-            end = max(start + latency, self.pipe_free) + cost - latency
-            self.pipe_free = max(end, self.pipe_free) if cost > latency else self.pipe_free
-            end = max(end, start + 1)
-        else:
-            end = start + cost
-        self.free_at[queue] = end
-        scheduled = ScheduledOp(op, queue, start, end, {b: self.resident[b] for b in touched}, kind)
-        for buffer in scheduled.addresses:
-            self.busy[buffer] = self.busy.get(buffer, 0) + 1
-        self.done.append(scheduled)
-        heappush(self.running, (end, self.serial, index, scheduled))
-        self.serial += 1
-        return end
-
-    # -- spilling --------------------------------------------------------------------------------------
-
-    def _make_room(self) -> None:
-        """Nothing runs and nothing fits: evict until the first operation in program order can start."""
-        candidates = [heads[-1] for heads in self.heads.values() if heads] + self.moves[:1]
-        if not candidates:
-            candidates = [index for _, index in self.loads if self.end[index] is None][:1]
-        target = min(candidates)
-        needed = {
-            b for i in (target, *self.plan.predecessors[target]) for b in self.plan.buffers[i] if not self.retired[i]
-        }
-        lacking = sum(self.allocator.rounded(b.size_bytes) for b in needed if b not in self.resident)
-        victims = sorted(
-            (b for b in self.resident if b not in needed and not self.busy.get(b)),
-            key=lambda b: (b not in self.clean, -self._next(b), -b.size_bytes, b.name),
-        )
-        if not victims:  # the operation's own buffers lie in each other's way: move them too
-            victims = sorted((b for b in self.resident if not self.busy.get(b)), key=lambda b: b.name)
-        if not victims:
-            raise AssertionError(f"the scheduler is stuck before {self.ops[target].name}")
-        freed = self.allocator.free_bytes
-        for buffer in victims:
-            self._evict(buffer)
-            freed += self.allocator.rounded(buffer.size_bytes)
-            if freed >= lacking:
-                break
-
-    def _next(self, buffer: Buffer) -> int:
-        uses = self.plan.uses[buffer]
-        position = self.next_use[buffer]
-        return uses[position] if position < len(uses) else len(self.ops)
-
-    def _evict(self, buffer: Buffer) -> None:
-        copy = self.clean.get(buffer)
-        if copy is not None:
-            self.saved[buffer] = copy
-            self.decisions.append(f"drop {buffer.name} (next use {self._next(buffer)})")
-            self._release(buffer)
-            return
-        home = self.homes.get(buffer)
-        if home is None:
-            home = DdrTensor(f"spill:{buffer.name}", buffer.size_bytes, DdrKind.SCRATCH)
-            self.homes[buffer] = home
-        self.saved[buffer] = home
-        self.spill_out += buffer.size_bytes
-        self.decisions.append(f"spill {buffer.name} {buffer.size_bytes} (next use {self._next(buffer)})")
-        queue = min(self.units[Engine.DMA], key=lambda q: (self.free_at[q], q.unit))
-        op = self._copy(f"spill_out {buffer.name}", Ref(buffer), Ref(home), buffer.size_bytes)
-        self._place(op, queue, self.now, -1, [buffer], "spill_out")
-
-    def _bring_back(self, buffer: Buffer) -> int:
-        """Read an evicted buffer back to its new address; return when it is there."""
-        source = self.saved.pop(buffer)
-        queue = min(self.units[Engine.DMA], key=lambda q: (self.free_at[q], q.unit))
-        if isinstance(source, int):
-            op = self.ops[source]
-            kind = "reload"
-        else:
-            op = self._copy(f"spill_in {buffer.name}", Ref(source), Ref(buffer), buffer.size_bytes)
-            kind = "spill_in"
-            self.spill_in += buffer.size_bytes
-        end = self._place(op, queue, self.now, -1, [buffer], kind)
-        self.arriving[buffer] = end
-        self.clean[buffer] = source
-        return end
-
-    def _copy(self, name: str, src: Ref, dst: Ref, size_bytes: int) -> TileOp:
-        profile = self.plan.profile
-        cycles = profile.dma.setup_cycles + -(-size_bytes // profile.dma.bytes_per_cycle)
-        cost = self.dma_latency_ps + max(
-            cycles * 10**12 // profile.dma.clock_hz, size_bytes * 10**12 // profile.ddr.bytes_per_second
-        )
-        return TileOp(
-            name,
-            "spill",
-            Engine.DMA,
-            cost,
-            [Access(src.target, 0, size_bytes)],
-            [Access(dst.target, 0, size_bytes)],
-            DmaPayload(src, dst, size_bytes),
-        )

@@ -9,7 +9,7 @@ from npu_model.footprint import box, overlaps
 from libnpu.compiler.program import Access, Buffer
 from libnpu.compiler.schedule.barriers import BarrierPlan, assign_barriers
 from libnpu.compiler.schedule.dependences import Touch, kept_dependences
-from libnpu.compiler.schedule.memory_scheduler import Schedule, ScheduledOp
+from libnpu.compiler.schedule.schedule import Schedule, ScheduledOp
 
 
 def synchronise(schedule: Schedule, id_count: int) -> BarrierPlan:

@@ -1,0 +1,420 @@
+"""One walk of the FeasibleMemoryScheduler through virtual time, with one level limit. All its state is here.
+
+At each time at which an operation ends: free what was used last, start the compute operations that can start (with the loads
+that they lack), then stores and other moves, then loads ahead of time. Where nothing runs and nothing fits, make room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from libnpu.compiler.program import Access, Buffer, DdrKind, DdrTensor, DmaPayload, Engine, Ref, TileOp
+from libnpu.compiler.schedule.cmx_allocator import CmxAllocator
+from libnpu.compiler.schedule.schedule import Decision, DecisionKind, Queue, Schedule, ScheduledOp
+
+if TYPE_CHECKING:
+    from libnpu.compiler.schedule.memory_scheduler import FeasibleMemoryScheduler
+
+_FRAGMENTATION = 16  # one part in so many is left free by loads that run ahead, as gaps do not add up; chosen by trials
+
+
+class SchedulerPass:
+    """One run of the scheduler with one level limit; all its state. It gives up when it must take longer than `bound_ps`."""
+
+    def __init__(self, plan: FeasibleMemoryScheduler, level_limit: int, bound_ps: int | None = None) -> None:
+        self.plan = plan
+        self.limit = level_limit
+        self.bound_ps = bound_ps
+        self.reach = 0  # levels that a load ran ahead, at most
+        profile = plan.profile
+        ops = plan.program.ops
+        self.ops = ops
+        self.dma_latency_ps = int(profile.ddr.latency_ns * 1000)
+        self.pipe_free = 0
+        self.now = 0
+        self.free_at: dict[Queue, int] = {}
+        for port in range(profile.dma_ports):
+            self.free_at[Queue(Engine.DMA, port)] = 0
+        self.free_at[Queue(Engine.DPU, 0)] = 0
+        for shave in range(profile.shaves_per_tile):
+            self.free_at[Queue(Engine.SHAVE, shave)] = 0
+        self.units: dict[Engine, list[Queue]] = {e: [q for q in self.free_at if q.engine == e] for e in Engine}
+        self.heads: dict[Engine, list[int]] = {
+            e: [i for i in range(len(ops) - 1, -1, -1) if ops[i].engine == e] for e in (Engine.DPU, Engine.SHAVE)
+        }
+        self.work_left = dict(plan.work_ps)
+        self.unretired = [len(p) for p in plan.predecessors]
+        self.end: list[int | None] = [None] * len(ops)
+        self.retired = [False] * len(ops)
+        self.remaining = len(ops)
+        self.last_level = self.wanted_level = -1
+        self.ahead_bytes = [0] * len(plan.live_bytes)  # at each level: of loads for later levels that have started
+        self.allocator = CmxAllocator(plan.cmx_bytes, profile.cmx.alignment_bytes)
+        self.resident: dict[Buffer, int] = {}  # address
+        self.since: dict[Buffer, int] = {}
+        self.saved: dict[Buffer, DdrTensor | int] = {}  # evicted: where its bytes are (an int: the load to run again)
+        self.clean: dict[Buffer, DdrTensor | int] = {}  # resident, and DDR has the same bytes
+        self.homes: dict[Buffer, DdrTensor] = {}
+        self.busy: dict[Buffer, int] = {}  # scheduled operations that touch it and have not retired
+        self.uses_left = {buffer: len(uses) for buffer, uses in plan.uses.items()}
+        self.next_use = dict.fromkeys(plan.uses, 0)  # position in plan.uses
+        self.arriving: dict[Buffer, int] = {}  # spill-ins and reloads under way: when they end
+        self.running: list[tuple[int, int, int, ScheduledOp]] = []
+        self.serial = 0
+        self.loads: list[tuple[int, int]] = []  # ready: (level, index)
+        self.moves: list[int] = []  # ready DMA operations that are not loads
+        self.done: list[ScheduledOp] = []
+        self.peak = 0
+        self.spill_out = self.spill_in = 0
+        self.residency: list[tuple[Buffer, int, int, int]] = []
+        self.decisions: list[Decision] = []
+        for index in range(len(ops)):
+            if not self.unretired[index]:
+                self._ready(index)
+
+    def run(self) -> Schedule | None:
+        """Return the schedule; None when it would end after `bound_ps`."""
+        while self.remaining or self.running:
+            self._retire()
+            if self.bound_ps is not None and self._earliest_end() > self.bound_ps:
+                return None
+            fits = self._start_compute()
+            self._start_moves()
+            if fits:
+                self._prefetch()
+            if self.running:
+                self.now = max(self.now, self.running[0][0])
+            elif self.remaining:
+                self._make_room()
+        makespan_ps = max((s.end_ps for s in self.done), default=0)
+        if self.bound_ps is not None and makespan_ps > self.bound_ps:
+            return None
+        self.done.sort(key=lambda s: (s.start_ps, s.end_ps))
+        return Schedule(
+            self.done,
+            makespan_ps,
+            self.limit,
+            self.peak,
+            self.spill_out,
+            self.spill_in,
+            list(self.homes.values()),
+            self.residency,
+            self.decisions,
+        )
+
+    def _earliest_end(self) -> int:
+        """Return a time before which the pass cannot end: each compute engine still has its work to do."""
+        return max(
+            max(self.now, min(self.free_at[queue] for queue in self.units[engine])) + work // len(self.units[engine])
+            for engine, work in self.work_left.items()
+        )
+
+    # -- retiring ------------------------------------------------------------------------------------
+
+    def _retire(self) -> None:
+        while self.running and self.running[0][0] <= self.now:
+            _, _, index, scheduled = heappop(self.running)
+            for buffer in scheduled.addresses:
+                self.busy[buffer] -= 1
+            if index < 0:
+                if scheduled.kind == "spill_out":
+                    for buffer in scheduled.addresses:
+                        self._release(buffer)
+                else:
+                    for buffer in scheduled.addresses:
+                        self.arriving.pop(buffer, None)
+                continue
+            self.retired[index] = True
+            for buffer in scheduled.addresses:
+                self.uses_left[buffer] -= 1
+                if not self.uses_left[buffer] and buffer in self.resident:
+                    self._release(buffer)
+            for successor in self.plan.successors[index]:
+                self.unretired[successor] -= 1
+                if not self.unretired[successor]:
+                    self._ready(successor)
+
+    def _ready(self, index: int) -> None:
+        op = self.ops[index]
+        if op.engine != Engine.DMA:
+            return
+        if self.plan.is_load[index]:
+            heappush(self.loads, (self.plan.levels[index], index))
+        else:
+            heappush(self.moves, index)
+
+    def _release(self, buffer: Buffer) -> None:
+        address = self.resident.pop(buffer)
+        self.clean.pop(buffer, None)
+        self.allocator.free(address, buffer.size_bytes)
+        self.residency.append((buffer, address, self.since.pop(buffer), self.now))
+
+    # -- starting --------------------------------------------------------------------------------------
+
+    def _start_compute(self) -> bool:
+        """Start the head of each idle compute engine; return False when one did not fit."""
+        fits = True
+        again = True
+        self.wanted_level = self.last_level if any(self.heads.values()) else len(self.ops)
+        while again:
+            again = False
+            heads = sorted((heads[-1], engine) for engine, heads in self.heads.items() if heads)
+            for index, engine in heads:
+                queue = min(self.units[engine], key=lambda q: (self.free_at[q], q.unit))
+                if self.free_at[queue] > self.now:
+                    continue
+                started = self._try(index, queue)
+                if started:
+                    self.heads[engine].pop()
+                    again = True
+                else:
+                    fits = fits and started is not None
+                    if index == heads[0][0] or self._lacks_only_moves(index):
+                        self.wanted_level = max(self.wanted_level, self.plan.levels[index])
+        return fits
+
+    def _lacks_only_moves(self, index: int) -> bool:
+        """Tell whether every computation that operation `index` follows has been scheduled."""
+        return all(self.plan.is_dma[o] or self.end[o] is not None for o in self.plan.predecessors[index])
+
+    def _start_moves(self) -> None:
+        waiting = []
+        while self.moves:
+            queue = self._free_port()
+            if queue is None:
+                break
+            index = heappop(self.moves)
+            if not self._try(index, queue):
+                waiting.append(index)
+        for index in waiting:
+            heappush(self.moves, index)
+
+    def _prefetch(self) -> None:
+        while self.loads:
+            level, index = self.loads[0]
+            if self.end[index] is not None:
+                heappop(self.loads)
+                continue
+            queue = self._free_port()
+            # An idle engine's head may need loads that no limit should hold back.
+            if queue is None or level > max(self.last_level + self.limit, self.wanted_level):
+                return
+            need = self.plan.need_bytes[index]
+            if level > self.wanted_level and not self._leaves_room(level, need):
+                return
+            if not self._try(index, queue):
+                return
+            heappop(self.loads)
+            for between in range(max(self.last_level, 0), level):
+                self.ahead_bytes[between] += need
+            if level > self.wanted_level:
+                self.reach = max(self.reach, level - self.last_level)
+            if level > self.last_level:
+                self._note_prefetch(index, level)
+
+    def _note_prefetch(self, index: int, level: int) -> None:
+        kind, at = DecisionKind.PREFETCH, "before the first operation"
+        if self.last_level >= 0 and level < len(self.plan.compute):
+            now, then = (self.plan.compute[k] for k in (self.last_level, level))
+            end = self.end[now]
+            if self.ops[now].layer == self.ops[then].layer and end is not None and end > self.now:
+                kind = DecisionKind.PING_PONG
+            at = f"at level {self.last_level}"
+        self._note(kind, self.ops[index].name, f"for level {level} {at}")
+
+    def _note(self, kind: DecisionKind, subject: str, detail: str) -> None:
+        self.decisions.append(Decision(self.now, kind, subject, detail))
+
+    def _leaves_room(self, level: int, need: int) -> bool:
+        """Tell whether the operations up to `level` can all run with `need` bytes more taken for that level already."""
+        if self.allocator.free_bytes - need < self._reserve():
+            return False
+        live, ahead = self.plan.live_bytes, self.ahead_bytes
+        size = self.allocator.size_bytes - self.allocator.size_bytes // _FRAGMENTATION
+        return all(live[k] + ahead[k] + need <= size for k in range(max(self.last_level, 0), level))
+
+    def _reserve(self) -> int:
+        """Bytes that the next compute operations still have to allocate for their results."""
+        return sum(
+            self.allocator.rounded(buffer.size_bytes)
+            for heads in self.heads.values()
+            if heads
+            for buffer in self.plan.results[heads[-1]]
+            if buffer not in self.resident
+        )
+
+    def _free_port(self) -> Queue | None:
+        queue = min(self.units[Engine.DMA], key=lambda q: (self.free_at[q], q.unit))
+        return queue if self.free_at[queue] <= self.now else None
+
+    def _try(self, index: int, queue: Queue) -> bool | None:
+        """Schedule operation `index` with the loads it lacks: True done, False not ready, None does not fit."""
+        demand: list[int] = []
+        ready_at = self.now
+        for other in self.plan.predecessors[index]:
+            if self.retired[other]:
+                continue
+            end = self.end[other]
+            if end is not None:
+                if not self.plan.is_dma[other]:
+                    return False
+                ready_at = max(ready_at, end)
+            elif self.unretired[other] == 0 and self.plan.is_load[other]:
+                demand.append(other)
+            else:
+                return False
+        demand.sort(key=lambda i: (self.plan.levels[i], i))
+        wanted = list(dict.fromkeys(b for i in (*demand, index) for b in self.plan.buffers[i]))
+        missing = [b for b in wanted if b not in self.resident]
+        if missing:
+            loaded = {b for i in demand for b in self.plan.buffers[i]}
+            if self.plan.is_load[index]:
+                loaded.update(self.plan.buffers[index])
+            addresses = self.allocator.alloc_all([(b.size_bytes, b in loaded or b in self.saved) for b in missing])
+            if addresses is None:
+                return None
+            for buffer, address in zip(missing, addresses, strict=True):
+                self.resident[buffer] = address
+                self.since[buffer] = self.now
+                self._note(DecisionKind.ALLOC, buffer.name, f"{buffer.size_bytes} bytes at {address:#x}")
+            self.peak = max(self.peak, self.allocator.size_bytes - self.allocator.free_bytes)
+            for buffer in missing:
+                if buffer in self.saved:
+                    ready_at = max(ready_at, self._bring_back(buffer))
+        for buffer in wanted:
+            ready_at = max(ready_at, self.arriving.get(buffer, 0))
+        for other in demand:
+            port = min(self.units[Engine.DMA], key=lambda q: (self.free_at[q], q.unit))
+            ready_at = max(ready_at, self._schedule(other, port, self.now))
+        self._schedule(index, queue, ready_at)
+        return True
+
+    def _schedule(self, index: int, queue: Queue, ready_at: int) -> int:
+        op = self.ops[index]
+        touched = self.plan.buffers[index]
+        end = self._place(op, queue, ready_at, index, touched, "op")
+        self.end[index] = end
+        self.remaining -= 1
+        for buffer in touched:
+            uses = self.plan.uses[buffer]
+            position = self.next_use[buffer]
+            while position < len(uses) and self.end[uses[position]] is not None:
+                position += 1
+            self.next_use[buffer] = position
+        for access in op.writes:
+            if isinstance(access.target, Buffer):
+                self.clean.pop(access.target, None)
+        if op.engine == Engine.DMA and self.plan.is_load[index]:
+            source = {a.target for a in op.reads}
+            if len(touched) == 1 and all(
+                isinstance(s, DdrTensor) and s.kind in (DdrKind.WEIGHTS, DdrKind.INPUT) for s in source
+            ):
+                self.clean[touched[0]] = index
+        if op.engine != Engine.DMA:
+            self.last_level = max(self.last_level, self.plan.levels[index])
+            self.work_left[op.engine] -= op.cost_ps
+        return end
+
+    def _place(self, op: TileOp, queue: Queue, ready_at: int, index: int, touched: Iterable[Buffer], kind: str) -> int:
+        start = max(self.now, ready_at, self.free_at[queue])
+        cost = max(op.cost_ps, 1)
+        if queue.engine == Engine.DMA:
+            # Ports overlap latency, not bytes: the DDR pipe serves one transfer at a time.
+            latency = min(self.dma_latency_ps, cost)
+            end = max(start + latency, self.pipe_free) + cost - latency
+            self.pipe_free = max(end, self.pipe_free) if cost > latency else self.pipe_free
+            end = max(end, start + 1)
+        else:
+            end = start + cost
+        self.free_at[queue] = end
+        scheduled = ScheduledOp(op, queue, start, end, {b: self.resident[b] for b in touched}, kind)
+        for buffer in scheduled.addresses:
+            self.busy[buffer] = self.busy.get(buffer, 0) + 1
+        self.done.append(scheduled)
+        heappush(self.running, (end, self.serial, index, scheduled))
+        self.serial += 1
+        return end
+
+    # -- spilling --------------------------------------------------------------------------------------
+
+    def _make_room(self) -> None:
+        """Nothing runs and nothing fits: evict until the first operation in program order can start."""
+        candidates = [heads[-1] for heads in self.heads.values() if heads] + self.moves[:1]
+        if not candidates:
+            candidates = [index for _, index in self.loads if self.end[index] is None][:1]
+        target = min(candidates)
+        needed = {
+            b for i in (target, *self.plan.predecessors[target]) for b in self.plan.buffers[i] if not self.retired[i]
+        }
+        lacking = sum(self.allocator.rounded(b.size_bytes) for b in needed if b not in self.resident)
+        victims = sorted(
+            (b for b in self.resident if b not in needed and not self.busy.get(b)),
+            key=lambda b: (b not in self.clean, -self._next(b), -b.size_bytes, b.name),
+        )
+        if not victims:  # the operation's own buffers lie in each other's way: move them too
+            victims = sorted((b for b in self.resident if not self.busy.get(b)), key=lambda b: b.name)
+        if not victims:
+            raise AssertionError(f"the scheduler is stuck before {self.ops[target].name}")
+        freed = self.allocator.free_bytes
+        for buffer in victims:
+            self._evict(buffer)
+            freed += self.allocator.rounded(buffer.size_bytes)
+            if freed >= lacking:
+                break
+
+    def _next(self, buffer: Buffer) -> int:
+        uses = self.plan.uses[buffer]
+        position = self.next_use[buffer]
+        return uses[position] if position < len(uses) else len(self.ops)
+
+    def _evict(self, buffer: Buffer) -> None:
+        copy = self.clean.get(buffer)
+        if copy is not None:
+            self.saved[buffer] = copy
+            self._note(DecisionKind.SPILL, buffer.name, f"0 bytes, DDR has them; next use {self._next(buffer)}")
+            self._release(buffer)
+            return
+        home = self.homes.get(buffer)
+        if home is None:
+            home = DdrTensor(f"spill:{buffer.name}", buffer.size_bytes, DdrKind.SCRATCH)
+            self.homes[buffer] = home
+        self.saved[buffer] = home
+        self.spill_out += buffer.size_bytes
+        self._note(DecisionKind.SPILL, buffer.name, f"{buffer.size_bytes} bytes; next use {self._next(buffer)}")
+        queue = min(self.units[Engine.DMA], key=lambda q: (self.free_at[q], q.unit))
+        op = self._copy(f"spill_out {buffer.name}", Ref(buffer), Ref(home), buffer.size_bytes)
+        self._place(op, queue, self.now, -1, [buffer], "spill_out")
+
+    def _bring_back(self, buffer: Buffer) -> int:
+        """Read an evicted buffer back to its new address; return when it is there."""
+        source = self.saved.pop(buffer)
+        queue = min(self.units[Engine.DMA], key=lambda q: (self.free_at[q], q.unit))
+        if isinstance(source, int):
+            op = self.ops[source]
+            kind = "reload"
+        else:
+            op = self._copy(f"spill_in {buffer.name}", Ref(source), Ref(buffer), buffer.size_bytes)
+            kind = "spill_in"
+            self.spill_in += buffer.size_bytes
+        end = self._place(op, queue, self.now, -1, [buffer], kind)
+        self.arriving[buffer] = end
+        self.clean[buffer] = source
+        return end
+
+    def _copy(self, name: str, src: Ref, dst: Ref, size_bytes: int) -> TileOp:
+        profile = self.plan.profile
+        cycles = profile.dma.setup_cycles + -(-size_bytes // profile.dma.bytes_per_cycle)
+        cost = self.dma_latency_ps + max(
+            cycles * 10**12 // profile.dma.clock_hz, size_bytes * 10**12 // profile.ddr.bytes_per_second
+        )
+        return TileOp(
+            name,
+            "spill",
+            Engine.DMA,
+            cost,
+            [Access(src.target, 0, size_bytes)],
+            [Access(dst.target, 0, size_bytes)],
+            DmaPayload(src, dst, size_bytes),
+        )
