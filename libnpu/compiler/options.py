@@ -5,10 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+# What `CompileOptions.dump` may name, in the order of the compiler's work: stages of the front end, then passes of the back end.
+PASSES = (
+    "import",
+    "fold",
+    "simplify",
+    "fuse-engine",
+    "fuse-elementwise",
+    "precision",
+    "DpuTiler",
+    "TileActShaveKernelTask",
+    "tiles",
+    "FeasibleMemoryScheduler",
+    "schedule",
+    "barriers",
+    "blob",
+)
+
+
+class UnknownPass(ValueError):
+    """A pass that the compiler does not have; the message lists those that it has."""
+
 
 @dataclass(slots=True, frozen=True)
 class CompileOptions:
-    """`shapes` fixes input shapes by name; `cmx_bytes` limits CMX below the profile's; `dump` names stages to keep as text."""
+    """`shapes` fixes input shapes by name; `cmx_bytes` limits CMX below the profile's; `dump` names passes to keep as text.
+
+    Raises UnknownPass.
+    """
 
     precision: str = "fp16"  # or "fp32"
     profile: str = "npu-37xx"  # name, alias or path
@@ -16,4 +40,9 @@ class CompileOptions:
     cmx_bytes: int | None = None
     prefetching_level_limit: int = 35  # compute operations that a load may run ahead
     pingpong: bool = True  # load the next tile while the engine works
-    dump: tuple[str, ...] = ()  # front-end stages, "tiles", "schedule", "barriers", "blob"
+    dump: tuple[str, ...] = ()  # of PASSES
+
+    def __post_init__(self) -> None:
+        for name in self.dump:
+            if name not in PASSES:
+                raise UnknownPass(f"{name}: the compiler has no such pass; it has {', '.join(PASSES)}")

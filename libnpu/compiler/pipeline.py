@@ -10,6 +10,7 @@ from npu_model.profile import Profile, load_profile
 
 from libnpu import blob
 from libnpu.blob import BlobImage
+from libnpu.compiler.dumps import barriers_text, decisions_text, dpu_tiles_text, shave_tiles_text
 from libnpu.compiler.emit import emit
 from libnpu.compiler.lower import CompileError, lower
 from libnpu.compiler.lower.text import program_text, schedule_text
@@ -17,15 +18,18 @@ from libnpu.compiler.lower.verify import verify_program
 from libnpu.compiler.schedule import DoesNotFit, FeasibleMemoryScheduler, synchronise
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from libnpu.compiler.ir import Graph
     from libnpu.compiler.options import CompileOptions
-
-BACK_END_STAGES = ("tiles", "schedule", "barriers", "blob")
 
 
 @dataclass(slots=True, eq=False)
 class Compiled:
-    """A compiled model: the blob's bytes, its image, and what the compiler has to say (`stats`, `decisions`, `dumps`)."""
+    """A compiled model: the blob's bytes, its image, and what the compiler has to say.
+
+    `report` holds the statistics of the blob's debug section, `warnings` (lines for people) and `dumps` (pass -> text).
+    """
 
     blob: bytes
     image: BlobImage
@@ -49,11 +53,17 @@ def run(model: str | Path | bytes | Any, options: CompileOptions) -> Compiled:
 def compile_graph(graph: Graph, options: CompileOptions, dumps: dict[str, str] | None = None) -> Compiled:
     """Run the back end on a canonical graph."""
     dumps = {} if dumps is None else dumps
+
+    def dump(name: str, text: Callable[[], str]) -> None:
+        if name in options.dump:
+            dumps[name] = text()
+
     profile = load_profile(options.profile)
     cmx_bytes = min(options.cmx_bytes or profile.cmx.workspace_bytes, profile.cmx.workspace_bytes)
     program = lower(graph, profile, cmx_bytes, options.pingpong)
-    if "tiles" in options.dump:
-        dumps["tiles"] = program_text(program)
+    dump("DpuTiler", lambda: dpu_tiles_text(program))
+    dump("TileActShaveKernelTask", lambda: shave_tiles_text(program))
+    dump("tiles", lambda: program_text(program))
     verify_program(program, cmx_bytes)
     try:
         scheduler = FeasibleMemoryScheduler(
@@ -62,19 +72,14 @@ def compile_graph(graph: Graph, options: CompileOptions, dumps: dict[str, str] |
         schedule = scheduler.run()
     except DoesNotFit as error:
         raise CompileError(str(error)) from None
+    dump("FeasibleMemoryScheduler", lambda: decisions_text(schedule))
+    dump("schedule", lambda: schedule_text(schedule))
     plan = synchronise(schedule, profile.barriers_per_tile)
-    if "schedule" in options.dump:
-        dumps["schedule"] = schedule_text(schedule)
-    if "barriers" in options.dump:
-        dumps["barriers"] = "\n".join(
-            f"{k}: id {b.real_id} producers {list(b.producers)} consumers {list(b.consumers)}"
-            for k, b in enumerate(plan.barriers)
-        )
+    dump("barriers", lambda: barriers_text(plan))
     image = emit(graph, program, schedule, plan, profile)
-    if "blob" in options.dump:
-        dumps["blob"] = blob.disassemble(image, "digest")
+    dump("blob", lambda: blob.disassemble(image, "digest"))
     _verify_image(image, profile)
-    report = {**image.debug["stats"], "decisions": schedule.decisions, "dumps": dumps}
+    report = {**image.debug["stats"], "warnings": list(graph.notes), "dumps": dumps}
     return Compiled(blob.write(image), image, report)
 
 

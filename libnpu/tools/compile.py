@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from libnpu.compiler.options import UnknownPass
 from libnpu.tools import source
 from libnpu.tools.console import ToolError, format_bytes, print_json, print_table, progress
 
@@ -25,7 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="print the program after this stage; repeatable",
+        help="print what this pass made: import to precision, DpuTiler, TileActShaveKernelTask, tiles, "
+        "FeasibleMemoryScheduler, schedule, barriers, blob; repeatable",
     )
     parser.add_argument("--stats", action="store_true", help="print what the compiler decided and counted")
     parser.add_argument("--json", action="store_true", help="print the statistics as JSON")
@@ -36,11 +38,11 @@ def run(options: argparse.Namespace) -> int:
     if source.is_blob(options.model):
         raise ToolError(f"{options.model}: is a blob already; expected an ONNX model")
     with progress(f"Compiling {options.model}"):
-        compiled = source.compile_source(options, tuple(options.dump_pass))
-    dumps = compiled.report.get("dumps", {})
-    missing = [name for name in options.dump_pass if name not in dumps]
-    if missing:
-        raise ToolError(f"--dump-pass {missing[0]}: the compiler has no such stage")
+        try:
+            compiled = source.compile_source(options, tuple(options.dump_pass))
+        except UnknownPass as error:
+            raise ToolError(f"--dump-pass {error}") from None
+    dumps = compiled.report["dumps"]
     output = options.output or str(Path(options.model).with_suffix(".blob"))
     Path(output).write_bytes(compiled.blob)
     if options.json:
@@ -52,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"{output}: {format_bytes(len(compiled.blob))} for {compiled.image.profile}")
     if options.stats:
         rows = [("blob", output), ("size", format_bytes(len(compiled.blob)))]
-        rows += [(key, _text(value)) for key, value in compiled.report.items() if key != "dumps"]
+        rows += [(key, _text(value)) for key, value in compiled.report.items() if key not in ("dumps", "warnings")]
         print_table(f"{compiled.image.name} for {compiled.image.profile}", ("what", "value"), rows, left=2)
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,7 +108,7 @@ def open_source(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> Sour
 
 
 def compile_source(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> Any:
-    """Return the compiler's result for the model `options.model`."""
+    """Return the compiler's result for the model `options.model`; print its warnings on stderr, a line each."""
     from libnpu.compiler import CompileOptions, compile_model
 
     given = {
@@ -116,7 +117,7 @@ def compile_source(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> A
         "cmx_bytes": options.cmx_bytes,
         "prefetching_level_limit": options.prefetching_level_limit,
     }
-    return compile_model(
+    compiled = compile_model(
         options.model,
         CompileOptions(
             shapes=parse_shapes(options.shape),
@@ -125,6 +126,9 @@ def compile_source(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> A
             **{name: value for name, value in given.items() if value is not None},
         ),
     )
+    for warning in compiled.report["warnings"]:
+        print(f"npu: warning: {warning}", file=sys.stderr)
+    return compiled
 
 
 def _no_compile_options(options: argparse.Namespace) -> None:

@@ -1,0 +1,77 @@
+"""What the passes of the back end did, as text: one line per layer, tile, decision or barrier."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from libnpu.compiler.program import DpuPayload, Engine, ShavePayload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from libnpu.compiler.program import TileOp, TileProgram
+    from libnpu.compiler.schedule import BarrierPlan, Schedule
+
+
+def dpu_tiles_text(program: TileProgram) -> str:
+    """Return the tiles of each layer that the DPU runs: output pixels and channels, and the predicted time."""
+    return "\n".join(_tile_lines(program, Engine.DPU))
+
+
+def shave_tiles_text(program: TileProgram) -> str:
+    """Return the tiles of each layer that SHAVEs run: the kernel's program, and the predicted time."""
+    return "\n".join(_tile_lines(program, Engine.SHAVE))
+
+
+def decisions_text(schedule: Schedule) -> str:
+    """Return the scheduler's decisions in the order of their time, after a summary."""
+    counts: dict[str, int] = {}
+    for decision in schedule.decisions:
+        counts[decision.kind.value] = counts.get(decision.kind.value, 0) + 1
+    summary = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    head = (
+        f"{schedule.makespan_ps} ps at level limit {schedule.level_limit}, "
+        f"CMX peak {schedule.peak_cmx_bytes} bytes, {summary or 'no decision'}"
+    )
+    return "\n".join([head, *map(str, schedule.decisions)])
+
+
+def barriers_text(plan: BarrierPlan) -> str:
+    """Return the virtual barriers in array order."""
+    return "\n".join(
+        f"{k}: id {b.real_id} producers {list(b.producers)} consumers {list(b.consumers)}"
+        for k, b in enumerate(plan.barriers)
+    )
+
+
+def _tile_lines(program: TileProgram, engine: Engine) -> Iterator[str]:
+    for layer, group in groupby((op for op in program.ops if op.engine == engine), key=lambda op: op.layer):
+        tiles = list(group)
+        total = sum(op.cost_ps for op in tiles)
+        yield f"{layer}: {len(tiles)} tile{'s'[: len(tiles) > 1]}, {total} ps"
+        for op in tiles:
+            yield f"  {op.name}: {_work(op)}, {op.cost_ps} ps"
+
+
+def _work(op: TileOp) -> str:
+    payload = op.payload
+    match payload:
+        case DpuPayload():
+            shapes = [
+                f"{v['size_x']}x{v['size_y']}x{v['size_z']} at {v['start_x']},{v['start_y']},{v['start_z']}"
+                for v in payload.variants
+            ]
+            return "outputs " + " + ".join(shapes)
+        case ShavePayload():
+            written = sum(access.width * _runs(access.dims) for access in op.writes)
+            return f"{len(payload.code) // 16} instructions, {written} bytes out"
+        case _:
+            return f"{payload.length * payload.num_planes} bytes"
+
+
+def _runs(dims: tuple[tuple[int, int], ...]) -> int:
+    count = 1
+    for n, _ in dims:
+        count *= n
+    return count
