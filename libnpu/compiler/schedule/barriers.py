@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from npu_abi import C
 
@@ -168,18 +168,22 @@ def _split_waiting(active: list[_Group], starts: Sequence[int], ends: Sequence[i
 
 
 def _merge_waiting(active: list[_Group], starts: Sequence[int], ends: Sequence[int], now: int) -> bool:
-    """Merge two groups whose producers have ended by `now` and whose consumers start no sooner; False when there are none.
+    """Merge two groups whose producers have ended by `now`, at no predicted cost; False when there are none.
 
-    That costs no predicted time, and a consumer that started sooner could be what a producer of the other group waits for.
+    All producers of the two must end before any consumer starts: a consumer that started sooner may be what a producer of
+    the other group waits for.
     """
-    waiting = [g for g in active if max(ends[p] for p in g.producers) <= now <= min(starts[c] for c in g.consumers)]
+
+    def mergeable(a: _Group, b: _Group) -> bool:
+        producers, consumers = a.producers | b.producers, a.consumers | b.consumers
+        counts = max(len(producers), len(consumers)) <= C.NPU_MAX_BARRIER_COUNT
+        return counts and max(ends[p] for p in producers) <= min(starts[c] for c in consumers)
+
+    waiting = [g for g in active if max(ends[p] for p in g.producers) <= now]
     waiting.sort(key=lambda g: (g.last, g.first))
-    pairs = [
-        (a, b)
-        for a, b in pairwise(waiting)
-        if len(a.producers | b.producers) <= C.NPU_MAX_BARRIER_COUNT
-        and len(a.consumers | b.consumers) <= C.NPU_MAX_BARRIER_COUNT
-    ]
+    pairs = [(a, b) for a, b in pairwise(waiting) if mergeable(a, b)]
+    if not pairs:
+        pairs = [(a, b) for a, b in combinations(waiting, 2) if mergeable(a, b)]
     if not pairs:
         return False
     # The pair that is consumed closest together: the merged barrier stays open no longer than it must.

@@ -1,0 +1,27 @@
+"""Every profile's devices: what is compiled for them verifies, and the waits of a blob point forward."""
+
+import pytest
+
+from libnpu.compiler import CompileOptions
+from libnpu.compiler.lower import lower
+from libnpu.compiler.pipeline import compile_graph
+from libnpu.compiler.schedule import FeasibleMemoryScheduler, synchronise
+from npu_model.profile import load_profile
+
+
+@pytest.mark.parametrize("profile", ["npu-40xx", "unit"])
+def test_every_case_compiles_to_a_verified_blob(case, profile, graph_of):
+    compiled = compile_graph(graph_of(case), CompileOptions(profile=profile))
+    assert compiled.image.profile == profile
+
+
+@pytest.mark.parametrize("ids", [8, 16, 32])
+def test_no_barrier_waits_for_what_its_own_consumers_start(ids, graph_of):
+    """Merging barriers for lack of ids must not join a group to one whose consumers came before its producers."""
+    profile = load_profile("unit")
+    program = lower(graph_of("folded"), profile, 48 << 10)
+    schedule = FeasibleMemoryScheduler(program, profile, 48 << 10).run()
+    plan = synchronise(schedule, ids)
+    assert plan.ids_used <= ids
+    for barrier in plan.barriers:
+        assert max(barrier.producers) < min(barrier.consumers)
