@@ -1,12 +1,12 @@
 """Every profile's devices: what is compiled for them verifies, and the waits of a blob point forward."""
 
 import pytest
+from npu_model.profile import load_profile
 
 from libnpu.compiler import CompileOptions
 from libnpu.compiler.lower import lower
 from libnpu.compiler.pipeline import compile_graph
 from libnpu.compiler.schedule import FeasibleMemoryScheduler, synchronise
-from npu_model.profile import load_profile
 
 
 @pytest.mark.parametrize("profile", ["npu-40xx", "unit"])
