@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from npu_abi import C
 from npu_model import cycles as cost
-from npu_model import footprint
 from npu_model.profile import Profile
 
-from npu_device import dma_copy
 from npu_device.clock import PRIORITY_ENGINE, ClockDomain
 from npu_device.cmx import in_window
 from npu_device.ddr import demand_of
+from npu_device.dma_copy import Move
 from npu_device.dram import POISON
 from npu_device.engine import END, Channel, Engine, Task, dependency_columns
 
@@ -41,8 +40,9 @@ class DmaTask(Task):
     __slots__ = (
         "ddr_bytes",
         "demand",
+        "entry",
+        "plan",
         "read_counter",
-        "record",
         "remaining_ps",
         "share",
         "since_ps",
@@ -50,7 +50,8 @@ class DmaTask(Task):
         "write_counter",
     )
 
-    record: Any
+    plan: DmaPlan
+    entry: int  # index in the plan
     read_counter: int
     write_counter: int
     ddr_bytes: int
@@ -124,20 +125,19 @@ class DmaPort(Engine[DmaTask]):
 
     def execute(self, task: DmaTask) -> None:
         """Gather the source; poison an on-chip destination."""
-        record, space = task.record, task.slot.space
-        reads, writes = footprint.dma_footprint(record)
-        self.claim(task, reads, writes)
-        destination = writes[0]
-        space.view(destination.addr, destination.end - destination.addr, True)  # faults now, not at the end
-        task.results = dma_copy.gather(space.view, record)
-        if in_window(destination.addr):
-            dma_copy.scatter(space.view, record, np.full(len(task.results), POISON, dtype=np.uint8))
+        move, view = task.plan.move(task.entry), task.slot.space.view
+        self.claim(task, *move.footprint)
+        if not in_window(move.target.low):
+            move.target.array(view, True)  # faults now, not at the end
+        task.results = move.gather(view)
+        if in_window(move.target.low):
+            move.fill(view, POISON)
 
     def publish(self, task: DmaTask) -> None:
         """Scatter what was read at the start."""
         if task.tainted:
             task.results.fill(POISON)
-        dma_copy.scatter(task.slot.space.view, task.record, task.results)
+        task.plan.move(task.entry).scatter(task.slot.space.view, task.results)
 
     def count(self, task: DmaTask) -> None:
         """Count bytes by side."""
@@ -152,11 +152,18 @@ class DmaPlan:
 
     records: np.ndarray[Any, np.dtype[np.void]]
     rows: list[tuple[int, ...]]
+    moves: list[Move | None]  # by record, as they are first executed
+
+    def move(self, index: int) -> Move:
+        """Return a descriptor, checked. Raises DescriptorError."""
+        found = self.moves[index]
+        if found is None:
+            found = self.moves[index] = Move.decode(self.records[index])
+        return found
 
     def tasks(self, slot: JobSlot, channel: Channel, list_id: int) -> list[Task]:
         """Return fresh tasks for a job."""
-        sets, compute = slot.barrier_sets, slot.fabric.compute
-        records = self.records
+        sets = slot.barrier_sets
         tasks: list[Task] = []
         for index, (task_id, cycles, amount, wait, post, after, read, write) in enumerate(self.rows):
             task = DmaTask(channel, list_id, index, task_id, cycles, amount, sets[wait], sets[post], after)
@@ -164,7 +171,7 @@ class DmaPlan:
             task.write_counter = WRITE_DDR if write else WRITE_CMX
             task.ddr_bytes = read + write
             task.share = 0  # the rest of the flow is set when the task begins
-            task.record = records[index] if compute else None
+            task.plan, task.entry = self, index
             tasks.append(task)
         return tasks
 
@@ -180,4 +187,5 @@ def plan_dma(profile: Profile, records: np.ndarray[Any, np.dtype[np.void]]) -> D
         ddr_read,
         ddr_write,
     )
-    return DmaPlan(records, list(zip(*(column.tolist() for column in columns), strict=True)))
+    rows = list(zip(*(column.tolist() for column in columns), strict=True))
+    return DmaPlan(records, rows, [None] * len(rows))

@@ -1,7 +1,8 @@
 """What a DMA descriptor does to bytes: gather the source rows into one array, scatter it to the destination rows.
 
 Memory is reached through `view(address, size, write)`, which returns the bytes of one range, or raises MemoryFault. Gather
-and scatter are apart because an engine reads when a task starts and writes when it ends.
+and scatter are apart because an engine reads when a task starts and writes when it ends. A Move is what both need of a
+descriptor, worked out once.
 """
 
 from __future__ import annotations
@@ -13,79 +14,85 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 from npu_model.descriptors import Dma, check_disjoint
+from npu_model.footprint import Footprint, dma_footprint
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 View: TypeAlias = Callable[[int, int, bool], Any]
+Dims: TypeAlias = tuple[tuple[int, int], ...]  # (count, stride in bytes), outermost first
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One end of a transfer: planes of rows of `width` bytes, from address `addr`."""
+    """One end of a transfer: elements of `dtype` in `shape` and `strides`, from `offset` in the bytes [low, low + span)."""
 
-    addr: int
-    planes: int
-    plane_stride: int
-    rows: int
-    stride: int
-    width: int
+    low: int
+    span: int
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
 
-    @property
-    def low(self) -> int:
-        """The lowest address touched."""
-        return self.addr + min(0, (self.planes - 1) * self.plane_stride) + min(0, (self.rows - 1) * self.stride)
+    @classmethod
+    def of(cls, addr: int, width: int, dims: Dims) -> Pattern:
+        """Return rows of `width` bytes at address `addr` plus each stride of `dims`, in the widest element that fits all."""
+        kept = [(count, stride) for count, stride in dims if count > 1]
+        low = addr + sum(min(0, (count - 1) * stride) for count, stride in kept)
+        high = addr + width + sum(max(0, (count - 1) * stride) for count, stride in kept)
+        offset = addr - low
+        while kept and kept[-1][1] == width:  # rows side by side are one
+            width *= kept.pop()[0]
+        shared = width | offset
+        for _, stride in kept:
+            shared |= abs(stride)
+        unit = min(shared & -shared, 8)
+        shape = (*(count for count, _ in kept), width // unit)
+        strides = (*(stride for _, stride in kept), unit)
+        return cls(low, high - low, offset, shape, strides, np.dtype(f"<u{unit}"))
 
-    @property
-    def high(self) -> int:
-        """The address after the highest byte touched."""
-        rise = max(0, (self.planes - 1) * self.plane_stride) + max(0, (self.rows - 1) * self.stride)
-        return self.addr + rise + self.width
-
-
-def source(dma: Dma) -> Pattern:
-    """Return how the descriptor reads; strides may be zero."""
-    return Pattern(
-        dma.src, dma.num_planes, dma.src_plane_stride, dma.length // dma.src_width, dma.src_stride, dma.src_width
-    )
-
-
-def destination(dma: Dma) -> Pattern:
-    """Return how the descriptor writes; DescriptorError when two of its rows share a byte."""
-    pattern = Pattern(
-        dma.dst, dma.num_planes, dma.dst_plane_stride, dma.length // dma.dst_width, dma.dst_stride, dma.dst_width
-    )
-    dims = ((pattern.rows, pattern.stride), (pattern.planes, pattern.plane_stride))
-    check_disjoint("DMA destination", pattern.width, *dims)
-    return pattern
+    def array(self, view: View, write: bool) -> npt.NDArray[Any]:
+        """Return the elements in place. Raises MemoryFault."""
+        memory = view(self.low, self.span, write)
+        if len(self.shape) == 1:
+            found: npt.NDArray[Any] = np.frombuffer(memory, np.uint8)
+            return found
+        # NumPy checks the extents of shape and strides against the buffer again.
+        return np.ndarray(self.shape, self.dtype, memoryview(memory).cast("B"), self.offset, self.strides)
 
 
-def gather(view: View, record: Any) -> Bytes:
-    """Return a copy of the bytes that a record of npu_dma_task or npu_dma_descriptor reads, in their order."""
-    pattern = source(Dma.decode(record))
-    return np.array(_elements(pattern, view, write=False), order="C").reshape(-1).view(np.uint8)
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A descriptor, checked: its two ends, and their byte ranges."""
 
+    source: Pattern
+    target: Pattern
+    footprint: Footprint
 
-def scatter(view: View, record: Any, data: Bytes) -> None:
-    """Write `data`, as gather returned it, to the destination of the record."""
-    target = _elements(destination(Dma.decode(record)), view, write=True)
-    target[...] = data.view(target.dtype).reshape(target.shape)
+    @classmethod
+    def decode(cls, record: Any) -> Move:
+        """Return the move of a record of npu_dma_task or npu_dma_descriptor.
 
+        DescriptorError when its fields do not fit together or two destination rows share a byte.
+        """
+        dma = Dma.decode(record)
+        source = ((dma.num_planes, dma.src_plane_stride), (dma.length // dma.src_width, dma.src_stride))
+        target = ((dma.num_planes, dma.dst_plane_stride), (dma.length // dma.dst_width, dma.dst_stride))
+        check_disjoint("DMA destination", dma.dst_width, *target)
+        return cls(
+            Pattern.of(dma.src, dma.src_width, source),
+            Pattern.of(dma.dst, dma.dst_width, target),
+            dma_footprint(record),
+        )
 
-def _elements(pattern: Pattern, view: View, write: bool) -> npt.NDArray[Any]:
-    """Return [planes, rows, elements] over memory, in the widest element that rows and strides are multiples of."""
-    low, high = pattern.low, pattern.high
-    memory = memoryview(view(low, high - low, write)).cast("B")
-    offset = pattern.addr - low
-    shared = pattern.width | offset
-    if pattern.rows > 1:
-        shared |= abs(pattern.stride)
-    if pattern.planes > 1:
-        shared |= abs(pattern.plane_stride)
-    unit = min(shared & -shared, 8)
-    # NumPy checks the extents of shape and strides against the buffer again.
-    return np.ndarray(
-        (pattern.planes, pattern.rows, pattern.width // unit),
-        np.dtype(f"<u{unit}"),
-        memory,
-        offset,
-        (pattern.plane_stride if pattern.planes > 1 else 0, pattern.stride if pattern.rows > 1 else 0, unit),
-    )
+    def gather(self, view: View) -> Bytes:
+        """Return a copy of the bytes that the source names, in their order."""
+        return np.array(self.source.array(view, write=False), order="C").reshape(-1).view(np.uint8)
+
+    def scatter(self, view: View, data: Bytes) -> None:
+        """Write `data`, as gather returned it, to the destination."""
+        target = self.target.array(view, write=True)
+        target[...] = data.view(target.dtype).reshape(target.shape)
+
+    def fill(self, view: View, byte: int) -> None:
+        """Write `byte` all over the destination."""
+        target = self.target.array(view, write=True)
+        target.fill(int.from_bytes(bytes([byte]) * target.itemsize, "little"))

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from npu_abi import C
 from npu_model import cycles as cost
-from npu_model import dtypes, footprint
+from npu_model import dtypes
 from npu_model.profile import Profile
 
 from npu_device.clock import ClockDomain
 from npu_device.engine import Channel, Engine, Task, dependency_columns
 
 if TYPE_CHECKING:
+    from npu_device.dpu_work import Work
     from npu_device.fabric import Fabric
     from npu_device.slot import JobSlot
 
@@ -27,10 +28,10 @@ Records = np.ndarray[Any, np.dtype[np.void]]
 class DpuTask(Task):
     """An invariant with its variants and their traffic in bytes."""
 
-    __slots__ = ("invariant", "sram_read", "sram_write", "variants")
+    __slots__ = ("entry", "plan", "sram_read", "sram_write")
 
-    invariant: Any
-    variants: Records | None
+    plan: DpuPlan
+    entry: int  # index in the plan
     sram_read: int
     sram_write: int
 
@@ -47,11 +48,10 @@ class DpuEngine(Engine[DpuTask]):
         """Compute all variants from what CMX holds now; poison the output."""
         from npu_device import dpu_compute
 
-        reads, writes = footprint.dpu_footprint(task.invariant, task.variants)
-        self.claim(task, reads, writes)
-        task.results = dpu_compute.execute(
-            task.invariant, task.variants, task.slot.space.array, self.fabric.numerics
-        )  # fmt: skip
+        work = task.plan.work(task.entry)
+        self.claim(task, *work.footprint)
+        fabric = self.fabric
+        task.results = dpu_compute.compute(work, task.slot.space.array, fabric.numerics, "auto", fabric.scratch)
         for destination, _ in task.results:
             destination.fill(np.iinfo(destination.dtype).max)
 
@@ -78,21 +78,28 @@ class DpuPlan:
     invariants: Records
     variants: Records
     rows: list[tuple[int, ...]]
+    works: list[Work | None]  # by invariant, as they are first executed
+
+    def work(self, index: int) -> Work:
+        """Return an invariant with its variants, checked. Raises DescriptorError."""
+        found = self.works[index]
+        if found is None:
+            from npu_device.dpu_work import Work
+
+            first, count = self.rows[index][-2:]
+            found = self.works[index] = Work.decode(self.invariants[index], self.variants[first : first + count])
+        return found
 
     def tasks(self, slot: JobSlot, channels: list[Channel], list_id: int) -> list[Task]:
         """Return fresh tasks for a job; `channels` are those of its tiles."""
-        sets, compute = slot.barrier_sets, slot.fabric.compute
+        sets = slot.barrier_sets
         tasks: list[Task] = []
         for index, row in enumerate(self.rows):
-            task_id, cycles, macs, tile, wait, post, after, sram_read, sram_write, first, count = row
+            task_id, cycles, macs, tile, wait, post, after, sram_read, sram_write, _, _ = row
             task = DpuTask(channels[tile], list_id, index, task_id, cycles, macs, sets[wait], sets[post], after)
             task.sram_read = sram_read
             task.sram_write = sram_write
-            if compute:
-                task.invariant = self.invariants[index]
-                task.variants = self.variants[first : first + count]
-            else:
-                task.invariant = task.variants = None
+            task.plan, task.entry = self, index
             tasks.append(task)
         return tasks
 
@@ -122,4 +129,5 @@ def plan_dpu(profile: Profile, invariants: Records, variants: Records) -> DpuPla
         firsts,
         counts,
     )
-    return DpuPlan(invariants, variants, list(zip(*(column.tolist() for column in columns), strict=True)))
+    rows = list(zip(*(column.tolist() for column in columns), strict=True))
+    return DpuPlan(invariants, variants, rows, [None] * len(rows))

@@ -1,10 +1,12 @@
 """The values of a DPU task, as npu_blob.h defines them at struct npu_dpu_invariant.
 
-1. Each variant's window of the input becomes accumulators [pixels, channels]: exact for integers; float64 under numerics
+1. Each block's window of the input becomes accumulators [pixels, channels]: exact for integers; float64 under numerics
    "exact", rounded once to float32 so that neither tiling nor the machine's BLAS kernel shows (dpu_rounding.py); float32 sums
-   in BLAS's order under "fast".
+   in whatever order is fast here under "fast".
 2. The PPE (ppe.py) turns them into bits of the result type.
 3. The caller publishes the bits when the task ends; nothing is written here.
+
+Convolutions and matrix products go through dpu_native.py where the machine allows it, all three steps in one.
 
 Where the header is silent: the zero point of ELTWISE's second operand is wt_zero_point; integer accumulators wrap at 32 bits.
 """
@@ -19,88 +21,111 @@ import numpy.typing as npt
 from npu_abi import C
 from npu_model import casts, descriptors, dtypes
 from npu_model.casts import Choice
-from npu_model.descriptors import Axis, DescriptorError, Invariant, Variant
+from npu_model.descriptors import DescriptorError, Variant
 from npu_model.footprint import WEIGHT_ENTRY_BYTES
 from npu_model.native import Native, load
 
+from npu_device.dpu_native import EXACT, FAST, INTEGER, Convolution, suits
 from npu_device.dpu_rounding import Filters
-from npu_device.dpu_window import Line, Window
+from npu_device.dpu_window import Window
+from npu_device.dpu_work import Block, Work
 from npu_device.ppe import Ppe
+from npu_device.scratch import Scratch
 
 Array: TypeAlias = npt.NDArray[Any]
 # address, shape, strides in bytes, element type, for writing -> array in place; raises MemoryFault
 View: TypeAlias = Callable[[int, tuple[int, ...], tuple[int, ...], "np.dtype[Any]", bool], Array]
 Results: TypeAlias = list[tuple[Array, Array]]
 
+BYTE = np.dtype(np.uint8)
 CHUNK_BYTES = 1 << 20  # of the convolution matrix at a time: stays in a core's cache (chosen by benchmarks/dpu.py)
 CHUNK_PIXELS = 256  # but at least so many rows, over which BLAS spreads the packing of the weights
 EXACT_F32 = 1 << 24  # float32 holds every integer up to this
 
 
 def execute(record: Any, variants: Any, view: View, numerics: str = "exact", native: Choice = "auto") -> Results:
-    """Return (destination, bits) per variant: arrays of one unsigned type and shape [y, x, z], to be copied at the end.
+    """Return `compute` of a record of npu_dpu_invariant and its records of npu_dpu_variant, decoded for this one run."""
+    return compute(Work.decode(record, variants), view, numerics, native, Scratch())
 
-    `record` is one record of npu_dpu_invariant, `variants` its records of npu_dpu_variant. DescriptorError for a task
-    that the DPU cannot do; MemoryFault, from `view`, for operands outside memory. `numerics` is "exact" or "fast".
+
+def compute(work: Work, view: View, numerics: str, native: Choice, scratch: Scratch) -> Results:
+    """Return (destination, bits) per block: arrays of one unsigned type and shape [y, x, z], to be copied at the end.
+
+    DescriptorError for a task that the DPU cannot do; MemoryFault, from `view`, for operands outside memory. `numerics` is
+    "exact" or "fast"; a work is always computed under the same, and with the same `native`.
     """
-    return Task(Invariant.decode(record), view, numerics, load() if native == "auto" else native).run(variants)
+    return Task(work, view, numerics, load() if native == "auto" else native, scratch).run()
 
 
 class Task:
-    """One invariant bound to memory."""
+    """One work bound to memory."""
 
-    __slots__ = ("_exact", "_inv", "_native", "_view")
+    __slots__ = ("_exact", "_inv", "_native", "_scratch", "_view", "_work")
 
-    def __init__(self, invariant: Invariant, view: View, numerics: str, native: Native | None) -> None:
+    def __init__(self, work: Work, view: View, numerics: str, native: Native | None, scratch: Scratch) -> None:
         if numerics not in ("exact", "fast"):
             raise ValueError(f'numerics {numerics!r} is neither "exact" nor "fast"')
-        self._inv = invariant
+        self._work = work
+        self._inv = work.invariant
         self._view = view
         self._exact = numerics == "exact"
         self._native = native
+        self._scratch = scratch
 
-    def run(self, variants: Any) -> Results:
-        """Return what `execute` returns."""
-        decoded = [Variant.decode(variant) for variant in variants]
-        destinations = [self._destination(variant) for variant in decoded]  # faults before any work
-        with np.errstate(all="ignore"):
-            return [
-                (target, self._variant(variant).reshape(target.shape))
-                for target, variant in zip(destinations, decoded, strict=True)
-            ]
-
-    def _destination(self, variant: Variant) -> Array:
-        inv = self._inv
-        inv.check_variant(variant)
+    def run(self) -> Results:
+        """Return what `compute` returns."""
+        inv, view = self._inv, self._view
         dtype = dtypes.storage_dtype(inv.out_dtype)
-        row, pixel = inv.out_stride_y, inv.out_stride_x
-        width = variant.size_z * dtype.itemsize
-        descriptors.check_disjoint("DPU output", width, (variant.size_x, pixel), (variant.size_y, row))
-        address = inv.out_addr + variant.start_y * row + variant.start_x * pixel + variant.start_z * dtype.itemsize
-        shape = (variant.size_y, variant.size_x, variant.size_z)
-        return self._view(address, shape, (row, pixel, dtype.itemsize), dtype, True)
+        results: Results = []
+        for block in self._work.blocks:  # faults before any work
+            target = block.target
+            destination = view(target.address, target.shape, target.strides, dtype, True)
+            results.append((destination, np.empty(target.shape, dtype)))
+        if suits(inv, self._native):
+            for index, (_, out) in enumerate(results):
+                self._convolve_native(index, out)
+            return results
+        with np.errstate(all="ignore"):
+            for block, (_, out) in zip(self._work.blocks, results, strict=True):
+                self._block(block, out.reshape(block.pixels, block.part.size_z))
+        return results
 
-    def _variant(self, variant: Variant) -> Array:
-        inv = self._inv
+    def _block(self, block: Block, out: Array) -> None:
+        inv, variant = self._inv, block.part
         ppe = self._ppe(variant)
-        out = np.empty((variant.size_y * variant.size_x, variant.size_z), dtypes.storage_dtype(inv.out_dtype))
         if inv.op in (descriptors.CONV, descriptors.MATMUL):
-            self._convolve(variant, ppe, out)
-            return out
+            self._convolve(block, ppe, out)
+            return
         if inv.op in descriptors.ELTWISE:
-            acc = self._eltwise(variant)
+            acc = self._eltwise(block)
         elif inv.op == descriptors.MAXPOOL:
-            acc = self._window(variant, variant.start_z, variant.size_z).maxima()
+            acc = self._window(block, 0, variant.size_z).maxima()
         else:
-            acc = self._sum_taps(variant)
+            acc = self._sum_taps(block)
         ppe.run(np.ascontiguousarray(acc), out, self._native)
-        return out
 
     # ---- operations: accumulators of one variant ----------------------------------------------------------------
 
-    def _convolve(self, variant: Variant, ppe: Ppe, out: Array) -> None:
+    def _convolve_native(self, index: int, out: Array) -> None:
+        block, view = self._work.blocks[index], self._view
+        prepared = self._work.prepared
+        if prepared[index] is None:
+            assert self._native is not None
+            sums = INTEGER if not self._inv.is_float else EXACT if self._exact else FAST
+            prepared[index] = Convolution(self._native, self._inv, block, sums)
+        convolution: Convolution = prepared[index]
+        first, columns, nbytes = block.part.start_z, block.part.size_z, block.source.size_bytes
+        source = view(block.source.address, (nbytes,), (1,), BYTE, False) if nbytes else np.empty(0, np.uint8)
+        weights = view(convolution.weights_address, (columns * convolution.filter_bytes,), (1,), BYTE, False)
+        table = None
+        if self._inv.wt_table_addr:
+            address = self._inv.wt_table_addr + first * WEIGHT_ENTRY_BYTES
+            table = view(address, (columns * WEIGHT_ENTRY_BYTES,), (1,), BYTE, False)
+        convolution.run(source, weights, table, out, self._scratch)
+
+    def _convolve(self, block: Block, ppe: Ppe, out: Array) -> None:
         """Multiply matrix and weights chunk by chunk of pixels, group by group, and post-process each chunk."""
-        inv = self._inv
+        inv, variant = self._inv, block.part
         end_z = variant.start_z + variant.size_z
         first, last = variant.start_z // inv.group_out_z, (end_z - 1) // inv.group_out_z
         wide = inv.is_float and self._exact
@@ -109,7 +134,7 @@ class Task:
         for group in range(first, last + 1):
             low = max(variant.start_z, group * inv.group_out_z)
             high = min(end_z, (group + 1) * inv.group_out_z)
-            window = self._window(variant, group * inv.group_in_z, inv.group_in_z)
+            window = self._window(block, (group - first) * inv.group_in_z, inv.group_in_z)
             weights = self._weights(low, high, dtype)
             filters = Filters(weights, inv.wt_dtype, self._native) if wide else None
             columns = slice(low - variant.start_z, high - variant.start_z)
@@ -141,10 +166,10 @@ class Task:
             total += matrix[:, begin : begin + block] @ weights[:, begin : begin + block].T
         return _wrap(total, depth * largest)
 
-    def _sum_taps(self, variant: Variant) -> Array:
+    def _sum_taps(self, block: Block) -> Array:
         """Depthwise convolution and average pooling."""
-        inv = self._inv
-        window = self._window(variant, variant.start_z, variant.size_z)
+        inv, variant = self._inv, block.part
+        window = self._window(block, 0, variant.size_z)
         taps = inv.kernel_x * inv.kernel_y
         if inv.op == descriptors.DWCONV:
             sums = window.sums(self._depthwise_weights(variant, taps), self._native)
@@ -160,10 +185,10 @@ class Task:
         sums /= np.maximum(counts, 1)
         return sums
 
-    def _eltwise(self, variant: Variant) -> Array:
+    def _eltwise(self, block: Block) -> Array:
         """Add or multiply in float32: one rounding, as from the exact result."""
-        inv = self._inv
-        first = self._window(variant, variant.start_z, variant.size_z)
+        inv, variant = self._inv, block.part
+        first = self._window(block, 0, variant.size_z)
         if (first.y.first, first.x.first) != (0, 0) or first.bits.shape[:2] != (variant.size_y, variant.size_x):
             raise DescriptorError("DPU ELTWISE with padding")
         size = dtypes.size_bytes(inv.act_dtype)
@@ -182,23 +207,18 @@ class Task:
 
     # ---- operands -------------------------------------------------------------------------------------------------
 
-    def _window(self, variant: Variant, first_z: int, channels: int) -> Window:
-        """Return the input that the variant's windows reach, channels [first_z, first_z + channels)."""
-        inv = self._inv
-        low_y, y = _line(inv.axis_y(variant), variant.start_y, variant.size_y)
-        low_x, x = _line(inv.axis_x(variant), variant.start_x, variant.size_x)
+    def _window(self, block: Block, first_z: int, channels: int) -> Window:
+        """Return channels [first_z, first_z + channels) of the input that the block's windows reach."""
+        inv, source = self._inv, block.source
         dtype = dtypes.storage_dtype(inv.act_dtype)
-        shape, strides = (y.size, x.size, channels), (inv.act_stride_y, inv.act_stride_x, dtype.itemsize)
-        if y.size and x.size:
-            dims = ((x.size, inv.act_stride_x), (y.size, inv.act_stride_y))
-            descriptors.check_disjoint("DPU input", channels * dtype.itemsize, *dims)
-            address = inv.act_addr + low_y * strides[0] + low_x * strides[1] + first_z * dtype.itemsize
-            bits = self._view(address, shape, strides, dtype, False)
+        shape = (*source.shape[:2], channels)
+        if block.y.size and block.x.size:
+            bits = self._view(source.address + first_z * dtype.itemsize, shape, source.strides, dtype, False)
         else:  # all padding
             bits = np.empty(shape, dtype)
         if not bits.flags.aligned:
             bits = np.array(bits, order="C")
-        return Window(bits, inv.act_dtype, inv.act_zero_point, y, x)
+        return Window(bits, inv.act_dtype, inv.act_zero_point, block.y, block.x)
 
     def _weights(self, low: int, high: int, dtype: np.dtype[Any]) -> Array:
         """Return [high - low, depth] filters of output channels [low, high) as `dtype`."""
@@ -245,14 +265,6 @@ class Task:
             inv.out_zero_point,
             inv.out_dtype,
         )
-
-
-def _line(axis: Axis, start: int, outputs: int) -> tuple[int, Line]:
-    """Return the first input position that these outputs read, and the axis with positions counted from there."""
-    first = start * axis.stride - axis.pad_low
-    low = min(max(first, 0), axis.input_size)
-    high = max(min(first + axis.extent(outputs), axis.input_size), low)
-    return low, Line(high - low, axis.kernel, axis.stride, axis.dilation, first - low, outputs)
 
 
 def _largest(dtype: int, zero_point: int) -> int:

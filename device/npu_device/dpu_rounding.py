@@ -22,6 +22,11 @@ from npu_model.native import Native
 F64: TypeAlias = npt.NDArray[np.float64]
 
 
+def exact_below(dtype: int) -> float:
+    """Return the product of norms up to which no sum of products of two values of float type `dtype` errs; 0 = none."""
+    return 2.0 ** (53 - 48) if dtype == dtypes.F16 else 0.0
+
+
 class Filters:
     """The right-hand side: weights [columns, depth], C-contiguous, values of enum npu_dtype `dtype` as float64."""
 
@@ -29,7 +34,7 @@ class Filters:
 
     def __init__(self, weights: F64, dtype: int, native: Native | None) -> None:
         self.weights = weights
-        self._exact_below = 2.0 ** (53 - 48) if dtype == dtypes.F16 else 0.0
+        self._exact_below = exact_below(dtype)
         self._native = native
         self._norms = _norms(weights, native)
 
@@ -45,10 +50,13 @@ class Filters:
             native.pointer("double[]", out[0]),
             out.strides[0] // out.itemsize,
             native.pointer("double[]", matrix),
+            depth,
             rows,
             native.pointer("double[]", self.weights),
+            1,
             native.pointer("double[]", self._norms),
             len(self.weights),
+            depth,
             depth,
             self._exact_below,
             native.avx2,

@@ -92,7 +92,8 @@ class Window:
             self._matrix_numpy(begin, end, rows)
         else:
             native.lib.npu_im2col(
-                self._native(native), begin, end, native.pointer("char[]", rows), int(out.dtype == np.float64), native.avx2
+                self._native(native), begin, end, native.pointer("char[]", rows), self.depth, int(out.dtype == np.float64),
+                native.avx2,
             )  # fmt: skip
         return rows
 
@@ -153,13 +154,7 @@ class Window:
         window = native.ffi.new("struct npu_window *")
         if self.bits.size:  # one pixel is contiguous, the whole need not be
             window.act = native.pointer("uint8_t[]", self.bits[0, 0])
-        window.stride_y, window.stride_x = self.bits.strides[:2]
-        window.in_y, window.in_x = self.y.size, self.x.size
-        window.kernel_y, window.kernel_x = self.y.kernel, self.x.kernel
-        window.step_y, window.step_x = self.y.stride, self.x.stride
-        window.dilation_y, window.dilation_x = self.y.dilation, self.x.dilation
-        window.first_y, window.first_x = self.y.first, self.x.first
-        window.out_x, window.channels = self.x.outputs, self.channels
+        describe(window, self.y, self.x, self.bits.strides, self.channels)
         window.dtype, window.zero_point = self.dtype, self.zero_point
         return window
 
@@ -184,6 +179,17 @@ class Window:
                 terms = values[in_y, in_x]
                 grid[out_y, out_x] += terms if weights is None else terms * weights[ky * self.x.kernel + kx]
         return acc
+
+
+def describe(window: Any, y: Line, x: Line, strides: tuple[int, ...], channels: int) -> None:
+    """Set a struct npu_window but for its bits and their type; `strides` are bytes."""
+    window.stride_y, window.stride_x = strides[:2]
+    window.in_y, window.in_x = y.size, x.size
+    window.kernel_y, window.kernel_x = y.kernel, x.kernel
+    window.step_y, window.step_x = y.stride, x.stride
+    window.dilation_y, window.dilation_x = y.dilation, x.dilation
+    window.first_y, window.first_x = y.first, x.first
+    window.out_x, window.channels = x.outputs, channels
 
 
 def _flip(signed: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -16,6 +16,7 @@ from npu_device.interrupts import Interrupts
 from npu_device.mmu import Mmu
 from npu_device.pmu import Pmu
 from npu_device.schedule import Schedule
+from npu_device.scratch import Scratch
 from npu_device.shave_core import ProgramCache
 from npu_device.trace import Trace
 
@@ -45,6 +46,7 @@ class Fabric:
         self.cmx = Cmx(profile.tiles, profile.cmx.workspace_bytes)
         self.ddr = DdrChannel(self.clock, profile.ddr)
         self.programs = ProgramCache()
+        self.scratch = Scratch()
         self.schedule = Schedule()
         self.trace = Trace(self.clock, self.engine_clock) if trace else None
         self.barriers = [Barrier(i) for i in range(profile.tiles * profile.barriers_per_tile)]

@@ -55,10 +55,12 @@ class Ppe:
         native.lib.npu_ppe_run(
             settings,
             native.pointer("char[]", acc),
+            channels,
             int(acc.dtype == np.float64),
             rows,
             channels,
             native.pointer("char[]", out),
+            channels,
             native.avx2,
         )
 

@@ -6,7 +6,7 @@ A footprint is a list of boxes; their union is the set of bytes touched, no byte
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -31,11 +31,13 @@ class Box:
     addr: int
     width: int
     dims: Dims = ()
+    end: int = field(init=False, compare=False, repr=False)  # the address after the last byte
 
-    @property
-    def end(self) -> int:
-        """The address after the last byte."""
-        return self.addr + self.width + sum((count - 1) * stride for count, stride in self.dims)
+    def __post_init__(self) -> None:
+        end = self.addr + self.width
+        for count, stride in self.dims:
+            end += (count - 1) * stride
+        object.__setattr__(self, "end", end)
 
     @property
     def size_bytes(self) -> int:

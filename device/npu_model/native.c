@@ -2,14 +2,10 @@
  *
  * Built on first use by native.py; every function has a NumPy form beside its caller that gives the same bits. So: no
  * contraction into fused operations (-ffp-contract=off), no reassociation, and one order of every sum.
- * Types are enum npu_dtype: 0 f16, 1 bf16, 2 f32, 4 i8, 5 u8, 6 i16, 7 u16, 8 i32. Strides are bytes.
  */
+#include "native.h"
 #include <math.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-enum { F16 = 0, BF16 = 1, F32 = 2, I8 = 4, U8 = 5, I16 = 6, U16 = 7, I32 = 8 };
 
 static inline float bits_f32(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
 static inline uint32_t f32_bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
@@ -113,8 +109,7 @@ void npu_bf16_to_f32(const uint16_t *in, float *out, size_t n) { for (size_t i =
 void npu_bf16_to_f64(const uint16_t *in, double *out, size_t n) { for (size_t i = 0; i < n; i++) out[i] = bf16_f32(in[i]); }
 void npu_f32_to_bf16(const float *in, uint16_t *out, size_t n) { for (size_t i = 0; i < n; i++) out[i] = f32_bf16(in[i]); }
 
-/* One row of `n` elements at any alignment, minus `zero_point` for integers. */
-static void row_f64(const uint8_t *in, double *out, size_t n, int dtype, int32_t zero_point, int avx2)
+void npu_row_f64(const uint8_t *in, double *out, size_t n, int dtype, int32_t zero_point, int avx2)
 {
     switch (dtype) {
     case F16:  npu_f16_to_f64((const uint16_t *)in, out, n, avx2); break;
@@ -125,7 +120,7 @@ static void row_f64(const uint8_t *in, double *out, size_t n, int dtype, int32_t
     }
 }
 
-static void row_f32(const uint8_t *in, float *out, size_t n, int dtype, int32_t zero_point, int avx2)
+void npu_row_f32(const uint8_t *in, float *out, size_t n, int dtype, int32_t zero_point, int avx2)
 {
     switch (dtype) {
     case F16:  npu_f16_to_f32((const uint16_t *)in, out, n, avx2); break;
@@ -138,25 +133,13 @@ static void row_f32(const uint8_t *in, float *out, size_t n, int dtype, int32_t 
 
 /* ---- windows -------------------------------------------------------------------------------------------------- */
 
-struct npu_window {
-    const uint8_t *act;           /* element (0, 0, first channel) */
-    int64_t stride_y, stride_x;   /* bytes */
-    int64_t in_y, in_x;           /* elements */
-    int64_t kernel_y, kernel_x, step_y, step_x, dilation_y, dilation_x;
-    int64_t first_y, first_x;     /* input position of tap (0, 0) of output (0, 0) of this workload; may be negative */
-    int64_t out_x;                /* outputs per row of this workload */
-    int64_t channels;
-    int32_t dtype, zero_point;
-};
-
-/* Write rows [begin, end) of the matrix [output pixel][tap_y][tap_x][channel], pixels in row-major order, as double
- * (wide) or float; padding is 0. Neighbouring columns of a row that lie side by side in memory are converted at once. */
-void npu_im2col(const struct npu_window *w, int64_t begin, int64_t end, void *out, int wide, int avx2)
+/* Neighbouring columns of a row that lie side by side in memory are converted at once. */
+void npu_im2col(const struct npu_window *w, int64_t begin, int64_t end, void *out, int64_t row_stride, int wide, int avx2)
 {
     int64_t size = w->dtype == F32 ? 4 : w->dtype <= BF16 ? 2 : 1, unit = wide ? 8 : 4, row = w->kernel_x * w->channels;
     int dense = w->dilation_x == 1 && w->stride_x == w->channels * size;
-    uint8_t *to = out;
     for (int64_t pixel = begin; pixel < end; pixel++) {
+        uint8_t *to = (uint8_t *)out + (pixel - begin) * row_stride * unit;
         int64_t oy = pixel / w->out_x, ox = pixel % w->out_x, x = w->first_x + ox * w->step_x;
         for (int64_t ky = 0; ky < w->kernel_y; ky++, to += row * unit) {
             int64_t y = w->first_y + oy * w->step_y + ky * w->dilation_y;
@@ -164,8 +147,8 @@ void npu_im2col(const struct npu_window *w, int64_t begin, int64_t end, void *ou
                 memset(to, 0, (size_t)(row * unit));
             } else if (dense && x >= 0 && x + w->kernel_x <= w->in_x) {
                 const uint8_t *from = w->act + y * w->stride_y + x * w->stride_x;
-                if (wide) row_f64(from, (double *)to, (size_t)row, w->dtype, w->zero_point, avx2);
-                else row_f32(from, (float *)to, (size_t)row, w->dtype, w->zero_point, avx2);
+                if (wide) npu_row_f64(from, (double *)to, (size_t)row, w->dtype, w->zero_point, avx2);
+                else npu_row_f32(from, (float *)to, (size_t)row, w->dtype, w->zero_point, avx2);
             } else {
                 for (int64_t kx = 0; kx < w->kernel_x; kx++) {
                     int64_t column = x + kx * w->dilation_x;
@@ -175,8 +158,8 @@ void npu_im2col(const struct npu_window *w, int64_t begin, int64_t end, void *ou
                         continue;
                     }
                     const uint8_t *from = w->act + y * w->stride_y + column * w->stride_x;
-                    if (wide) row_f64(from, (double *)at, (size_t)w->channels, w->dtype, w->zero_point, avx2);
-                    else row_f32(from, (float *)at, (size_t)w->channels, w->dtype, w->zero_point, avx2);
+                    if (wide) npu_row_f64(from, (double *)at, (size_t)w->channels, w->dtype, w->zero_point, avx2);
+                    else npu_row_f32(from, (float *)at, (size_t)w->channels, w->dtype, w->zero_point, avx2);
                 }
             }
         }
@@ -230,10 +213,10 @@ void npu_depthwise(const struct npu_window *w, int64_t out_y, const double *weig
             double *to = rows + y % row_count * row;
             held[y % row_count] = y;
             if (w->stride_x == channels * size)
-                row_f64(w->act + y * w->stride_y + low * w->stride_x, to, (size_t)row, w->dtype, w->zero_point, avx2);
+                npu_row_f64(w->act + y * w->stride_y + low * w->stride_x, to, (size_t)row, w->dtype, w->zero_point, avx2);
             else
                 for (int64_t x = low; x <= high; x++)
-                    row_f64(w->act + y * w->stride_y + x * w->stride_x, to + (x - low) * channels, (size_t)channels, w->dtype, w->zero_point, avx2);
+                    npu_row_f64(w->act + y * w->stride_y + x * w->stride_x, to + (x - low) * channels, (size_t)channels, w->dtype, w->zero_point, avx2);
         }
         for (int64_t ox = 0; ox < w->out_x; ox++, acc += channels) {
             int64_t count = 0, x0 = w->first_x + ox * w->step_x;
@@ -280,15 +263,15 @@ static void norms_plain(const double *m, int64_t rows, int64_t k, double *out)
 
 void npu_norms(const double *m, int64_t rows, int64_t k, double *out, int avx2) { (avx2 ? norms_avx2 : norms_plain)(m, rows, k, out); }
 
-/* Sum of a[i] * b[i] without any error, as a double rounded to odd: its rounding to float is that of the exact sum. The
+/* Sum of a[i] * b[i * step] without any error, as a double rounded to odd: its rounding to float is that of the exact sum. The
  * factors are float values, so a product is exact in double; it is added to a fixed-point number of 24 limbs of 32 bits
  * (carries kept apart until the end) whose lowest bit is 2^-400. k at most 2^30. */
-static double exact_dot(const double *a, const double *b, int64_t k)
+static double exact_dot(const double *a, const double *b, int64_t step, int64_t k)
 {
     enum { LIMBS = 24, LOWEST = -400 };
     int64_t limb[LIMBS] = {0};
     for (int64_t i = 0; i < k; i++) {
-        double p = a[i] * b[i];
+        double p = a[i] * b[i * step];
         uint64_t u;
         memcpy(&u, &p, 8);
         if (!(u << 1))
@@ -332,14 +315,11 @@ static double exact_dot(const double *a, const double *b, int64_t k)
     return negative ? -value : value;
 }
 
-/* acc[i * stride + j] is the sum of a[i][:] * b[j][:], in whatever order; replace it by the exact sum where its error may
- * decide the rounding to float. No order of k - 1 additions errs by more than k * 2^-53 * |a_i| * |b_j|, and none errs at
- * all when |a_i| * |b_j| is at most exact_below. */
 #define SETTLE_BODY                                                                                                    \
-    double unit = (double)k * (0x1p-53 + 0x1p-73), largest = 0;                                                        \
+    double unit = (double)additions * (0x1p-53 + 0x1p-73), largest = 0;                                                        \
     for (int64_t z = 0; z < columns; z++) largest = b_norms[z] > largest ? b_norms[z] : largest;                       \
     for (int64_t i = 0; i < rows; i++) {                                                                               \
-        double a_norm = norm(a + i * k, k), reach = unit * a_norm;                                                     \
+        double a_norm = norm(a + i * a_stride, k), reach = unit * a_norm;                                                     \
         for (int64_t z = 0; z < columns && !(a_norm * largest <= exact_below); z += 64) {                              \
             int64_t n = columns - z < 64 ? columns - z : 64;                                                           \
             double *v = acc + i * stride + z;                                                                          \
@@ -351,24 +331,18 @@ static double exact_dot(const double *a, const double *b, int64_t k)
             for (int64_t j = 0; doubtful && j < n; j++) {                                                              \
                 double bound = reach * b_norms[z + j];                                                                 \
                 if (isfinite(v[j]) && isfinite(bound) && (float)(v[j] - bound) != (float)(v[j] + bound))               \
-                    v[j] = exact_dot(a + i * k, b + (z + j) * k, k);                                                   \
+                    v[j] = exact_dot(a + i * a_stride, b + (z + j) / lanes * lanes * k + (z + j) % lanes, lanes, k);                                                   \
             }                                                                                                          \
         }                                                                                                              \
     }
 
-#define SETTLE_ARGUMENTS double *acc, int64_t stride, const double *a, int64_t rows, \
-    const double *b, const double *b_norms, int64_t columns, int64_t k, double exact_below
+#define SETTLE_ARGUMENTS double *acc, int64_t stride, const double *a, int64_t a_stride, int64_t rows, \
+    const double *b, int64_t lanes, const double *b_norms, int64_t columns, int64_t k, int64_t additions, double exact_below
 X86_AVX2 static void settle_avx2(SETTLE_ARGUMENTS) { SETTLE_BODY }
 static void settle_plain(SETTLE_ARGUMENTS) { SETTLE_BODY }
-void npu_settle(SETTLE_ARGUMENTS, int avx2) { (avx2 ? settle_avx2 : settle_plain)(acc, stride, a, rows, b, b_norms, columns, k, exact_below); }
+void npu_settle(SETTLE_ARGUMENTS, int avx2) { (avx2 ? settle_avx2 : settle_plain)(acc, stride, a, a_stride, rows, b, lanes, b_norms, columns, k, additions, exact_below); }
 
 /* ---- PPE ------------------------------------------------------------------------------------------------------ */
-
-struct npu_ppe {
-    const float *scale, *bias;    /* per channel, or NULL: uniform_scale, uniform_bias */
-    float uniform_scale, uniform_bias, clamp_low, clamp_high, lrelu_slope, zero_point;
-    int32_t fn, dtype;            /* enum npu_ppe_fn, enum npu_dtype */
-};
 
 static inline __attribute__((always_inline)) float ppe_value(const struct npu_ppe *p, float v, float scale, float bias)
 {
@@ -393,9 +367,9 @@ static inline float canonical(float v) { return v == v ? v : bits_f32(0x7fc00000
     float row[256];                                                                                                    \
     for (int64_t r = 0; r < rows; r++)                                                                                 \
         for (int64_t z = 0; z < channels; z += 256) {                                                                  \
-            int64_t n = channels - z < 256 ? channels - z : 256, at = r * channels + z;                                \
-            if (wide) for (int64_t i = 0; i < n; i++) row[i] = (float)((const double *)acc)[at + i];                   \
-            else memcpy(row, (const float *)acc + at, (size_t)n * 4);                                                  \
+            int64_t n = channels - z < 256 ? channels - z : 256, at = r * out_stride + z;                               \
+            if (wide) for (int64_t i = 0; i < n; i++) row[i] = (float)((const double *)acc)[r * acc_stride + z + i];   \
+            else memcpy(row, (const float *)acc + r * acc_stride + z, (size_t)n * 4);                                  \
             if (p->scale) for (int64_t i = 0; i < n; i++) row[i] = ppe_value(p, row[i], p->scale[z + i], p->bias[z + i]); \
             else for (int64_t i = 0; i < n; i++) row[i] = ppe_value(p, row[i], p->uniform_scale, p->uniform_bias);     \
             switch (p->dtype) {                                                                                        \
@@ -410,18 +384,12 @@ static inline float canonical(float v) { return v == v ? v : bits_f32(0x7fc00000
             }                                                                                                          \
         }
 
-X86_AVX2 static void ppe_avx2(const struct npu_ppe *p, const void *acc, int wide, int64_t rows, int64_t channels, void *out)
-{
-    PPE_BODY(f32_f16_avx2)
-}
+#define PPE_ARGUMENTS const struct npu_ppe *p, const void *acc, int64_t acc_stride, int wide, int64_t rows, int64_t channels, \
+    void *out, int64_t out_stride
+X86_AVX2 static void ppe_avx2(PPE_ARGUMENTS) { PPE_BODY(f32_f16_avx2) }
+static void ppe_plain(PPE_ARGUMENTS) { PPE_BODY(npu_f32_f16_plain) }
 
-static void ppe_plain(const struct npu_ppe *p, const void *acc, int wide, int64_t rows, int64_t channels, void *out)
+void npu_ppe_run(PPE_ARGUMENTS, int avx2)
 {
-    PPE_BODY(npu_f32_f16_plain)
-}
-
-/* acc [rows][channels], double (wide) or float, dense; out the same shape in p->dtype, dense. */
-void npu_ppe_run(const struct npu_ppe *p, const void *acc, int wide, int64_t rows, int64_t channels, void *out, int avx2)
-{
-    (avx2 ? ppe_avx2 : ppe_plain)(p, acc, wide, rows, channels, out);
+    (avx2 ? ppe_avx2 : ppe_plain)(p, acc, acc_stride, wide, rows, channels, out, out_stride);
 }

@@ -1,4 +1,4 @@
-"""The C helpers of native.c: built with gcc on first use, kept in the user's cache, absent when that is not possible.
+"""The C helpers, native.c and convolve.c: built with gcc on first use, kept in the user's cache, absent when that is not possible.
 
 Callers ask `load()` and use NumPy when it answers None; both give the same bits. The library is built for the plain
 instruction set of the machine and picks vector forms at run time, so a cache that travels stays safe.
@@ -20,7 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-SOURCE = Path(__file__).with_name("native.c")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("native.c", "convolve.c"))
+HEADER = Path(__file__).with_name("native.h")
 # Contraction would fuse a multiplication and an addition that the PPE rounds one by one.
 FLAGS = ("-O3", "-std=gnu11", "-shared", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 _DECLARATIONS = """
@@ -34,6 +35,13 @@ struct npu_ppe {
     float uniform_scale, uniform_bias, clamp_low, clamp_high, lrelu_slope, zero_point;
     int32_t fn, dtype;
 };
+struct npu_convolution {
+    struct npu_window window; struct npu_ppe ppe;
+    const uint8_t *weights; const float *table; uint8_t *out;
+    int64_t pixels, columns, group_columns, first_column;
+    double exact_below;
+    int32_t weight_dtype, weight_zero_point, sums;
+};
 int npu_has_avx2(void);
 void npu_f16_to_f32(const uint16_t *in, float *out, size_t n, int avx2);
 void npu_f16_to_f64(const uint16_t *in, double *out, size_t n, int avx2);
@@ -41,13 +49,16 @@ void npu_f32_to_f16(const float *in, uint16_t *out, size_t n, int avx2);
 void npu_bf16_to_f32(const uint16_t *in, float *out, size_t n);
 void npu_bf16_to_f64(const uint16_t *in, double *out, size_t n);
 void npu_f32_to_bf16(const float *in, uint16_t *out, size_t n);
-void npu_im2col(const struct npu_window *w, int64_t begin, int64_t end, void *out, int wide, int avx2);
+void npu_im2col(const struct npu_window *w, int64_t begin, int64_t end, void *out, int64_t row_stride, int wide, int avx2);
 void npu_depthwise(const struct npu_window *w, int64_t out_y, const double *weights, double *acc, double *rows,
                    int64_t row_count, int64_t *held, void *taps, int avx2);
 void npu_norms(const double *m, int64_t rows, int64_t k, double *out, int avx2);
-void npu_settle(double *acc, int64_t stride, const double *a, int64_t rows, const double *b,
-                const double *b_norms, int64_t columns, int64_t k, double exact_below, int avx2);
-void npu_ppe_run(const struct npu_ppe *p, const void *acc, int wide, int64_t rows, int64_t channels, void *out, int avx2);
+void npu_settle(double *acc, int64_t stride, const double *a, int64_t a_stride, int64_t rows, const double *b, int64_t lanes,
+                const double *b_norms, int64_t columns, int64_t k, int64_t additions, double exact_below, int avx2);
+void npu_ppe_run(const struct npu_ppe *p, const void *acc, int64_t acc_stride, int wide, int64_t rows, int64_t channels,
+                 void *out, int64_t out_stride, int avx2);
+int64_t npu_convolve_scratch(const struct npu_convolution *c);
+void npu_convolve(const struct npu_convolution *c, uint8_t *scratch);
 """
 
 
@@ -101,7 +112,9 @@ def cache_folder() -> Path:
 
 
 def _key() -> str:
-    digest = hashlib.sha256(SOURCE.read_bytes())
+    digest = hashlib.sha256()
+    for source in (*SOURCES, HEADER):
+        digest.update(source.read_bytes())
     digest.update(repr((FLAGS, sys.implementation.cache_tag, platform.machine(), platform.libc_ver())).encode())
     return digest.hexdigest()[:24]
 
@@ -119,7 +132,7 @@ def _build(library: Path, compiler: str | None) -> None:
     os.close(handle)
     try:
         subprocess.run(
-            [compiler, *FLAGS, "-o", temporary, str(SOURCE), "-lm"], check=True, capture_output=True, timeout=120
+            [compiler, *FLAGS, "-o", temporary, *map(str, SOURCES), "-lm"], check=True, capture_output=True, timeout=120
         )
         os.replace(temporary, library)
     finally:

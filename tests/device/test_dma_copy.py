@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from npu_device import dma_copy
+from npu_device.dma_copy import Move
 from npu_device.faults import MemoryFault
 from npu_model.descriptors import DescriptorError
 from npu_model.footprint import dma_footprint, runs
@@ -52,7 +52,8 @@ def copied_by_loops(rec):
 
 def copied(rec):
     target = np.zeros(SIZE, np.uint8)
-    dma_copy.scatter(over(target), rec, dma_copy.gather(over(counting()), rec))
+    move = Move.decode(rec)
+    move.scatter(over(target), move.gather(over(counting())))
     return target
 
 
@@ -119,7 +120,7 @@ def test_copy_and_footprint_agree_with_single_bytes(width, rows, planes, gap, sp
 )
 def test_source_outside_memory_faults(fields, address):
     with pytest.raises(MemoryFault) as fault:
-        dma_copy.gather(over(counting()), record(**fields))
+        Move.decode(record(**fields)).gather(over(counting()))
     assert fault.value.address == address
     assert not fault.value.write
 
@@ -128,7 +129,7 @@ def test_destination_outside_memory_faults_and_writes_nothing():
     memory = np.zeros(SIZE, np.uint8)
     rec = record(length=64, dst=BASE + SIZE - 100, dst_width=16, dst_stride=32)
     with pytest.raises(MemoryFault) as fault:
-        dma_copy.scatter(over(memory), rec, np.ones(64, np.uint8))
+        Move.decode(rec).scatter(over(memory), np.ones(64, np.uint8))
     assert fault.value.write
     assert not memory.any()
 

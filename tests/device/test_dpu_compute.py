@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from npu_abi import C
 from npu_device import dpu_compute
+from npu_device.dpu_work import Work
 from npu_device.faults import MemoryFault
 from npu_model import native
 from npu_model.descriptors import DescriptorError
@@ -136,11 +137,14 @@ class Case:
             one["pad_left"], one["pad_right"], one["pad_top"], one["pad_bottom"] = self.pad
         return found
 
-    def run(self, helper=None, blocks=(), numerics="exact"):
+    def run(self, helper=None, blocks=(), numerics="exact", apart=False):
+        """Return the output of one task with a variant per block, or of a task per block."""
         memory = self.memory()
-        results = dpu_compute.execute(self.record(), self.variants(*blocks), over(memory), numerics, helper)
-        for target, bits in results:
-            target[...] = bits
+        for variants in [(block,) for block in blocks] if apart else [blocks]:
+            for target, bits in dpu_compute.execute(
+                self.record(), self.variants(*variants), over(memory), numerics, helper
+            ):
+                target[...] = bits
         start = self.addr["out"] - BASE
         count = self.out_y * self.out_x * self.out_z
         bits = memory[start : start + count * np.dtype(NUMPY[self.out]).itemsize].copy()
@@ -225,7 +229,8 @@ def assert_same_bits(got, want):
     np.testing.assert_array_equal(got.view(f"u{got.itemsize}"), want.view(f"u{want.itemsize}"))
 
 
-U8, I8, I32, F32, BF16 = C.NPU_DT_U8, C.NPU_DT_I8, C.NPU_DT_I32, C.NPU_DT_F32, C.NPU_DT_BF16
+U8, I8, I32 = C.NPU_DT_U8, C.NPU_DT_I8, C.NPU_DT_I32
+F16, F32, BF16 = C.NPU_DT_F16, C.NPU_DT_F32, C.NPU_DT_BF16
 CASES = {
     "conv 1x1": Case("conv", (4, 5, 6), out_z=7),
     "conv 3x3 padded": Case("conv", (5, 6, 3), out_z=4, kernel=(3, 3), pad=(1, 1, 1, 1)),
@@ -350,7 +355,8 @@ def test_tiled_equals_untiled_and_c_equals_numpy_bit_for_bit(drawn):
     case, blocks = drawn
     whole = case.run(native.load())
     assert_same_bits(case.run(native.load(), blocks), whole)
-    assert_same_bits(case.run(None, blocks), whole)
+    assert_same_bits(case.run(native.load(), blocks, apart=True), whole)
+    assert_same_bits(case.run(None, blocks, apart=True), whole)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -486,3 +492,68 @@ def nearest_f32(exact):
     guess = np.float32(float(exact))
     near = [np.nextafter(guess, np.float32(-np.inf)), guess, np.nextafter(guess, np.float32(np.inf))]
     return min(near, key=lambda v: (abs(Fraction(float(v)) - exact), int(v.view(np.uint32)) & 1))
+
+
+GRID = [(0, 4, 0, 3, 0, 6), (0, 4, 3, 4, 0, 6), (4, 3, 0, 7, 0, 2), (4, 3, 0, 7, 2, 4)]
+
+
+@pytest.mark.parametrize("op", ["conv", "maxpool", "avgpool", "add"])
+def test_variants_that_tile_a_box_are_computed_as_one_with_the_same_bits(helper, op):
+    kernel, pad = ((1, 1), (0, 0, 0, 0)) if op == "add" else ((3, 3), (1, 1, 1, 1))
+    one = Case(op, (7, 7, 6), 6, kernel, pad=pad)
+    one.memory()
+    assert len(Work.decode(one.record(), one.variants(*GRID)).blocks) == 1
+    np.testing.assert_array_equal(one.run(helper, GRID).view(np.uint16), one.expected().view(np.uint16))
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        GRID[:3],  # a hole
+        [(0, 4, 0, 7, 0, 6), (3, 4, 0, 7, 0, 6)],  # a row twice
+        [(0, 2, 0, 2, 0, 2), (0, 2, 0, 2, 0, 2), (2, 2, 0, 2, 0, 2)],  # volumes add up: one twice, one hole
+    ],
+)
+def test_variants_that_do_not_tile_a_box_stay_apart(blocks):
+    one = Case("conv", (7, 7, 6), 6)
+    one.memory()
+    assert len(Work.decode(one.record(), one.variants(*blocks)).blocks) == len(blocks)
+
+
+def test_variants_of_different_padding_stay_apart():
+    one = Case("conv", (7, 7, 6), 6, (3, 3), pad=(1, 1, 1, 1))
+    one.memory()
+    variants = one.variants(*GRID)
+    variants["pad_left"][0] = 2
+    assert len(Work.decode(one.record(), variants).blocks) == 4
+
+
+def test_rows_that_overlap_only_when_joined_stay_apart():
+    one = Case("conv", (4, 4, 4), 4)
+    one.memory()
+    record = one.record()
+    record["out_stride_y"] = 8  # a pixel: each variant writes one row
+    blocks = [(0, 1, 0, 4, 0, 4), (1, 1, 0, 4, 0, 4)]
+    assert len(Work.decode(record, one.variants(*blocks)).blocks) == 2
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("types", [(F16, F16, F16), (BF16, BF16, F32), (F32, F32, F32), (U8, I8, I32), (U8, U8, U8)])
+def test_c_and_numpy_agree_past_every_block_size(types, groups):
+    found = native.load() or pytest.skip("no gcc, or the native helpers are turned off")
+    one = Case(
+        "conv",
+        (13, 11, 58),
+        70,
+        (3, 3),
+        pad=(1, 1, 1, 1),
+        groups=groups,
+        act=types[0],
+        wt=types[1],
+        out=types[2],
+        table=True,
+    )
+    blocks = [(0, 13, 0, 11, 5, 61)]
+    plain = native.Native(found.ffi, found.lib, 0)
+    results = [one.run(helper, blocks)[..., 5:66] for helper in (found, plain, None)]
+    assert results[0].tobytes() == results[1].tobytes() == results[2].tobytes()

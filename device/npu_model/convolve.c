@@ -1,0 +1,273 @@
+/* A whole convolution or matrix product of one workload, from bits to bits: what im2col, BLAS, npu_settle and the PPE do one
+ * after the other, block by block of rows that stay in the cache. For processors with AVX2 and FMA.
+ *
+ * 1. The filters of a group are converted once into panels of as many columns as the kernel keeps in registers.
+ * 2. Rows of the convolution's matrix are converted, KC terms of all panels are added at a time, ROWS rows at once.
+ * 3. Doubtful roundings are settled (exact), and the PPE writes the rows' bits.
+ */
+#include "native.h"
+#include <string.h>
+
+enum npu_sums {
+    EXACT = 0,   /* float types: double sums, settled */
+    FAST = 1,    /* float types: float sums */
+    INTEGER = 2  /* integer types: exact, wrapped to 32 bits */
+};
+
+struct npu_convolution {
+    struct npu_window window;     /* over the channels of the first group */
+    struct npu_ppe ppe;
+    const uint8_t *weights;       /* of the first column; dense [column][k] */
+    const float *table;           /* per column: scale, bias, two words unused; or NULL: ppe's uniform values */
+    uint8_t *out;                 /* dense [pixels][columns] in ppe.dtype */
+    int64_t pixels, columns;
+    int64_t group_columns;        /* columns per group */
+    int64_t first_column;         /* of the first column in its group */
+    double exact_below;           /* as npu_settle's */
+    int32_t weight_dtype, weight_zero_point, sums;
+};
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define TARGET __attribute__((target("avx2,f16c,fma")))
+#define INLINE static inline __attribute__((always_inline)) TARGET
+
+enum {
+    BLOCK_ROWS = 96,              /* rows of the matrix at a time (chosen): their KC terms fill a third of a second-level cache */
+    BLOCK_BYTES = 1 << 22,        /* but no more bytes, unless that were less than ROWS rows */
+    ROWS = 6,                     /* rows of the kernel: with two vectors of columns, 12 of 16 registers */
+    KC = 256                      /* terms between two visits of the sums. float holds 256 products of 8-bit differences exactly */
+};
+
+/* Rows a, lda apart, times one panel of two vectors per term: added to c, or written when `first`. `rows` is a constant. */
+#define TILE(NAME, T, V, LANES, LOAD, SPREAD, FMA, ZERO, C, PUT)                                                       \
+    INLINE void NAME(const T *a, int64_t lda, const T *b, int64_t k, C *c, int64_t ldc, int first, const int rows)     \
+    {                                                                                                                  \
+        const T *a1 = a + lda, *a2 = a1 + lda, *a3 = a2 + lda, *a4 = a3 + lda, *a5 = a4 + lda;                         \
+        V x0 = ZERO, y0 = ZERO, x1 = ZERO, y1 = ZERO, x2 = ZERO, y2 = ZERO;                                            \
+        V x3 = ZERO, y3 = ZERO, x4 = ZERO, y4 = ZERO, x5 = ZERO, y5 = ZERO, s;                                         \
+        for (int64_t i = 0; i < k; i++, b += 2 * LANES) {                                                              \
+            V p = LOAD(b), q = LOAD(b + LANES);                                                                        \
+            s = SPREAD(a + i), x0 = FMA(s, p, x0), y0 = FMA(s, q, y0);                                                 \
+            if (rows > 1) s = SPREAD(a1 + i), x1 = FMA(s, p, x1), y1 = FMA(s, q, y1);                                  \
+            if (rows > 2) s = SPREAD(a2 + i), x2 = FMA(s, p, x2), y2 = FMA(s, q, y2);                                  \
+            if (rows > 3) s = SPREAD(a3 + i), x3 = FMA(s, p, x3), y3 = FMA(s, q, y3);                                  \
+            if (rows > 4) s = SPREAD(a4 + i), x4 = FMA(s, p, x4), y4 = FMA(s, q, y4);                                  \
+            if (rows > 5) s = SPREAD(a5 + i), x5 = FMA(s, p, x5), y5 = FMA(s, q, y5);                                  \
+        }                                                                                                              \
+        PUT(c, x0, first), PUT(c + LANES, y0, first);                                                                  \
+        if (rows > 1) PUT(c + ldc, x1, first), PUT(c + ldc + LANES, y1, first);                                        \
+        if (rows > 2) PUT(c + 2 * ldc, x2, first), PUT(c + 2 * ldc + LANES, y2, first);                                \
+        if (rows > 3) PUT(c + 3 * ldc, x3, first), PUT(c + 3 * ldc + LANES, y3, first);                                \
+        if (rows > 4) PUT(c + 4 * ldc, x4, first), PUT(c + 4 * ldc + LANES, y4, first);                                \
+        if (rows > 5) PUT(c + 5 * ldc, x5, first), PUT(c + 5 * ldc + LANES, y5, first);                                \
+    }
+
+INLINE void put_double(double *c, __m256d x, int first)
+{
+    _mm256_storeu_pd(c, first ? x : _mm256_add_pd(_mm256_loadu_pd(c), x));
+}
+
+INLINE void put_float(float *c, __m256 x, int first)
+{
+    _mm256_storeu_ps(c, first ? x : _mm256_add_ps(_mm256_loadu_ps(c), x));
+}
+
+INLINE void put_integer(double *c, __m256 x, int first)
+{
+    put_double(c, _mm256_cvtps_pd(_mm256_castps256_ps128(x)), first);
+    put_double(c + 4, _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1)), first);
+}
+
+TILE(tile_exact, double, __m256d, 4, _mm256_loadu_pd, _mm256_broadcast_sd, _mm256_fmadd_pd, _mm256_setzero_pd(), double, put_double)
+TILE(tile_fast, float, __m256, 8, _mm256_loadu_ps, _mm256_broadcast_ss, _mm256_fmadd_ps, _mm256_setzero_ps(), float, put_float)
+TILE(tile_integer, float, __m256, 8, _mm256_loadu_ps, _mm256_broadcast_ss, _mm256_fmadd_ps, _mm256_setzero_ps(), double, put_integer)
+
+/* c [rows][ldc] = a [rows][lda] times all panels of b, KC terms at a time. */
+#define MULTIPLY(NAME, TILE_OF, T, C, PANEL)                                                                           \
+    TARGET static void NAME(const T *a, int64_t lda, int64_t rows, const T *b, int64_t panels, int64_t k, C *c, int64_t ldc) \
+    {                                                                                                                  \
+        for (int64_t z = 0; z < k; z += KC)                                                                            \
+            for (int64_t p = 0; p < panels; p++)                                                                       \
+                for (int64_t i = 0, step; i < rows; i += step) {                                                       \
+                    const T *left = a + i * lda + z, *right = b + (p * k + z) * PANEL;                                 \
+                    int64_t n = k - z < KC ? k - z : KC, rest = rows - i;                                              \
+                    C *to = c + i * ldc + p * PANEL;                                                                   \
+                    step = rest <= ROWS ? rest : rest < 2 * ROWS ? (rest + 1) / 2 : ROWS;                              \
+                    switch (step) {                                                                                    \
+                    case 1: TILE_OF(left, lda, right, n, to, ldc, !z, 1); break;                                       \
+                    case 2: TILE_OF(left, lda, right, n, to, ldc, !z, 2); break;                                       \
+                    case 3: TILE_OF(left, lda, right, n, to, ldc, !z, 3); break;                                       \
+                    case 4: TILE_OF(left, lda, right, n, to, ldc, !z, 4); break;                                       \
+                    case 5: TILE_OF(left, lda, right, n, to, ldc, !z, 5); break;                                       \
+                    default: TILE_OF(left, lda, right, n, to, ldc, !z, 6); break;                                      \
+                    }                                                                                                  \
+                }                                                                                                      \
+    }
+
+MULTIPLY(multiply_exact, tile_exact, double, double, 8)
+MULTIPLY(multiply_fast, tile_fast, float, float, 16)
+MULTIPLY(multiply_integer, tile_integer, float, double, 16)
+
+enum { PIECE = 64 };
+
+/* to[m][j] = piece[j][m] for m < n. */
+INLINE void interleave_double(double (*piece)[PIECE], double *to, int64_t n)
+{
+    int64_t m = 0;
+    for (; m + 4 <= n; m += 4)
+        for (int half = 0; half < 8; half += 4) {
+            double *at = to + m * 8 + half;
+            __m256d a = _mm256_loadu_pd(piece[half] + m), b = _mm256_loadu_pd(piece[half + 1] + m);
+            __m256d c = _mm256_loadu_pd(piece[half + 2] + m), d = _mm256_loadu_pd(piece[half + 3] + m);
+            __m256d e = _mm256_unpacklo_pd(a, b), f = _mm256_unpackhi_pd(a, b), g = _mm256_unpacklo_pd(c, d), h = _mm256_unpackhi_pd(c, d);
+            _mm256_storeu_pd(at, _mm256_permute2f128_pd(e, g, 0x20)), _mm256_storeu_pd(at + 8, _mm256_permute2f128_pd(f, h, 0x20));
+            _mm256_storeu_pd(at + 16, _mm256_permute2f128_pd(e, g, 0x31)), _mm256_storeu_pd(at + 24, _mm256_permute2f128_pd(f, h, 0x31));
+        }
+    for (; m < n; m++)
+        for (int j = 0; j < 8; j++) to[m * 8 + j] = piece[j][m];
+}
+
+INLINE void interleave_float(float (*piece)[PIECE], float *to, int64_t n)
+{
+    int64_t m = 0;
+    for (; m + 4 <= n; m += 4)
+        for (int quarter = 0; quarter < 16; quarter += 4) {
+            float *at = to + m * 16 + quarter;
+            __m128 a = _mm_loadu_ps(piece[quarter] + m), b = _mm_loadu_ps(piece[quarter + 1] + m);
+            __m128 c = _mm_loadu_ps(piece[quarter + 2] + m), d = _mm_loadu_ps(piece[quarter + 3] + m);
+            _MM_TRANSPOSE4_PS(a, b, c, d);
+            _mm_storeu_ps(at, a), _mm_storeu_ps(at + 16, b), _mm_storeu_ps(at + 32, c), _mm_storeu_ps(at + 48, d);
+        }
+    for (; m < n; m++)
+        for (int j = 0; j < 16; j++) to[m * 16 + j] = piece[j][m];
+}
+
+/* Convert `columns` filters of k terms into panels [panel][k][PANEL]; columns that are not there are 0. */
+#define PACK(NAME, T, PANEL, CONVERT, INTERLEAVE)                                                                      \
+    TARGET static void NAME(const struct npu_convolution *c, const uint8_t *weights, int64_t columns, int64_t k, T *to) \
+    {                                                                                                                  \
+        int64_t size = c->weight_dtype == F32 ? 4 : c->weight_dtype <= BF16 ? 2 : 1;                                   \
+        T piece[PANEL][PIECE];                                                                                         \
+        for (int64_t z = 0; z < columns; z += PANEL)                                                                   \
+            for (int64_t i = 0; i < k; i += PIECE) {                                                                   \
+                int64_t n = k - i < PIECE ? k - i : PIECE;                                                             \
+                for (int64_t j = 0; j < PANEL; j++)                                                                    \
+                    if (z + j < columns)                                                                               \
+                        CONVERT(weights + ((z + j) * k + i) * size, piece[j], (size_t)n, c->weight_dtype, c->weight_zero_point, 1); \
+                    else                                                                                               \
+                        memset(piece[j], 0, sizeof piece[j]);                                                          \
+                INTERLEAVE(piece, to, n);                                                                              \
+                to += n * PANEL;                                                                                       \
+            }                                                                                                          \
+    }
+
+PACK(pack_double, double, 8, npu_row_f64, interleave_double)
+PACK(pack_float, float, 16, npu_row_f32, interleave_float)
+
+/* At least the Euclidean norm of each column of panels of 8: rounding errors are covered. */
+TARGET static void panel_norms(const double *b, int64_t panels, int64_t k, double *norms)
+{
+    for (int64_t p = 0; p < panels; p++, norms += 8) {
+        __m256d s = _mm256_setzero_pd(), t = s, more = _mm256_set1_pd(1 + 0x1p-20);
+        for (int64_t i = 0; i < k; i++, b += 8) {
+            __m256d x = _mm256_loadu_pd(b), y = _mm256_loadu_pd(b + 4);
+            s = _mm256_fmadd_pd(x, x, s), t = _mm256_fmadd_pd(y, y, t);
+        }
+        _mm256_storeu_pd(norms, _mm256_mul_pd(_mm256_sqrt_pd(s), more));
+        _mm256_storeu_pd(norms + 4, _mm256_mul_pd(_mm256_sqrt_pd(t), more));
+    }
+}
+
+struct layout {
+    int64_t k, panel, panels, block, lda, ldc;
+    size_t unit, sum;             /* bytes of an operand and of a sum */
+    size_t a, b, norms, c, scale, bytes; /* offsets in the scratch memory */
+};
+
+static struct layout lay_out(const struct npu_convolution *c)
+{
+    const struct npu_window *w = &c->window;
+    struct layout l = {.k = w->kernel_y * w->kernel_x * w->channels, .unit = c->sums == EXACT ? 8 : 4, .sum = c->sums == FAST ? 4 : 8};
+    int64_t columns = c->columns < c->group_columns ? c->columns : c->group_columns, blocks, most;
+    l.panel = 64 / (int64_t)l.unit;
+    l.panels = (columns + l.panel - 1) / l.panel;
+    l.ldc = l.panels * l.panel;
+    l.lda = (l.k + 15) / 16 * 16 + 64 / (int64_t)l.unit; /* rows begin in different sets of a cache */
+    most = BLOCK_BYTES / (int64_t)(l.lda * (int64_t)l.unit) / ROWS * ROWS;
+    most = most < ROWS ? ROWS : most > BLOCK_ROWS ? BLOCK_ROWS : most;
+    blocks = (c->pixels + most - 1) / most;
+    l.block = ((c->pixels + blocks - 1) / blocks + ROWS - 1) / ROWS * ROWS; /* at most `most`; no small last one */
+    l.b = (size_t)(l.block * l.lda) * l.unit;
+    l.norms = l.b + (size_t)(l.panels * l.panel * l.k) * l.unit;
+    l.c = l.norms + (size_t)l.ldc * 8;
+    l.scale = l.c + (size_t)(l.block * l.ldc) * l.sum;
+    l.bytes = l.scale + (size_t)l.ldc * 8 + 64;
+    return l;
+}
+
+static void wrap(double *sums, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) sums[i] = (double)(int32_t)(int64_t)sums[i];
+}
+
+/* Columns [begin, begin + columns), all of one group whose window is w. */
+static void convolve_group(const struct npu_convolution *c, const struct npu_window *w, struct layout l, uint8_t *memory,
+                           int64_t begin, int64_t columns)
+{
+    void *a = memory + l.a, *b = memory + l.b, *sums = memory + l.c;
+    double *norms = (double *)(memory + l.norms);
+    float *scale = (float *)(memory + l.scale), *bias = scale + l.ldc;
+    struct npu_ppe ppe = c->ppe;
+    int64_t additions = (l.k < KC ? l.k : KC) + (l.k + KC - 1) / KC; /* in a part, and of the parts */
+    int64_t weight_size = c->weight_dtype == F32 ? 4 : c->weight_dtype <= BF16 ? 2 : 1;
+    int64_t out_size = ppe.dtype == F32 || ppe.dtype == I32 ? 4 : ppe.dtype == I8 || ppe.dtype == U8 ? 1 : 2;
+    const uint8_t *weights = c->weights + begin * l.k * weight_size;
+    l.panels = (columns + l.panel - 1) / l.panel;
+    if (c->sums == EXACT) {
+        pack_double(c, weights, columns, l.k, b);
+        panel_norms(b, l.panels, l.k, norms);
+    } else {
+        pack_float(c, weights, columns, l.k, b);
+    }
+    if (c->table) {
+        for (int64_t z = 0; z < columns; z++) scale[z] = c->table[4 * (begin + z)], bias[z] = c->table[4 * (begin + z) + 1];
+        ppe.scale = scale, ppe.bias = bias;
+    }
+    for (int64_t i = 0; i < c->pixels; i += l.block) {
+        int64_t rows = c->pixels - i < l.block ? c->pixels - i : l.block;
+        npu_im2col(w, i, i + rows, a, l.lda, c->sums == EXACT, 1);
+        if (c->sums == EXACT) {
+            multiply_exact(a, l.lda, rows, b, l.panels, l.k, sums, l.ldc);
+            npu_settle(sums, l.ldc, a, l.lda, rows, b, l.panel, norms, columns, l.k, additions, c->exact_below, 1);
+        } else if (c->sums == FAST) {
+            multiply_fast(a, l.lda, rows, b, l.panels, l.k, sums, l.ldc);
+        } else {
+            multiply_integer(a, l.lda, rows, b, l.panels, l.k, sums, l.ldc);
+            if (l.k >= 1 << 15) /* 2^31 / 255^2, rounded down to a power of two */
+                wrap(sums, rows * l.ldc);
+        }
+        npu_ppe_run(&ppe, sums, l.ldc, c->sums != FAST, rows, columns, c->out + (i * c->columns + begin) * out_size, c->columns, 1);
+    }
+}
+
+/* Return the bytes of scratch memory that npu_convolve needs. */
+int64_t npu_convolve_scratch(const struct npu_convolution *c) { return (int64_t)lay_out(c).bytes; }
+
+/* Write c->out; only with AVX2. */
+void npu_convolve(const struct npu_convolution *c, uint8_t *scratch)
+{
+    struct layout l = lay_out(c);
+    struct npu_window w = c->window;
+    int64_t size = w.dtype == F32 ? 4 : w.dtype <= BF16 ? 2 : 1;
+    scratch += -(uintptr_t)scratch % 64;
+    for (int64_t z = 0, n; z < c->columns; z += n, w.act += w.channels * size) {
+        n = c->group_columns - (c->first_column + z) % c->group_columns;
+        n = n < c->columns - z ? n : c->columns - z;
+        convolve_group(c, &w, l, scratch, z, n);
+    }
+}
+#else
+int64_t npu_convolve_scratch(const struct npu_convolution *c) { (void)c; return 0; }
+void npu_convolve(const struct npu_convolution *c, uint8_t *scratch) { (void)c, (void)scratch; }
+#endif
