@@ -6,6 +6,7 @@ The firmware states this interface as protocols of its own (npu_firmware/hal.py)
 from __future__ import annotations
 
 from collections.abc import Callable
+from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,6 +60,7 @@ class Hal:
     ) -> None:
         self._fabric = fabric
         self._core = core
+        self._window = fabric.mmu.window
         self._ports = ports
         self._dpus = dpus
         self._shaves = shaves
@@ -95,17 +97,28 @@ class Hal:
         if nbytes < 0 or va < 0:
             raise MemoryFault(va)
         if nbytes:
-            memory, offset = self._fabric.mmu.locate(ssid, va, False)
+            memory, offset = self._window(ssid, va, False)
             if offset + nbytes <= len(memory):
                 return memory[offset : offset + nbytes].tobytes()
         return b"".join(piece.tobytes() for piece in self._fabric.mmu.segments(ssid, va, nbytes, False))
 
     def store(self, ssid: int, va: int, data: bytes) -> None:
         """Write bytes of a context. Raises Fault before anything is written."""
+        memory, offset = self._window(ssid, va, True)
+        if offset + len(data) <= len(memory):
+            memory[offset : offset + len(data)] = data
+            return
         position = 0
         for piece in self._fabric.mmu.segments(ssid, va, len(data), True):
             piece[...] = np.frombuffer(data, np.uint8, len(piece), position)
             position += len(piece)
+
+    def read(self, ssid: int, va: int, layout: Struct) -> tuple[Any, ...]:
+        """Load a structure and return the members that `layout` names. Raises Fault."""
+        memory, offset = self._window(ssid, va, False)
+        if offset + layout.size <= len(memory):
+            return layout.unpack_from(memory, offset)
+        return layout.unpack(self.load(ssid, va, layout.size))
 
     # ---- job slots ----
 

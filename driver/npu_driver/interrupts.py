@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from npu_driver.device_api import BusApi
     from npu_driver.ipc import Ipc
 
-CAUSES = C.NPU_ICB_HOST_IPC_FIFO | C.NPU_ICB_MMU_EVENT | C.NPU_ICB_CORE_FAULT
+HOST_IPC_FIFO, MMU_EVENT, CORE_FAULT = C.NPU_ICB_HOST_IPC_FIFO, C.NPU_ICB_MMU_EVENT, C.NPU_ICB_CORE_FAULT
+CAUSES = HOST_IPC_FIFO | MMU_EVENT | CORE_FAULT
+STATUS, CLEAR = C.NPU_REG_ICB_STATUS, C.NPU_REG_ICB_CLEAR
 
 
 class InterruptHandler:
@@ -42,14 +44,14 @@ class InterruptHandler:
         self._running = True
         try:
             bus = self._bus
-            while causes := bus.read32(C.NPU_REG_ICB_STATUS) & CAUSES:
-                if causes & C.NPU_ICB_MMU_EVENT:
+            while causes := bus.read32(STATUS) & CAUSES:
+                if causes & MMU_EVENT:
                     self._drain_faults()
-                if causes & C.NPU_ICB_HOST_IPC_FIFO:
+                if causes & HOST_IPC_FIFO:
                     self._ipc.drain()
-                if causes & C.NPU_ICB_CORE_FAULT:
+                if causes & CORE_FAULT:
                     self._note("the management core stopped")
-                bus.write32(C.NPU_REG_ICB_CLEAR, causes)
+                bus.write32(CLEAR, causes)
         finally:
             self._running = False
 

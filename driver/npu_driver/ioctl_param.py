@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from npu_abi import C, ffi
+from npu_abi import C, codec
 
 from npu_driver.error import KernelError
 
@@ -18,11 +18,13 @@ DEVICE_ID = 0x4E50  # chosen: "NP"; no vendor's
 PLATFORM_SIMULATED = 2
 CAPABILITIES = {1: 0, 2: 1, 3: 1, 4: 0}  # metric streamer, DMA memory range, queue management, user pointers
 NAME_WORDS = 8
+_HEARTBEAT = codec("npu_jsm_query_hb_done", "heartbeat")
 
 
 def _heartbeat(kernel: Kernel, context: Context, index: int) -> int:
     reply = kernel.request(C.NPU_JSM_QUERY_ENGINE_HB, "npu_jsm_engine_reset", engine_idx=index)
-    return int(ffi.cast("struct npu_jsm_query_hb_done *", ffi.addressof(reply, "payload")).heartbeat)
+    (heartbeat,) = _HEARTBEAT.unpack_from(reply)
+    return int(heartbeat)
 
 
 def _inference_id(kernel: Kernel, context: Context, index: int) -> int:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import errno
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from npu_abi import C, ffi, name_of, sizeof, view
+from npu_abi import C, codec, name_of, offsetof, sizeof
 
 from npu_driver.error import KernelError
 
@@ -27,39 +27,53 @@ if TYPE_CHECKING:
 AREA_PAGES = 4  # chosen: as the 16 KiB areas of the public driver; 85 slots
 SLOT_BYTES = sizeof("npu_ipc_slot")
 MESSAGE_BYTES = sizeof("npu_jsm_msg")
-_MESSAGE = ffi.typeof("struct npu_jsm_msg *")
+HEADER_BYTES = sizeof("npu_ipc_hdr")
+STATUS_OFFSET = offsetof("npu_ipc_hdr", "status")
+SLOT = codec(
+    "npu_ipc_slot", "hdr.data_size", "hdr.channel", "hdr.status", "msg.type", "msg.request_id", "msg.result",
+    "msg.payload",
+)  # fmt: skip
+DATA_SIZE = codec("npu_ipc_hdr", "data_size")
+MESSAGE = codec("npu_jsm_msg", "type", "request_id", "result", "payload")
+FREE, ALLOCATED = int(C.NPU_IPC_FREE), int(C.NPU_IPC_ALLOCATED)
+EVENTS = (C.NPU_JSM_JOB_DONE, C.NPU_JSM_BOOT_DONE)
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A message on its way; `reply` is a copy of the firmware's struct npu_jsm_msg once `finished`."""
+    """A message on its way; `reply_type`, `result` and `payload` are the firmware's answer once `finished`."""
 
     request_id: int
     type: int
     finished: bool = False
-    reply: Any = None
+    reply_type: int = 0
+    result: int = 0
+    payload: bytes = b""
 
 
 class Area:
     """An array of struct npu_ipc_slot at `va` of SSID 0."""
 
-    __slots__ = ("count", "headers", "memory", "messages", "pa", "va")
+    __slots__ = ("count", "memory", "pa", "va")
 
     def __init__(self, memory: Memory, va: int) -> None:
         self.va = va
         self.pa, self.memory = memory.alloc_zeroed(AREA_PAGES)
         self.count = len(self.memory) // SLOT_BYTES
-        slots = [view("npu_ipc_slot", self.memory, i * SLOT_BYTES) for i in range(self.count)]
-        self.headers = [slot.hdr for slot in slots]
-        self.messages = [ffi.addressof(slot, "msg") for slot in slots]
+
+    def free_slot(self) -> int:
+        """Return the byte offset of the first slot that is FREE, -1 when none is."""
+        memory = self.memory
+        end = self.count * SLOT_BYTES
+        return next((at for at in range(0, end, SLOT_BYTES) if memory[at + STATUS_OFFSET] == FREE), -1)
 
 
 class Ipc:
-    """Both directions. `on_message(msg)` receives every struct npu_jsm_msg that is not a reply to a request."""
+    """Both directions. `on_message(type, payload)` receives every message that is not a reply to a request."""
 
     __slots__ = ("_bus", "_next_id", "_on_message", "_requests", "_rx", "_tx", "dropped")
 
-    def __init__(self, bus: BusApi, tx: Area, rx: Area, on_message: Callable[[Any], None]) -> None:
+    def __init__(self, bus: BusApi, tx: Area, rx: Area, on_message: Callable[[int, bytes], None]) -> None:
         self._bus = bus
         self._tx = tx
         self._rx = rx
@@ -70,22 +84,14 @@ class Ipc:
 
     def send(self, registers: Registers, kind: int, payload: bytes, channel: int) -> Request:
         """Post a message and return its request. EAGAIN when every slot is taken."""
-        index = next((i for i, header in enumerate(self._tx.headers) if header.status == C.NPU_IPC_FREE), None)
-        if index is None:
+        offset = self._tx.free_slot()
+        if offset < 0:
             raise KernelError(errno.EAGAIN, f"all {self._tx.count} message slots are taken")
-        header, msg = self._tx.headers[index], self._tx.messages[index]
         request = Request(self._next_id, kind)
         self._next_id = self._next_id % 0xFFFFFFFF + 1
-        msg.type = kind
-        msg.request_id = request.request_id
-        msg.result = 0
-        msg.reserved0 = 0
-        ffi.buffer(msg.payload)[:] = payload.ljust(len(msg.payload), b"\0")
-        header.data_size = MESSAGE_BYTES
-        header.channel = channel
-        header.status = C.NPU_IPC_ALLOCATED
+        SLOT.pack_into(self._tx.memory, offset, MESSAGE_BYTES, channel, ALLOCATED, kind, request.request_id, 0, payload)
         self._requests[request.request_id] = request
-        registers.write(C.NPU_REG_CPU_IPC_FIFO, self._tx.va + index * SLOT_BYTES)
+        registers.write(C.NPU_REG_CPU_IPC_FIFO, self._tx.va + offset)
         return request
 
     def forget(self, request: Request) -> None:
@@ -101,37 +107,38 @@ class Ipc:
     def drain(self) -> None:
         """Take every message out of HOST_IPC_FIFO. Called from the interrupt handler."""
         read32 = self._bus.read32
+        rx = self._rx
+        memory = rx.memory
         while address := read32(C.NPU_REG_HOST_IPC_FIFO):
-            index, rest = divmod(address - self._rx.va, SLOT_BYTES)
-            if rest or not 0 <= index < self._rx.count:
+            offset = address - rx.va
+            if offset % SLOT_BYTES or not 0 <= offset < rx.count * SLOT_BYTES:
                 self.dropped.append(f"message address {address:#x} is not a slot")
                 continue
-            header = self._rx.headers[index]
-            msg = ffi.new(_MESSAGE)
-            ffi.memmove(msg, self._rx.messages[index], min(header.data_size, MESSAGE_BYTES))
-            header.status = C.NPU_IPC_FREE
-            self._deliver(msg)
+            size = min(DATA_SIZE.unpack_from(memory, offset)[0], MESSAGE_BYTES)
+            start = offset + HEADER_BYTES
+            message = memory[start : start + size].tobytes().ljust(MESSAGE_BYTES, b"\0")
+            memory[offset + STATUS_OFFSET] = FREE
+            self._deliver(*MESSAGE.unpack(message))
 
-    def _deliver(self, msg: Any) -> None:
-        kind = msg.type
-        if kind in (C.NPU_JSM_JOB_DONE, C.NPU_JSM_BOOT_DONE):
-            self._on_message(msg)
-        elif request := self._requests.pop(msg.request_id, None):
-            request.reply = msg
+    def _deliver(self, kind: int, request_id: int, result: int, payload: bytes) -> None:
+        if kind in EVENTS:
+            self._on_message(kind, payload)
+        elif request := self._requests.pop(request_id, None):
+            request.reply_type, request.result, request.payload = kind, result, payload
             request.finished = True
         else:
-            self.dropped.append(f"{name_of('npu_jsm_type', kind)} answers no request (id {msg.request_id})")
+            self.dropped.append(f"{name_of('npu_jsm_type', kind)} answers no request (id {request_id})")
 
 
-def check_reply(request: Request) -> Any:
-    """Return the reply of a finished request.
+def check_reply(request: Request) -> bytes:
+    """Return the payload of the reply to a finished request.
 
     EBADMSG for a reply of another type, EBADE for a result that is not OK.
     """
-    reply = request.reply
-    if reply.type != request.type + (C.NPU_JSM_ENGINE_RESET_DONE - C.NPU_JSM_ENGINE_RESET):
-        raise KernelError(errno.EBADMSG, f"{name_of('npu_jsm_type', reply.type)} answers {request.type:#x}")
-    if reply.result != C.NPU_JSM_OK:
+    if request.reply_type != request.type + (C.NPU_JSM_ENGINE_RESET_DONE - C.NPU_JSM_ENGINE_RESET):
+        raise KernelError(errno.EBADMSG, f"{name_of('npu_jsm_type', request.reply_type)} answers {request.type:#x}")
+    if request.result != C.NPU_JSM_OK:
         kind = name_of("npu_jsm_type", request.type)
-        raise KernelError(errno.EBADE, f"the firmware answers {kind} with {name_of('npu_jsm_result', reply.result)}")
-    return reply
+        why = name_of("npu_jsm_result", request.result)
+        raise KernelError(errno.EBADE, f"the firmware answers {kind} with {why}")
+    return request.payload

@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from npu_abi import C, ffi, name_of
+from npu_abi import C, codec, ffi, name_of
 
 from npu_driver import boot
 from npu_driver.error import KernelError
@@ -41,7 +41,8 @@ STRIDE_PS = 10**9  # chosen: 1 ms, the most that a wait without deadline runs pa
 FIRST_FD = 3
 
 
-_JOB_DONE = ffi.typeof("struct npu_jsm_job_done *")
+BOOT_DONE = int(C.NPU_JSM_BOOT_DONE)
+_JOB_DONE = codec("npu_jsm_job_done", "job_id", "job_status", "error_detail", "error_info", "start_ps", "end_ps")
 
 
 class Completion(Protocol):
@@ -77,6 +78,7 @@ class Kernel:
         self.mmu: Mmu
         self.ipc: Ipc
         self._firmware = firmware
+        self._run = device.run_until
         self._space: AddressSpace
         self._addresses = VaRange(C.NPU_VA_GLOBAL_BASE, C.NPU_VA_GLOBAL_END)
         self._areas: tuple[Area, Area]
@@ -100,7 +102,9 @@ class Kernel:
         """
         with self._lock:
             self.now_ps = now_ps
-            self._run_until(now_ps)
+            self._run(now_ps)
+            if self._banned or self._released:
+                self.after_interrupts()
             request = number & 0xFFFFFFFF
             out, replies = arg, _NONE
             row = TABLE.get(request)
@@ -110,29 +114,28 @@ class Kernel:
                     why = "structure size" if known else "ioctl number"
                     raise KernelError(errno.EINVAL if known else errno.ENOTTY, f"unknown {why} in request {request:#x}")
                 struct = row.copy_in(arg, segments)
-                ret, replies = row.handler(self, self._file(number >> 32) if row.needs_file else None, struct, segments)
+                context = self.files.get(number >> 32)
+                if context is None and row.needs_file:
+                    raise KernelError(errno.EBADF, f"file descriptor {number >> 32} is not open")
+                ret, replies = row.handler(self, context, struct, segments)
                 if struct is not None:
                     out = bytes(ffi.buffer(struct))
             except KernelError as error:
                 ret = -error.code
                 self.note(f"{row.name if row else request}: {error}")
             now = self.now_ps
+            registers = self.registers
             if row is None or not row.free:
-                now += self._call_ps + self.registers.take_accesses() * self._mmio_ps
-            else:
-                self.registers.take_accesses()
-            self._run_until(now)
+                now += self._call_ps + registers.accesses * self._mmio_ps
+            registers.accesses = 0
+            self._run(now)
+            if self._banned or self._released:
+                self.after_interrupts()
             return ret, out, replies, now
 
     def note(self, text: str) -> None:
         """Add a line to the kernel log."""
         self.log.append(f"[{self.now_ps / 1e12:.9f}] npu: {text}")
-
-    def _file(self, fd: int) -> Context:
-        try:
-            return self.files[fd]
-        except KeyError:
-            raise KernelError(errno.EBADF, f"file descriptor {fd} is not open") from None
 
     # ---- open and close ----
 
@@ -289,8 +292,8 @@ class Kernel:
             queue.reset()
             queue.doorbell = 0
 
-    def request(self, kind: int, struct: str, **payload: int) -> Any:
-        """Send a message, wait for the reply and return it. EAGAIN, ETIMEDOUT, EBADMSG, EBADE."""
+    def request(self, kind: int, struct: str, **payload: int) -> bytes:
+        """Send a message, wait for the reply and return its payload. EAGAIN, ETIMEDOUT, EBADMSG, EBADE."""
         fields = ffi.new(f"struct {struct} *", payload)
         request = self.ipc.send(self.registers, kind, bytes(ffi.buffer(fields)), C.NPU_IPC_CHAN_ASYNC_CMD)
         if not self.run_device(request, self.device.now_ps + MESSAGE_TIMEOUT_PS):
@@ -323,11 +326,6 @@ class Kernel:
         job.buffers = []
 
     # ---- running the device ----
-
-    def _run_until(self, time_ps: int) -> None:
-        self.device.run_until(time_ps)
-        if self._banned or self._released:
-            self.after_interrupts()
 
     def run_device(self, until: Completion, deadline_ps: int) -> bool:
         """Run the device from interrupt to interrupt until `until` is finished.
@@ -363,27 +361,24 @@ class Kernel:
             context.lost = why
             self._banned.append(context)
 
-    def _on_message(self, msg: Any) -> None:
-        if msg.type == C.NPU_JSM_BOOT_DONE:
+    def _on_message(self, kind: int, payload: bytes) -> None:
+        if kind == BOOT_DONE:
             self._boot_done.finished = True
             return
-        done = ffi.cast(_JOB_DONE, msg.payload)
-        job_id = done.job_id
+        job_id, job_status, detail, info, start_ps, end_ps = _JOB_DONE.unpack_from(payload)
         context = self.contexts.get(job_id >> 8)
         job = context.jobs.get(job_id) if context else None
         if context is None or job is None:
-            self.note(f"JOB_DONE for job {done.job_id:#x}, which is not in flight")
+            self.note(f"JOB_DONE for job {job_id:#x}, which is not in flight")
             return
-        job.error_detail = done.error_detail
-        job.error_info = done.error_info
-        job.start_ps = done.start_ps
-        job.end_ps = done.end_ps
-        status = done.job_status
+        job.error_detail, job.error_info = detail, info
+        job.start_ps, job.end_ps = start_ps, end_ps
+        status = job_status
         if context.lost is not None and status == C.NPU_JOB_SUCCESS:
             status = C.NPU_JOB_ABORTED  # the context is gone, and with it what the job meant
         self._finish(context, job, status)
-        if done.job_status == C.NPU_JOB_CTX_VIOLATION:
-            self._lose(context.ssid, f"job {done.job_id:#x} touched {done.error_detail:#x}")
+        if job_status == C.NPU_JOB_CTX_VIOLATION:
+            self._lose(context.ssid, f"job {job_id:#x} touched {detail:#x}")
 
 
 class _Flag:

@@ -8,9 +8,9 @@ Format: npu_fw.h.
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from npu_abi import C, sizeof, view
+from npu_abi import C, codec, offsetof, sizeof
 
 from npu_driver.error import KernelError
 
@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from npu_driver.registers import Registers
 
 HEADER_BYTES = sizeof("npu_job_queue_header")
-ENTRY_BYTES = sizeof("npu_job_queue_entry")
+INDICES = codec("npu_job_queue_header", "head", "tail")
+TAIL_OFFSET = offsetof("npu_job_queue_header", "tail")
+ENTRY = codec("npu_job_queue_entry", "batch_buf_va", "job_id", "doorbell_ps")
+SLOTS = int(C.NPU_JOBQ_SLOTS)
+DOORBELLS, DOORBELL_STRIDE = int(C.NPU_REG_DOORBELL_BASE), int(C.NPU_DOORBELL_STRIDE)
 LEGACY_QUEUE = 1  # id of the queue of NPU_IOCTL_SUBMIT
 
 
@@ -31,7 +35,7 @@ def priority_band(priority: int) -> int:
 class CommandQueue:
     """One queue of a context. `doorbell` is 0 until it is registered. Jobs end in ring order."""
 
-    __slots__ = ("_entries", "_header", "cmdq_id", "doorbell", "jobs", "pa", "priority", "registered", "va")
+    __slots__ = ("_memory", "cmdq_id", "doorbell", "jobs", "pa", "priority", "registered", "va")
 
     def __init__(self, cmdq_id: int, priority: int, pa: int, va: int, memory: memoryview) -> None:
         memory[:] = bytes(len(memory))
@@ -42,32 +46,26 @@ class CommandQueue:
         self.doorbell = 0
         self.registered = False
         self.jobs: list[Job] = []  # in flight, oldest first
-        self._header: Any = view("npu_job_queue_header", memory)
-        self._entries: list[Any] = [
-            view("npu_job_queue_entry", memory, HEADER_BYTES + i * ENTRY_BYTES) for i in range(C.NPU_JOBQ_SLOTS)
-        ]
+        self._memory = memory
 
     def reset(self) -> None:
         """Empty the ring: the firmware forgot it."""
-        self._header.head = self._header.tail = 0
+        self._memory[:HEADER_BYTES] = bytes(HEADER_BYTES)
         self.registered = False
 
     def check_room(self) -> None:
         """EBUSY when the ring is full; EIO when the firmware left a head outside of it."""
-        head, tail = self._header.head, self._header.tail
-        if head >= C.NPU_JOBQ_SLOTS:
+        head, tail = INDICES.unpack_from(self._memory)
+        if head >= SLOTS:
             raise KernelError(errno.EIO, f"the firmware wrote head {head} in the ring of queue {self.cmdq_id}")
-        if (tail + 1) % C.NPU_JOBQ_SLOTS == head:
-            raise KernelError(errno.EBUSY, f"queue {self.cmdq_id} already holds {C.NPU_JOBQ_SLOTS - 1} jobs")
+        if (tail + 1) % SLOTS == head:
+            raise KernelError(errno.EBUSY, f"queue {self.cmdq_id} already holds {SLOTS - 1} jobs")
 
     def push(self, job: Job, batch_va: int, now_ps: int, registers: Registers) -> None:
         """Put `job`, whose command buffer is at `batch_va`, in the ring and ring the doorbell. The ring has room."""
-        tail = self._header.tail
-        entry = self._entries[tail]
-        entry.batch_buf_va = batch_va
-        entry.job_id = job.job_id
-        entry.flags = 0
-        entry.doorbell_ps = now_ps
-        self._header.tail = (tail + 1) % C.NPU_JOBQ_SLOTS
+        memory = self._memory
+        _, tail = INDICES.unpack_from(memory)
+        ENTRY.pack_into(memory, HEADER_BYTES + tail * ENTRY.size, batch_va, job.job_id, now_ps)
+        memory[TAIL_OFFSET : TAIL_OFFSET + 4] = ((tail + 1) % SLOTS).to_bytes(4, "little")
         self.jobs.append(job)
-        registers.write(C.NPU_REG_DOORBELL_BASE + self.doorbell * C.NPU_DOORBELL_STRIDE, 1)
+        registers.write(DOORBELLS + self.doorbell * DOORBELL_STRIDE, 1)

@@ -12,26 +12,20 @@ if TYPE_CHECKING:
 
 
 class Registers:
-    """Counted register access; `take_accesses` gives the number since the last call."""
+    """Counted register access; `accesses` is the number of the current call, which the kernel takes."""
 
-    __slots__ = ("_accesses", "_bus")
+    __slots__ = ("_bus", "accesses")
 
     def __init__(self, bus: BusApi) -> None:
         self._bus = bus
-        self._accesses = 0
+        self.accesses = 0
 
     def read(self, offset: int) -> int:
         """Read the register at byte `offset` of BAR0."""
-        self._accesses += 1
+        self.accesses += 1
         return self._bus.read32(offset)
 
     def write(self, offset: int, value: int) -> None:
         """Write the register at byte `offset` of BAR0."""
-        self._accesses += 1
+        self.accesses += 1
         self._bus.write32(offset, value)
-
-    def take_accesses(self) -> int:
-        """Return the number of accesses since the last call of this."""
-        count = self._accesses
-        self._accesses = 0
-        return count

@@ -2,86 +2,98 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from struct import Struct
+from typing import NamedTuple
 
-from npu_abi import C, sizeof
+from npu_abi import C, codec
 
 from npu_firmware.errors import ParseError
 from npu_firmware.hal import Hal
-from npu_firmware.structs import read
 
-HEADER_BYTES = sizeof("npu_cmd_buffer_header")
-COMMAND_BYTES = sizeof("npu_cmd_header")
 MAX_BUFFER_BYTES = 1 << 20  # chosen
 MAX_COPY_DESCRIPTORS = 4096
 
-_STRUCTS: dict[int, str] = {
-    C.NPU_CMD_NOP: "npu_cmd_header",
-    C.NPU_CMD_TIMESTAMP: "npu_cmd_timestamp",
-    C.NPU_CMD_FENCE_WAIT: "npu_cmd_fence",
-    C.NPU_CMD_FENCE_SIGNAL: "npu_cmd_fence",
-    C.NPU_CMD_BARRIER: "npu_cmd_header",
-    C.NPU_CMD_MEMORY_FILL: "npu_cmd_fill",
-    C.NPU_CMD_COPY: "npu_cmd_copy",
-    C.NPU_CMD_INFERENCE_EXECUTE: "npu_cmd_inference",
+HEADER = codec(
+    "npu_cmd_buffer_header", "cmd_buffer_size", "cmd_offset", "api_version", "reserved0", "descriptor_heap_va",
+    "fence_heap_va", "reserved1",
+)  # fmt: skip
+NO_RESERVED = bytes(32)
+COMMAND = codec("npu_cmd_header", "type", "size", "reserved")
+FENCES = (C.NPU_CMD_FENCE_WAIT, C.NPU_CMD_FENCE_SIGNAL)
+# Members of a command: an address or an offset, then what there is of a size or a value, then what must be zero.
+_LAYOUTS: dict[int, Struct] = {
+    C.NPU_CMD_NOP: codec("npu_cmd_header"),
+    C.NPU_CMD_TIMESTAMP: codec("npu_cmd_timestamp", "va"),
+    C.NPU_CMD_FENCE_WAIT: codec("npu_cmd_fence", "offset", "value"),
+    C.NPU_CMD_FENCE_SIGNAL: codec("npu_cmd_fence", "offset", "value"),
+    C.NPU_CMD_BARRIER: codec("npu_cmd_header"),
+    C.NPU_CMD_MEMORY_FILL: codec("npu_cmd_fill", "start_va", "size", "reserved"),
+    C.NPU_CMD_COPY: codec("npu_cmd_copy", "desc_offset", "desc_count", "reserved"),
+    C.NPU_CMD_INFERENCE_EXECUTE: codec("npu_cmd_inference", "mapped_inference_va"),
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One command. `va` is its own address, `fields` its structure; `fence_va` is resolved for fences."""
+class Command(NamedTuple):
+    """One command. `va` is its own address, `address` what it works on: a MappedInference, a fence, a time stamp, the
+    descriptors of a copy, the memory to fill. `value` is a fence's, the number of descriptors, or the bytes to fill.
+    """
 
     type: int
-    index: int
+    number: int  # in its buffer
     va: int
-    fields: Any
-    fence_va: int = 0
-    heap_va: int = 0
+    address: int = 0
+    value: int = 0
 
 
 def parse(hal: Hal, ssid: int, va: int) -> list[Command]:
     """Return the commands of the buffer at `va` of a context. Raises ParseError."""
     if va % 64:
         raise ParseError(C.NPU_PARSE_BAD_COMMAND_BUFFER)
-    header = read("npu_cmd_buffer_header", _load(hal, ssid, va, HEADER_BYTES))
-    size, offset = header.cmd_buffer_size, header.cmd_offset
-    if header.api_version != C.NPU_CMD_API_VERSION:
+    try:
+        size, offset, version, reserved0, descriptors, fences, reserved1 = hal.read(ssid, va, HEADER)
+    except hal.Fault:
+        raise ParseError(C.NPU_PARSE_BAD_ADDRESS) from None
+    if version != C.NPU_CMD_API_VERSION:
         raise ParseError(C.NPU_PARSE_BAD_API_VERSION)
-    if header.reserved0 or any(header.reserved1):
+    if reserved0 or reserved1 != NO_RESERVED:
         raise ParseError(C.NPU_PARSE_RESERVED_NOT_ZERO)
-    if not HEADER_BYTES <= offset <= size <= MAX_BUFFER_BYTES or offset % 8:
+    if not HEADER.size <= offset <= size <= MAX_BUFFER_BYTES or offset % 8:
         raise ParseError(C.NPU_PARSE_BAD_COMMAND_BUFFER)
     data = _load(hal, ssid, va, size)
     commands: list[Command] = []
     while offset < size:
-        commands.append(_command(data, va, offset, size, len(commands), header))
-        offset += commands[-1].fields.h.size if hasattr(commands[-1].fields, "h") else commands[-1].fields.size
+        index = len(commands)
+        if size - offset < COMMAND.size:
+            raise ParseError(C.NPU_PARSE_BAD_COMMAND, index)
+        kind, length, reserved = COMMAND.unpack_from(data, offset)
+        layout = _LAYOUTS.get(kind)
+        if layout is None or length != layout.size or length > size - offset:
+            raise ParseError(C.NPU_PARSE_BAD_COMMAND, index)
+        members = layout.unpack_from(data, offset)
+        if reserved or any(members[2:]):
+            raise ParseError(C.NPU_PARSE_RESERVED_NOT_ZERO, index)
+        if kind != C.NPU_CMD_INFERENCE_EXECUTE:
+            members = _resolve(kind, index, members, descriptors, fences)
+        commands.append(Command(kind, index, va + offset, *members))
+        offset += length
     return commands
 
 
-def _command(data: bytes, va: int, offset: int, size: int, index: int, header: Any) -> Command:
-    if size - offset < COMMAND_BYTES:
-        raise ParseError(C.NPU_PARSE_BAD_COMMAND, index)
-    head = read("npu_cmd_header", data, offset)
-    struct = _STRUCTS.get(head.type)
-    if struct is None or head.size % 8 or head.size != sizeof(struct) or head.size > size - offset:
-        raise ParseError(C.NPU_PARSE_BAD_COMMAND, index)
-    fields = read(struct, data, offset)
-    if head.reserved or getattr(fields, "reserved", 0):
-        raise ParseError(C.NPU_PARSE_RESERVED_NOT_ZERO, index)
-    fence_va = heap_va = 0
-    if struct == "npu_cmd_fence":
-        if not header.fence_heap_va or fields.offset % 8:
+def _resolve(kind: int, index: int, members: tuple[int, ...], descriptors: int, fences: int) -> tuple[int, ...]:
+    """Check the members of a command, and turn offsets in a heap into addresses."""
+    if kind in FENCES:
+        offset, value = members
+        if not fences or offset % 8:
             raise ParseError(C.NPU_PARSE_BAD_COMMAND, index)
-        fence_va = header.fence_heap_va + fields.offset
-    if head.type == C.NPU_CMD_COPY:
-        if not header.descriptor_heap_va or not 0 < fields.desc_count <= MAX_COPY_DESCRIPTORS:
+        return fences + offset, value
+    if kind == C.NPU_CMD_COPY:
+        offset, count, _ = members
+        if not descriptors or not 0 < count <= MAX_COPY_DESCRIPTORS:
             raise ParseError(C.NPU_PARSE_BAD_COMMAND, index)
-        heap_va = header.descriptor_heap_va + fields.desc_offset
-    if head.type == C.NPU_CMD_MEMORY_FILL and (not fields.size or fields.size % 4):
+        return descriptors + offset, count
+    if kind == C.NPU_CMD_MEMORY_FILL and (not members[1] or members[1] % 4):
         raise ParseError(C.NPU_PARSE_BAD_COMMAND, index)
-    return Command(head.type, index, va + offset, fields, fence_va, heap_va)
+    return members[:2]
 
 
 def _load(hal: Hal, ssid: int, va: int, nbytes: int) -> bytes:

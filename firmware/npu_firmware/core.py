@@ -9,25 +9,35 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-from npu_abi import C, dtype, new
+from npu_abi import C, codec
 
 from npu_firmware import inference, transfers
-from npu_firmware.commands import Command, parse
+from npu_firmware.commands import FENCES, Command, parse
 from npu_firmware.errors import ParseError
 from npu_firmware.hal import Hal, Slot
 from npu_firmware.ipc import Ipc
 from npu_firmware.job import Job, State
 from npu_firmware.messages import Messages
-from npu_firmware.queues import Queue
+from npu_firmware.queues import Entry, Queue
 from npu_firmware.structs import read
-from npu_firmware.walk import Walk
+from npu_firmware.walk import NO_BARRIERS, Walk
 
 NOTHING = -1
 FETCH, DISPATCH = int(C.NPU_TRACE_FETCH), int(C.NPU_TRACE_DISPATCH)
 CORE = int(C.NPU_ENGINE_CORE)
-ENGINES = State.ENGINES
-NO_BARRIERS = np.zeros(0, dtype("npu_barrier_config"))
+JOB_RETURN = int(C.NPU_IPC_CHAN_JOB_RET)
+ENGINES, COMMAND, BARRIERS, FENCE = State.ENGINES, State.COMMAND, State.BARRIERS, State.FENCE
+JOB_DONE = codec(
+    "npu_jsm_job_done",
+    "db_idx",
+    "job_id",
+    "job_status",
+    "host_ssid",
+    "error_detail",
+    "error_info",
+    "start_ps",
+    "end_ps",
+)
 
 
 class Core:
@@ -101,22 +111,23 @@ class Core:
         if self._inputs.pending:
             failed = hal.faulted()
             if failed:
-                return self._plan(self._fail, failed, 0)
+                self._fail(failed)
+                return 0
             address = hal.pop_message()
             if address:
                 return self._plan(self._messages.handle, address, costs.message_cycles)
             doorbell = hal.pop_doorbell()
             if doorbell:
-                return self._plan(self._ring, doorbell, 0)
+                self._ring(doorbell)
+                return 0
             self._inputs.pending = False
         if self.ipc.outbox and self.ipc.can_send():
             return self._plan(self._send, None, costs.message_cycles)
-        for number in sorted(self.queues):
-            queue = self.queues[number]
+        for queue in self.queues.values():
             if queue.rung and queue.job is None and not queue.broken:
                 entry = queue.peek(hal)
                 if entry is not None:
-                    return self._plan(self._take, (queue, *entry), costs.job_cycles)
+                    return self._plan(self._take, (queue, entry), costs.job_cycles)
                 queue.rung = False
         self.attention = bool(self.ipc.outbox)  # a message that waits for the driver to free its slot
         return NOTHING
@@ -163,12 +174,17 @@ class Core:
 
     def _pick_of(self, job: Job) -> int:
         state = job.state
-        if state == State.COMMAND:
-            return self._pick_command(job)
-        if state == State.BARRIERS:
+        if state is COMMAND:
+            if job.position >= len(job.commands):
+                return self._plan(self._succeed, job, 0)
+            command = job.commands[job.position]
+            fence = command.type in FENCES
+            cost = self._costs.fence_cycles if fence else self._costs.command_cycles
+            return self._plan(self._run, (job, command), cost)
+        if state is BARRIERS:
             assert job.walk is not None
             return self._plan(self._load_barriers, job, self._costs.barrier_cycles * job.walk.first_count())
-        if state == State.FENCE and self._fence_reached(job):
+        if state is FENCE and self._fence_reached(job):
             return self._plan(self._next_command, job, self._costs.fence_cycles)
         return NOTHING
 
@@ -209,28 +225,28 @@ class Core:
 
     # ---- jobs ----
 
-    def _take(self, argument: tuple[Queue, int, Any]) -> None:
-        queue, head, entry = argument
+    def _take(self, argument: tuple[Queue, Entry]) -> None:
+        queue, entry = argument
         hal = self._hal
-        queue.advance(hal, head)
+        queue.advance(hal, entry.slot)
         job = Job(queue, entry.job_id, queue.ssid, hal.now_ps())
         queue.job = job
         self.jobs.append(job)
         if hal.trace is not None:
             hal.trace(C.NPU_TRACE_JOB_START, CORE, 0, 0, job.job_id, 0)
         try:
-            if entry.flags or any(entry.reserved):
+            if not entry.clean:
                 raise ParseError(C.NPU_PARSE_RESERVED_NOT_ZERO)
             if entry.job_id >> 8 != queue.ssid:
                 raise ParseError(C.NPU_PARSE_BAD_COMMAND_BUFFER)
-            job.commands = parse(hal, queue.ssid, entry.batch_buf_va)
+            job.commands = parse(hal, queue.ssid, entry.batch_va)
         except ParseError as error:
             self.finish(job, C.NPU_JOB_PARSING_ERR, error.code, error.info)
 
     def finish(self, job: Job, status: int, detail: int = 0, info: int = 0) -> None:
         """End a job: take it off the engines, give its tiles back, and report it."""
         self._release(job)
-        if job in self._tile_waiters:
+        if self._tile_waiters and job in self._tile_waiters:
             self._tile_waiters.remove(job)
             self._serve_tiles()
         self.jobs.remove(job)
@@ -240,12 +256,8 @@ class Core:
         end_ps = self._hal.now_ps()
         if self._hal.trace is not None:
             self._hal.trace(C.NPU_TRACE_JOB_END, CORE, 0, 0, job.job_id, status)
-        done = new(
-            "npu_jsm_job_done", db_idx=job.queue.doorbell, job_id=job.job_id, job_status=status, host_ssid=job.ssid
-        )
-        done.error_detail, done.error_info = detail, info
-        done.start_ps, done.end_ps = job.start_ps, end_ps
-        self.ipc.send(C.NPU_JSM_JOB_DONE, done, channel=C.NPU_IPC_CHAN_JOB_RET)
+        done = JOB_DONE.pack(job.queue.doorbell, job.job_id, status, job.ssid, detail, info, job.start_ps, end_ps)
+        self.ipc.send(C.NPU_JSM_JOB_DONE, done, channel=JOB_RETURN)
 
     def _release(self, job: Job) -> None:
         if job.walk is not None:
@@ -272,13 +284,6 @@ class Core:
 
     # ---- commands ----
 
-    def _pick_command(self, job: Job) -> int:
-        if job.position >= len(job.commands):
-            return self._plan(self._succeed, job, 0)
-        command = job.commands[job.position]
-        fence = command.type in (C.NPU_CMD_FENCE_WAIT, C.NPU_CMD_FENCE_SIGNAL)
-        return self._plan(self._run, (job, command), self._costs.fence_cycles if fence else self._costs.command_cycles)
-
     def _succeed(self, job: Job) -> None:
         self.finish(job, C.NPU_JOB_SUCCESS)
 
@@ -295,12 +300,12 @@ class Core:
         except ParseError as error:
             self.finish(job, C.NPU_JOB_PARSING_ERR, error.code, error.info)
         except hal.Fault:
-            self.finish(job, C.NPU_JOB_PARSING_ERR, C.NPU_PARSE_BAD_ADDRESS, command.index)
+            self.finish(job, C.NPU_JOB_PARSING_ERR, C.NPU_PARSE_BAD_ADDRESS, command.number)
 
     def _run_command(self, job: Job, command: Command) -> None:
         hal, kind = self._hal, command.type
         if kind == C.NPU_CMD_INFERENCE_EXECUTE:
-            job.inference = self.inferences.load(job.ssid, command.fields.mapped_inference_va)
+            job.inference = self.inferences.load(job.ssid, command.address)
             job.state = State.TILES
             self._tile_waiters.append(job)
             self._serve_tiles()
@@ -314,25 +319,25 @@ class Core:
             return
         if kind == C.NPU_CMD_FENCE_WAIT:
             job.state = State.FENCE
-            hal.load(job.ssid, command.fence_va, 8)
+            hal.load(job.ssid, command.address, 8)
             return
         if kind == C.NPU_CMD_FENCE_SIGNAL:
-            value = command.fields.value
-            hal.store(job.ssid, command.fence_va, value.to_bytes(8, "little"))
+            value = command.value
+            hal.store(job.ssid, command.address, value.to_bytes(8, "little"))
             if hal.trace is not None:
                 hal.trace(C.NPU_TRACE_FENCE_WRITE, CORE, 0, 0, job.job_id, value)
         elif kind == C.NPU_CMD_TIMESTAMP:
-            hal.store(job.ssid, command.fields.va, hal.now_ps().to_bytes(8, "little"))
+            hal.store(job.ssid, command.address, hal.now_ps().to_bytes(8, "little"))
         self._next_command(job)  # NOP and BARRIER: every command ends before the next begins
 
     def _fence_reached(self, job: Job) -> bool:
         """Compare a fence. Memory that went away counts as reached: the next command tells."""
         command = job.commands[job.position]
         try:
-            value = int.from_bytes(self._hal.load(job.ssid, command.fence_va, 8), "little")
+            value = int.from_bytes(self._hal.load(job.ssid, command.address, 8), "little")
         except self._hal.Fault:
             return True
-        return bool(value >= command.fields.value)
+        return value >= command.value
 
     def _enter_engines(self, job: Job, work: inference.Inference) -> None:
         """Open a slot for an inference, or for the DMA tasks of a command, and let it load its first barriers."""
@@ -343,7 +348,7 @@ class Core:
             lists.append(hal.dpu_tasks(slot, inference.INVARIANTS, work.dpu))
         if work.shave is not None:
             lists.append(hal.shave_tasks(slot, inference.SHAVE_INVOCATIONS, work.shave))
-        job.walk = Walk(hal, slot, lists, work.configs)
+        job.walk = Walk(hal, slot, lists, work.barriers)
         job.inference = None
         self._by_slot[slot] = job
         job.state = State.BARRIERS

@@ -13,6 +13,7 @@ from npu_firmware import barrier_check, task_check
 from npu_firmware.errors import ParseError
 from npu_firmware.hal import Hal
 from npu_firmware.structs import read
+from npu_firmware.walk import Chains, chains
 
 Records = np.ndarray[Any, np.dtype[np.void]]
 
@@ -29,6 +30,9 @@ ENTRY_BYTES = sizeof("npu_mapped_inference")
 MAX_KNOWN = 64  # chosen: several models times the instances in flight
 
 
+Entry = tuple[int, int, list[tuple[int, int, int]]]  # tile count, barrier count, (list, va, bytes) of those not empty
+
+
 @dataclass(frozen=True, slots=True)
 class Inference:
     """A validated inference, decoded for the engines; plans are None for empty lists."""
@@ -38,7 +42,7 @@ class Inference:
     dma: list[Any]  # by port
     dpu: Any
     shave: Any
-    configs: Records
+    barriers: Chains
 
 
 class Inferences:
@@ -47,24 +51,30 @@ class Inferences:
     def __init__(self, hal: Hal, usable_tiles: int) -> None:
         self._hal = hal
         self._usable_tiles = usable_tiles
-        self._known: dict[tuple[int, int], tuple[list[bytes], Inference]] = {}
+        self._known: dict[tuple[int, int], tuple[Entry, list[bytes], Inference]] = {}
 
     def load(self, ssid: int, va: int) -> Inference:
         """Return the inference at `va` of a context. Raises ParseError."""
-        entry = _load(self._hal, ssid, va, ENTRY_BYTES, 0)
-        tiles, barriers, refs = _entry(self._hal.profile, entry, self._usable_tiles)
-        raw = [entry]
-        for number, (list_va, count) in enumerate(refs):
-            raw.append(_load(self._hal, ssid, list_va, count * SIZES[number], number << 32) if count else b"")
+        hal = self._hal
+        data = _load(hal, ssid, va, ENTRY_BYTES, 0)
         known = self._known.pop((ssid, va), None)
-        if known is None or known[0] != raw:
-            lists = [_records(data, number) for number, data in enumerate(raw[1:])]
-            validate(self._hal.profile, tiles, barriers, lists)
-            known = raw, self._decode(tiles, barriers, lists)
+        if known is not None and known[1][0] == data:
+            entry = known[0]
+        else:
+            entry = _entry(hal.profile, data, self._usable_tiles)
+        raw = [data]
+        for number, list_va, size in entry[2]:
+            raw.append(_load(hal, ssid, list_va, size, number << 32))
+        if known is None or known[1] != raw:
+            tiles, barriers, refs = entry
+            found = {number: data for (number, _, _), data in zip(refs, raw[1:], strict=True)}
+            lists = [_records(found.get(number, b""), number) for number in range(len(STRUCTS))]
+            validate(hal.profile, tiles, barriers, lists)
+            known = entry, raw, self._decode(tiles, barriers, lists)
         self._known[ssid, va] = known  # the latest last
         if len(self._known) > MAX_KNOWN:
             del self._known[next(iter(self._known))]
-        return known[1]
+        return known[2]
 
     def forget(self, ssid: int) -> None:
         """Drop what belongs to a context."""
@@ -80,11 +90,11 @@ class Inferences:
         except hal.DescriptorError:  # a rule that validation does not know
             raise ParseError(C.NPU_PARSE_BAD_DPU, INVARIANTS << 32) from None
         shave = hal.plan_shave(invocations, lists[SHAVE_RANGES]) if len(invocations) else None
-        return Inference(tiles, barriers, dma, dpu, shave, lists[BARRIERS])
+        return Inference(tiles, barriers, dma, dpu, shave, chains(lists[BARRIERS]))
 
 
-def _entry(profile: Profile, data: bytes, usable_tiles: int) -> tuple[int, int, list[tuple[int, int]]]:
-    """Return tile count, barrier count and (va, count) of all lists. Raises ParseError."""
+def _entry(profile: Profile, data: bytes, usable_tiles: int) -> Entry:
+    """Decode and check struct npu_mapped_inference. Raises ParseError."""
     entry = read("npu_mapped_inference", data)
     if entry.api_version != C.NPU_MI_API_VERSION:
         raise ParseError(C.NPU_PARSE_BAD_API_VERSION)
@@ -112,7 +122,7 @@ def _entry(profile: Profile, data: bytes, usable_tiles: int) -> tuple[int, int, 
     for port in range(profile.dma_ports, C.NPU_MAX_DMA_PORTS):
         if refs[port][1]:
             raise ParseError(C.NPU_PARSE_BAD_RESOURCES, port << 32)
-    return tiles, barriers, refs
+    return tiles, barriers, [(number, va, count * SIZES[number]) for number, (va, count) in enumerate(refs) if count]
 
 
 def validate(profile: Profile, tiles: int, barriers: int, lists: list[Records]) -> None:

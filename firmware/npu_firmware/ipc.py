@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from npu_abi import C, new, offsetof, pack, sizeof
+from npu_abi import C, codec, offsetof, sizeof
 
 from npu_firmware.hal import Hal
 from npu_firmware.structs import read
@@ -17,7 +17,12 @@ GLOBAL = int(C.NPU_SSID_GLOBAL)
 SLOT_BYTES = sizeof("npu_ipc_slot")
 HEADER_BYTES = sizeof("npu_ipc_hdr")
 STATUS_OFFSET = offsetof("npu_ipc_hdr", "status")
-PAYLOAD_OFFSET = offsetof("npu_jsm_msg", "payload")
+MESSAGE_BYTES = sizeof("npu_jsm_msg")
+SLOT = codec(
+    "npu_ipc_slot", "hdr.data_size", "hdr.channel", "hdr.status", "msg.type", "msg.request_id", "msg.result",
+    "msg.payload",
+)  # fmt: skip
+ALLOCATED = int(C.NPU_IPC_ALLOCATED)
 FREE = bytes([C.NPU_IPC_FREE])
 
 
@@ -31,16 +36,18 @@ class Ipc:
         self._tx_va = params.ipc_tx_va
         self._tx_slots = params.ipc_tx_slots
         self._next = 0
-        self.outbox: deque[tuple[int, bytes]] = deque()
+        self.outbox: deque[bytes] = deque()  # whole slots
 
-    def send(self, type_: int, payload: Any = None, request_id: int = 0, result: int = 0, channel: int = -1) -> None:
-        """Queue a message; `payload` is a cffi structure or None."""
-        message = new("npu_jsm_msg", type=type_, request_id=request_id, result=result)
-        body = bytearray(pack(message))
-        if payload is not None:
-            data = pack(payload)
-            body[PAYLOAD_OFFSET : PAYLOAD_OFFSET + len(data)] = data
-        self.outbox.append((int(C.NPU_IPC_CHAN_GEN_CMD) if channel < 0 else channel, bytes(body)))
+    def send(
+        self,
+        type_: int,
+        payload: bytes = b"",
+        request_id: int = 0,
+        result: int = 0,
+        channel: int = C.NPU_IPC_CHAN_GEN_CMD,
+    ) -> None:
+        """Queue a message with the bytes of its payload structure."""
+        self.outbox.append(SLOT.pack(MESSAGE_BYTES, channel, ALLOCATED, type_, request_id, result, payload))
 
     def can_send(self) -> bool:
         """Say whether a message waits and its slot is free."""
@@ -50,10 +57,8 @@ class Ipc:
 
     def flush_one(self) -> None:
         """Put the next message in its slot and post it."""
-        channel, body = self.outbox.popleft()
-        header = new("npu_ipc_hdr", data_size=len(body), channel=channel, status=C.NPU_IPC_ALLOCATED)
         va = self._slot_va()
-        self._hal.store(GLOBAL, va, pack(header) + body)
+        self._hal.store(GLOBAL, va, self.outbox.popleft())
         self._next = (self._next + 1) % self._rx_slots
         self._hal.post_message(va)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npu_abi import C, ffi, new
+from npu_abi import C, ffi, new, pack
 
 from npu_firmware.hal import Hal
 from npu_firmware.queues import GLOBAL, Queue
@@ -38,7 +38,7 @@ class Messages:
         done = new("npu_jsm_boot_done")
         done.api_version[C.NPU_FW_API_BOOT] = (C.NPU_FW_BOOT_API_MAJOR, C.NPU_FW_BOOT_API_MINOR)
         done.api_version[C.NPU_FW_API_JSM] = (C.NPU_FW_JSM_API_MAJOR, C.NPU_FW_JSM_API_MINOR)
-        self._core.ipc.send(C.NPU_JSM_BOOT_DONE, done, channel=C.NPU_IPC_CHAN_BOOT)
+        self._core.ipc.send(C.NPU_JSM_BOOT_DONE, pack(done), channel=C.NPU_IPC_CHAN_BOOT)
 
     def handle(self, address: int) -> None:
         """Read the message at `address`, act, reply. What is no message is dropped."""
@@ -46,65 +46,66 @@ class Messages:
         if message is None:
             return
         handler = self._handlers.get(message.type)
-        result, payload = (int(C.NPU_JSM_UNKNOWN_TYPE), None)
+        result, payload = int(C.NPU_JSM_UNKNOWN_TYPE), b""
         if handler is not None:
-            result, payload = handler(message) if not message.reserved0 else (INVALID, None)
+            result, payload = handler(message) if not message.reserved0 else (INVALID, b"")
         self._core.attention = True
         self._core.ipc.send((message.type + REPLY_BIT) & 0xFFFFFFFF, payload, message.request_id, result)
 
-    def _register(self, message: Any) -> tuple[int, Any]:
+    def _register(self, message: Any) -> tuple[int, bytes]:
         body = _payload("npu_jsm_register_db", message)
         queues = self._core.queues
         if not 1 <= body.db_idx < C.NPU_NUM_DOORBELLS or body.db_idx in queues:
-            return INVALID, None
+            return INVALID, b""
         if not C.NPU_SSID_FIRST_USER <= body.host_ssid <= LAST_SSID:
-            return INVALID, None
+            return INVALID, b""
         if body.jobq_size != C.NPU_JOBQ_SIZE or body.jobq_va % C.NPU_PAGE_SIZE:
-            return INVALID, None
+            return INVALID, b""
         try:
             self._hal.load(GLOBAL, body.jobq_va, C.NPU_JOBQ_SIZE)
         except self._hal.Fault:
-            return INVALID, None
+            return INVALID, b""
         queues[body.db_idx] = Queue(body.db_idx, body.host_ssid, body.jobq_va)
-        return OK, None
+        self._core.queues = dict(sorted(queues.items()))  # served in the order of their doorbells
+        return OK, b""
 
-    def _unregister(self, message: Any) -> tuple[int, Any]:
+    def _unregister(self, message: Any) -> tuple[int, bytes]:
         body = _payload("npu_jsm_unregister_db", message)
         queue = self._core.queues.pop(body.db_idx, None)
         if queue is None or body.reserved:
-            return INVALID, None
+            return INVALID, b""
         if queue.job is not None:
             self._core.finish(queue.job, C.NPU_JOB_ABORTED)
-        return OK, None
+        return OK, b""
 
-    def _heartbeat(self, message: Any) -> tuple[int, Any]:
+    def _heartbeat(self, message: Any) -> tuple[int, bytes]:
         body = _payload("npu_jsm_query_hb_done", message)
         if body.engine_idx:
-            return INVALID, None
-        return OK, new("npu_jsm_query_hb_done", heartbeat=self._core.heartbeat)
+            return INVALID, b""
+        return OK, pack(new("npu_jsm_query_hb_done", heartbeat=self._core.heartbeat))
 
-    def _release_ssid(self, message: Any) -> tuple[int, Any]:
+    def _release_ssid(self, message: Any) -> tuple[int, bytes]:
         body = _payload("npu_jsm_ssid_release", message)
         if not C.NPU_SSID_FIRST_USER <= body.host_ssid <= LAST_SSID or body.reserved:
-            return INVALID, None
+            return INVALID, b""
         core = self._core
         for job in [job for job in core.jobs if job.ssid == body.host_ssid]:
             core.finish(job, C.NPU_JOB_ABORTED)
         core.inferences.forget(body.host_ssid)
         for number in [n for n, queue in core.queues.items() if queue.ssid == body.host_ssid]:
             del core.queues[number]
-        return OK, None
+        return OK, b""
 
-    def _reset_engine(self, message: Any) -> tuple[int, Any]:
+    def _reset_engine(self, message: Any) -> tuple[int, bytes]:
         body = _payload("npu_jsm_engine_reset", message)
         if body.engine_idx or body.reserved:
-            return INVALID, None
+            return INVALID, b""
         for job in list(self._core.jobs):
             self._core.finish(job, C.NPU_JOB_ABORTED)
-        return OK, None
+        return OK, b""
 
-    def _dump(self, message: Any) -> tuple[int, Any]:
-        return OK, None
+    def _dump(self, message: Any) -> tuple[int, bytes]:
+        return OK, b""
 
 
 def _payload(struct: str, message: Any) -> Any:

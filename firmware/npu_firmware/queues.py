@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
-from npu_abi import C, offsetof, sizeof
+from npu_abi import C, codec, offsetof, sizeof
 
 from npu_firmware.hal import Hal
-from npu_firmware.structs import read
 
 if TYPE_CHECKING:
     from npu_firmware.job import Job
@@ -17,7 +16,19 @@ GLOBAL = int(C.NPU_SSID_GLOBAL)
 SLOTS = int(C.NPU_JOBQ_SLOTS)
 HEADER_BYTES = sizeof("npu_job_queue_header")
 ENTRY_BYTES = sizeof("npu_job_queue_entry")
+HEADER = codec("npu_job_queue_header", "head", "tail")
+ENTRY = codec("npu_job_queue_entry", "batch_buf_va", "job_id", "flags", "reserved")
+NO_RESERVED = bytes(40)
 HEAD_OFFSET = offsetof("npu_job_queue_header", "head")
+
+
+class Entry(NamedTuple):
+    """A slot of a ring."""
+
+    slot: int
+    batch_va: int
+    job_id: int
+    clean: bool  # flags and reserved fields are zero
 
 
 @dataclass(slots=True, eq=False)
@@ -31,17 +42,16 @@ class Queue:
     broken: bool = False  # indices out of range: ignored until it is registered anew
     job: Job | None = field(default=None)
 
-    def peek(self, hal: Hal) -> tuple[int, Any] | None:
-        """Return (head, struct npu_job_queue_entry) of the next job, or None when the ring is empty."""
-        header = read("npu_job_queue_header", hal.load(GLOBAL, self.va, HEADER_BYTES))
-        head, tail = header.head, header.tail
+    def peek(self, hal: Hal) -> Entry | None:
+        """Return the next entry, or None when the ring is empty."""
+        head, tail = hal.read(GLOBAL, self.va, HEADER)
         if head >= SLOTS or tail >= SLOTS:
             self.broken = True
             return None
         if head == tail:
             return None
-        data = hal.load(GLOBAL, self.va + HEADER_BYTES + head * ENTRY_BYTES, ENTRY_BYTES)
-        return head, read("npu_job_queue_entry", data)
+        va, job_id, flags, reserved = hal.read(GLOBAL, self.va + HEADER_BYTES + head * ENTRY_BYTES, ENTRY)
+        return Entry(head, va, job_id, not flags and reserved == NO_RESERVED)
 
     def advance(self, hal: Hal, head: int) -> None:
         """Tell the driver that slot `head` was read."""

@@ -19,12 +19,12 @@ FILL_CHUNK_BYTES = 1 << 30  # a descriptor's length has 32 bits
 
 def copy_tasks(hal: Hal, ssid: int, command: Command) -> Records:
     """Return the DMA tasks of a COPY command. Raises ParseError."""
-    if command.heap_va % 8:
-        raise ParseError(C.NPU_PARSE_BAD_ADDRESS, command.index)
+    if command.address % 8:
+        raise ParseError(C.NPU_PARSE_BAD_ADDRESS, command.number)
     try:
-        data = hal.load(ssid, command.heap_va, command.fields.desc_count * DESCRIPTOR_BYTES)
+        data = hal.load(ssid, command.address, command.value * DESCRIPTOR_BYTES)
     except hal.Fault:
-        raise ParseError(C.NPU_PARSE_BAD_ADDRESS, command.index) from None
+        raise ParseError(C.NPU_PARSE_BAD_ADDRESS, command.number) from None
     descriptors = np.frombuffer(data, dtype("npu_dma_descriptor", reserved=True))
     task_check.refuse(np.any(descriptors["reserved"] != 0, axis=1, keepdims=False), C.NPU_PARSE_RESERVED_NOT_ZERO, 0)
     tasks = _tasks(len(descriptors))
@@ -36,9 +36,9 @@ def copy_tasks(hal: Hal, ssid: int, command: Command) -> Records:
 
 def fill_tasks(hal: Hal, command: Command) -> Records:
     """Return the DMA tasks of a FILL command: the source is the pattern in the command itself, read again and again."""
-    start, size = command.fields.start_va, command.fields.size
+    start, size = command.address, command.value
     if start % 4 or start + size > task_check.VA_END:
-        raise ParseError(C.NPU_PARSE_BAD_ADDRESS, command.index)
+        raise ParseError(C.NPU_PARSE_BAD_ADDRESS, command.number)
     offsets = range(0, size, FILL_CHUNK_BYTES)
     tasks = _tasks(len(offsets))
     tasks["transaction_src"] = command.va + offsetof("npu_cmd_fill", "pattern")

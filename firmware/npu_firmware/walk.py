@@ -7,6 +7,7 @@ watermark is the highest index up to which all have.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,17 +20,36 @@ NONE = int(C.NPU_BARRIER_NONE)
 Records = np.ndarray[Any, np.dtype[np.void]]
 
 
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """Barrier configurations by virtual id, and the virtual ids that are the first of a physical one."""
+
+    next_same: list[int]
+    producers: list[int]
+    consumers: list[int]
+    real: list[int]
+    first: list[int]
+
+
+def chains(configs: Records) -> Chains:
+    """Decode struct npu_barrier_config[]."""
+    real = configs["real_id"].tolist()
+    first = np.unique(configs["real_id"], return_index=True)[1]
+    next_same, producers = configs["next_same_id"].tolist(), configs["producer_count"].tolist()
+    return Chains(next_same, producers, configs["consumer_count"].tolist(), real, np.sort(first).tolist())
+
+
+NO_BARRIERS = Chains([], [], [], [], [])
+
+
 class Walk:
-    """Position in all lists of a job on the engines. `lists` are decoded tasks, `configs` struct npu_barrier_config[]."""
+    """Position in all lists of a job on the engines. `lists` are decoded tasks."""
 
     __slots__ = (
         "_barriers",
-        "_consumers",
+        "_chains",
         "_iterators",
         "_load_barrier",
-        "_next_same",
-        "_producers",
-        "_real",
         "_retired",
         "_turn",
         "heads",
@@ -38,7 +58,7 @@ class Walk:
         "watermark",
     )  # fmt: skip
 
-    def __init__(self, hal: Hal, slot: Slot, lists: list[list[Task]], configs: Records) -> None:
+    def __init__(self, hal: Hal, slot: Slot, lists: list[list[Task]], chains: Chains) -> None:
         self._load_barrier = hal.load_barrier
         self.slot = slot
         self._iterators: list[Iterator[Task]] = [iter(tasks) for tasks in lists if tasks]
@@ -46,26 +66,20 @@ class Walk:
         self.remaining = sum(len(tasks) for tasks in lists)
         self._turn = 0
         self.watermark = -1
-        self._retired = bytearray(len(configs) + 1)
-        self._next_same: list[int] = configs["next_same_id"].tolist()
-        self._producers: list[int] = configs["producer_count"].tolist()
-        self._consumers: list[int] = configs["consumer_count"].tolist()
-        self._real: list[int] = configs["real_id"].tolist()
+        self._retired = bytearray(len(chains.real) + 1)
+        self._chains = chains
         self._barriers = hal.barriers(slot)
 
-    def load_first(self) -> int:
-        """Load the first virtual barrier of every physical id; return how many."""
-        seen: set[int] = set()
-        for virtual_id, real_id in enumerate(self._real):
-            if real_id not in seen:
-                seen.add(real_id)
-                counts = self._producers[virtual_id], self._consumers[virtual_id]
-                self._load_barrier(self._barriers[real_id], virtual_id, *counts)
-        return len(seen)
+    def load_first(self) -> None:
+        """Load the first virtual barrier of every physical id."""
+        chains = self._chains
+        for virtual_id in chains.first:
+            counts = chains.producers[virtual_id], chains.consumers[virtual_id]
+            self._load_barrier(self._barriers[chains.real[virtual_id]], virtual_id, *counts)
 
     def first_count(self) -> int:
         """Return how many barriers `load_first` loads."""
-        return len(set(self._real))
+        return len(self._chains.first)
 
     def pick(self) -> int:
         """Return the next list whose head may be dispatched, or -1."""
@@ -105,9 +119,10 @@ class Walk:
         while retired[watermark + 1]:
             watermark += 1
         self.watermark = watermark
-        following = self._next_same[virtual_id]
+        chains = self._chains
+        following = chains.next_same[virtual_id]
         if following != NONE:
-            self._load_barrier(barrier, following, self._producers[following], self._consumers[following])
+            self._load_barrier(barrier, following, chains.producers[following], chains.consumers[following])
 
     def blocking_barrier(self) -> int:
         """Return the virtual barrier to name in a deadlock report: waited for in a FIFO, else not retired."""

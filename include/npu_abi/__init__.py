@@ -7,6 +7,7 @@ objects (one at a time), or through `dtype` as NumPy records (in bulk). This pac
 from __future__ import annotations
 
 import enum as _enum
+import struct as _struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,31 @@ def sizeof(struct: str) -> int:
 def offsetof(struct: str, field: str) -> int:
     """Return the byte offset of `field` in `struct STRUCT`."""
     return int(ffi.offsetof(f"struct {struct}", field))
+
+
+_CODEC_FORMATS = {(1, False): "B", (2, False): "H", (4, False): "I", (8, False): "Q", (4, True): "i", (8, True): "q"}
+
+
+def codec(struct: str, *members: str) -> _struct.Struct:
+    """Return a `struct.Struct` as large as `struct STRUCT` that packs and unpacks `members`, named in the order of their offsets.
+
+    "outer.inner" names an integer of a nested structure; arrays and structures travel as bytes. What is not named is
+    skipped, and packed as zeros. Several times faster than a cffi structure where few members are wanted.
+    """
+    parts, position = ["<"], 0
+    for member in members:
+        kind, offset = ffi.typeof(f"struct {struct}"), 0
+        for name in member.split("."):
+            field = dict(kind.fields)[name]
+            kind, offset = field.type, offset + field.offset
+        if offset < position:
+            raise ValueError(f"{member} of struct {struct} is named out of order")
+        size = ffi.sizeof(kind)
+        code = _CODEC_FORMATS[size, kind.cname.startswith("int")] if kind.kind == "primitive" else f"{size}s"
+        parts += [f"{offset - position}x", code]
+        position = offset + size
+    parts.append(f"{sizeof(struct) - position}x")
+    return _struct.Struct("".join(parts))
 
 
 _NUMPY_KIND = {"float": "f4", "double": "f8", "char": "S1"}

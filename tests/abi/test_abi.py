@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from npu_abi import INCLUDE_DIR, _dump, _generate, ioctl_request, sizeof
+from npu_abi import INCLUDE_DIR, _dump, _generate, codec, ioctl_request, pack, sizeof, view
 from npu_driver.ioctls import TABLE
 
 HEADERS = ("npu.h", "npu_hw.h", "npu_fw.h", "npu_blob.h", "npu_uapi.h")
@@ -98,3 +98,18 @@ def test_committed_view_is_fresh(tmp_path, capsys):
 def test_golden_dump_is_fresh():
     golden = Path(__file__).with_name("abi.txt").read_text()
     assert _dump.text() == golden, "the ABI changed; run `make headers`, and commit tests/abi/abi.txt with the header"
+
+
+def test_a_codec_names_members_and_skips_the_rest():
+    layout = codec("npu_ipc_slot", "hdr.data_size", "msg.type", "msg.payload")
+    assert layout.size == 192
+    data = layout.pack(128, 0x2100, b"\1\2")
+    slot = view("npu_ipc_slot", bytearray(data))
+    assert (slot.hdr.data_size, slot.msg.type, slot.msg.payload[1], slot.msg.request_id) == (128, 0x2100, 2, 0)
+    slot.hdr.reserved[0] = 7
+    assert layout.unpack(pack(slot)) == (128, 0x2100, b"\1\2".ljust(112, b"\0"))
+
+
+def test_a_codec_refuses_members_out_of_order():
+    with pytest.raises(ValueError, match="head of struct npu_job_queue_header"):
+        codec("npu_job_queue_header", "tail", "head")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 
+import npu_abi
 from npu_abi import C
 
 HALF_A_SECOND_PS = 500 * 10**9
@@ -63,9 +64,9 @@ def test_messages_that_are_not_in_a_slot_are_dropped(process, kernel, nop):
 
 
 def test_a_message_that_claims_to_be_huge_is_cut(process, kernel, nop):
-    header = kernel.ipc._rx.headers[9]
-    header.data_size, header.status = 0xFFFFFFFF, C.NPU_IPC_ALLOCATED
-    kernel.ipc._rx.messages[9].type = C.NPU_JSM_JOB_DONE
+    slot = npu_abi.view("npu_ipc_slot", kernel.ipc._rx.memory, 9 * 192)
+    slot.hdr.data_size, slot.hdr.status = 0xFFFFFFFF, C.NPU_IPC_ALLOCATED
+    slot.msg.type = C.NPU_JSM_JOB_DONE
     kernel.device.fabric.interrupts.push_host(kernel.ipc._rx.va + 9 * 192)
     assert "which is not in flight" in kernel.log[-1]
-    assert header.status == C.NPU_IPC_FREE
+    assert slot.hdr.status == C.NPU_IPC_FREE
