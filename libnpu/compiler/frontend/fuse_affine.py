@@ -104,13 +104,24 @@ def _apply(edit: Rewriter, node: Node, scale: NDArray[Any], shift: NDArray[Any])
         node.attrs["scale"] *= float(scale[0])
     elif np.any(scale != 1):
         factor = scale.reshape(-1, 1, 1, 1) if node.op == "Conv" else scale
-        scaled = (weights.const.astype(np.float64) * factor).astype(weights.dtype)
+        scaled = _product(weights.const, factor)
         if not np.all(np.isfinite(scaled)):
             return False
         edit.set_input(node, 1, Value(weights.name, scaled.shape, scaled.dtype, scaled))
     name = bias.name if bias is not None else f"{node.name}.bias"
     edit.set_input(node, 2, Value(name, shifted.shape, shifted.dtype, shifted) if np.any(shifted) else None)
     return True
+
+
+def _product(weights: NDArray[Any], factor: NDArray[Any]) -> NDArray[Any]:
+    """Return float64 products rounded to the weights' type; NumPy converts piece by piece, without arrays in float64."""
+    if weights.dtype.kind != "f":  # bfloat16 is not NumPy's own
+        wide: NDArray[Any] = weights.astype(np.float64) * factor
+        return wide.astype(weights.dtype)
+    product: NDArray[Any] = np.empty_like(weights)
+    with np.errstate(over="ignore"):  # the caller looks for infinities
+        np.multiply(weights, factor, out=product, dtype=np.float64, casting="same_kind")
+    return product
 
 
 def _absorb_operand_scale(edit: Rewriter, node: Node) -> None:
@@ -139,6 +150,6 @@ def _settle_scale(edit: Rewriter, node: Node) -> None:
     assert weights is not None
     if weights.const is None or node.attrs["scale"] == 1.0:
         return
-    scaled = (weights.const.astype(np.float64) * node.attrs["scale"]).astype(weights.dtype)
+    scaled = _product(weights.const, np.array(node.attrs["scale"], np.float64))
     edit.set_input(node, 1, Value(weights.name, scaled.shape, scaled.dtype, scaled))
     node.attrs["scale"] = 1.0

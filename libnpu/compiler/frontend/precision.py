@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from npu_model import casts
 
 from libnpu.compiler.frontend.rewriting import Rewriter
 from libnpu.compiler.ir import Graph, Node, Value
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 HALF, SINGLE = np.dtype(np.float16), np.dtype(np.float32)
 HALF_MAX = 65504.0
+_HALF_INFINITY = 0x7C00  # its bits without the sign
 INT32 = np.iinfo(np.int32)
 _GROWING = frozenset({"sum", "mean", "prod"})
 _MOVING = frozenset({"Reshape", "Expand"})
@@ -162,9 +164,10 @@ def _narrowed(array: NDArray[Any], target: np.dtype[Any]) -> tuple[NDArray[Any],
     """Return `array` as `target`, finite values saturated, and how many were."""
     if target == HALF:
         with np.errstate(over="ignore"):
-            half = array.astype(HALF)
-        infinite = np.isinf(half)
-        beyond = infinite & np.isfinite(array) if infinite.any() else infinite
+            half = casts.f32_to_f16(array).view(HALF) if array.dtype == SINGLE else array.astype(HALF)
+        if not (half.view(np.uint16) & 0x7FFF == _HALF_INFINITY).any():
+            return half, 0
+        beyond = np.isinf(half) & np.isfinite(array)
         count = int(np.count_nonzero(beyond))
         if count:
             half = np.where(beyond, np.copysign(HALF_MAX, half), half).astype(HALF)
