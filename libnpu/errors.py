@@ -106,8 +106,10 @@ def raise_errno(code: int, what: str, log: Sequence[str] = ()) -> NoReturn:
     raise NpuError(result, message, errno=code)
 
 
-def job_result(status: int) -> int:
-    """Return the enum npu_result of a finished job's enum npu_job_status."""
+def job_result(status: int, detail: int = 0) -> int:
+    """Return the enum npu_result of a finished job's enum npu_job_status and error_detail."""
     if status == C.NPU_JOB_SUCCESS:
         return int(C.NPU_SUCCESS)
+    if status == C.NPU_JOB_SHAVE_FAULT and detail >> 32 == C.NPU_SHAVE_FAULT_NEEDS_VALUES:
+        return int(C.NPU_ERROR_NOT_SUPPORTED)
     return _BY_JOB_STATUS.get(status, int(C.NPU_ERROR_INTERNAL))

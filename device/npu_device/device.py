@@ -117,6 +117,7 @@ class Device:
         fabric.clock.clear()
         for slot in fabric.slots:
             slot.channels.clear()
+            slot.direct_channels.clear()
         fabric.slots.clear()
         for engine in fabric.engines:
             engine.reset()

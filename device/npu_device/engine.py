@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import heappush
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from npu_abi import C
@@ -44,7 +44,7 @@ class Task:
     """One descriptor, decoded. Subclasses of the engines add what they need."""
 
     __slots__ = (
-        "amount", "channel", "cycles", "footprints", "index", "list_id", "posts", "results", "slot", "start_after",
+        "amount", "channel", "cycles", "footprints", "index", "list_id", "owner", "posts", "results", "slot", "start_after",
         "start_cycle", "tainted", "task_id", "waits",
     )  # fmt: skip
 
@@ -74,6 +74,14 @@ class Task:
         self.tainted = False
         self.results: Any = None
         self.footprints: Footprints | None = None
+        self.owner: Owner | None = None  # who started it, when it is not the management core
+
+
+class Owner(Protocol):
+    """A task that started others on other engines."""
+
+    def operation_ended(self, task: Task) -> None:
+        """Take note that `task`, whose owner this is, has ended."""
 
 
 T = TypeVar("T", bound=Task)
@@ -102,7 +110,7 @@ class Channel:
         if first:
             engine = self.engine
             running = engine.task
-            if running is None or running.slot is not self.slot:  # else the end of that task looks at this one
+            if running is None or running.channel is not self:  # else the end of that task looks at this one
                 engine.poke(self)
 
 
@@ -149,7 +157,7 @@ class Engine(Generic[T]):
         if channel.waiting_since >= 0:
             self.fabric.pmu.raw[PMU_BARRIER_WAIT] += self.fabric.cycle_now() - channel.waiting_since
             channel.waiting_since = -1
-        if self.task is not None:
+        if self.task is not None or self.wanting:  # at the end of a task others may have been here before
             if not channel.wanting:
                 channel.wanting = True
                 self.wanting.append(channel)
@@ -261,6 +269,8 @@ class Engine(Generic[T]):
             channel.wanting = False
             if not channel.slot.failed:
                 self.start(channel)
+        if task.owner is not None:
+            task.owner.operation_ended(task)
         if not slot.running and fabric.core.sleeping:
             fabric.core.wake()
 
@@ -282,7 +292,8 @@ class Engine(Generic[T]):
             while self.wanting and self.task is None:
                 other = self.wanting.popleft()
                 other.wanting = False
-                self.start(other)
+                if not other.slot.failed:
+                    self.start(other)
 
     def cancel(self, task: T) -> None:
         """Make the end event of the running task void."""

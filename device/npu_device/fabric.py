@@ -50,7 +50,7 @@ class Fabric:
         self.schedule = Schedule()
         self.trace = Trace(self.clock, self.engine_clock) if trace else None
         self.barriers = [Barrier(i) for i in range(profile.tiles * profile.barriers_per_tile)]
-        self.engines: list[Engine[Any]] = []
+        self.engines: list[Engine[Any]] = []  # DMA ports, then the DPUs by tile, then the SHAVEs
         self.slots: list[JobSlot] = []  # jobs on the engines
         self.core: ManagementCore
         self.pmu = Pmu(self._sample)
@@ -66,7 +66,7 @@ class Fabric:
 
     def channels_of(self, engine: Engine[Any]) -> list[Channel]:
         """Return the FIFOs in front of an engine, of all jobs."""
-        return [slot.channels[engine] for slot in self.slots if engine in slot.channels]
+        return [channel for slot in self.slots for channel in slot.all_channels() if channel.engine is engine]
 
     def retire(self, barrier: Barrier) -> None:
         """Invalidate a barrier whose counts are used up, and tell the core."""

@@ -19,7 +19,7 @@ def run(
     """Run the program `text` with r1 = `args_va` and return its cycles, instructions and traffic.
 
     `memory.view(addr, nbytes, write)` gives uint8 views and raises the device's own fault, which passes through. ShaveFault
-    on anything illegal; its subclasses are ShaveUnsupported without `compute` when control flow or a scalar load depends on CMX data;
-    ShaveUnimplemented for DMA and DPU started by a program. Cycles include shave.startup_cycles.
+    on anything illegal; its subclass ShaveUnsupported without `compute` when control flow or a scalar load depends on CMX data,
+    and for a program that starts DMA or DPU operations: those run as tasks of a device only. Cycles include shave.startup_cycles.
     """
     return (cache or ProgramCache()).run(text, args_va, memory, shave, compute)

@@ -32,8 +32,8 @@ class JobSlot:
     """One job on the engines."""
 
     __slots__ = (
-        "barrier_sets", "barriers", "channels", "executing", "fabric", "failed", "fault", "job_id", "outstanding", "running", "space",
-        "ssid", "tiles",
+        "barrier_sets", "barriers", "channels", "direct_channels", "executing", "fabric", "failed", "fault", "job_id",
+        "outstanding", "running", "space", "ssid", "tiles",
     )  # fmt: skip
 
     def __init__(self, fabric: Fabric, ssid: int, job_id: int, tiles: tuple[int, ...], barrier_count: int) -> None:
@@ -50,6 +50,7 @@ class JobSlot:
             barrier.slot = self
         self.barrier_sets = BarrierSets(self.barriers)
         self.channels: dict[Engine[Any], Channel] = {}
+        self.direct_channels: dict[Engine[Any], Channel] = {}  # of operations that SHAVE programs start
         self.outstanding = 0  # tasks pushed and not ended
         self.running = 0  # tasks started and not ended
         self.executing: list[Task] = []  # running tasks with data, for conflicts
@@ -65,7 +66,11 @@ class JobSlot:
 
     def quiet(self) -> bool:
         """Say whether nothing of the slot runs or could run: only the firmware could change that."""
-        return not self.running and not any(channel.wanting for channel in self.channels.values())
+        return not self.running and not any(channel.wanting for channel in self.all_channels())
+
+    def all_channels(self) -> list[Channel]:
+        """Return the FIFOs of the job, in the order of their making."""
+        return [*self.channels.values(), *self.direct_channels.values()]
 
     def blocking_barrier(self) -> int:
         """Return the lowest virtual barrier that a FIFO head waits for and that is loaded, or -1."""
@@ -81,9 +86,9 @@ class JobSlot:
     def close(self) -> None:
         """Take the slot off the engines: FIFOs emptied, running tasks cancelled, barriers invalid."""
         self.failed = True
-        for engine, channel in self.channels.items():
+        for channel in self.all_channels():
             channel.fifo.clear()
-            engine.drop(channel)
+            channel.engine.drop(channel)
         for barrier in self.barriers:
             barrier.clear()
             barrier.slot = None

@@ -16,6 +16,7 @@ from npu_model import descriptors, dtypes
 from npu_model.descriptors import Axis, DescriptorError, Dma, Invariant, Variant
 
 MAX_TAPS = 1 << 22  # positions along one axis that are listed one by one
+FEW_PAIRS = 256  # up to which comparing each with each beats sorting
 WEIGHT_ENTRY_BYTES = 16  # sizeof(struct npu_dpu_weight_entry)
 
 Dims: TypeAlias = tuple[tuple[int, int], ...]
@@ -216,8 +217,24 @@ def _largest_gap(of: Box) -> int:
 
 def any_overlap(a: Iterable[Box], b: Iterable[Box]) -> bool:
     """Tell whether any box of `a` shares a byte with any box of `b`."""
-    others = list(b)
-    return any(overlaps(one, other) for one in a for other in others)
+    first, second = list(a), list(b)
+    if len(first) * len(second) <= FEW_PAIRS:
+        return any(overlaps(one, other) for one in first for other in second)
+    entries = sorted(
+        [(one.addr, 0, one.end, one) for one in first] + [(one.addr, 1, one.end, one) for one in second], key=_place
+    )
+    active: tuple[list[tuple[int, Box]], list[tuple[int, Box]]] = ([], [])  # (end, box) that may reach the next address
+    for addr, side, end, one in entries:
+        others = active[1 - side]
+        others[:] = [entry for entry in others if entry[0] > addr]
+        if any(overlaps(one, other) for _, other in others):
+            return True
+        active[side].append((end, one))
+    return False
+
+
+def _place(entry: tuple[int, int, int, Box]) -> tuple[int, int, int]:
+    return entry[:3]
 
 
 def _overlaps_in_lattice(a: Box, b: Box) -> bool | None:

@@ -13,6 +13,7 @@ import numpy as np
 from npu_model import shave_math as sm
 from npu_model import shave_scalar, shave_tiles, shave_vector
 from npu_model.profile import Shave
+from npu_model.shave_faults import ShaveFaultCode, ShaveUnsupported
 from npu_model.shave_machine import Machine, Row, ShaveResult
 from npu_model.shave_math import F32, S32
 from npu_model.shave_memory import Memory
@@ -60,10 +61,21 @@ class ProgramCache:
         return rows
 
     def run(self, text: bytes, args_va: int, memory: Memory, shave: Shave, compute: bool) -> ShaveResult:
-        """Run `text` to its halt with r1 = `args_va`; without `compute` only scalars run. ShaveFault ends it early."""
+        """Run `text` to its halt with r1 = `args_va`; without `compute` only scalars run. ShaveFault ends it early.
+
+        ShaveUnsupported when the program starts an operation of another engine: there is none here.
+        """
         machine = Machine(args_va, memory, shave, compute)
-        machine.run(self.rows(text))
+        run_closed(machine, self.rows(text))
         return machine.result()
+
+
+def run_closed(machine: Machine, rows: list[Row]) -> None:
+    """Run to the halt where there are no other engines; ShaveUnsupported, code NEEDS_ENGINES, at the first that is started."""
+    if not machine.run(rows):
+        assert machine.suspension is not None
+        detail = "the program starts operations of other engines: what it costs and touches is known only to the device"
+        raise ShaveUnsupported(machine.suspension.pc, detail, ShaveFaultCode.NEEDS_ENGINES)
 
 
 def _row(insn: Insn, index: int, count: int) -> Row:
@@ -109,8 +121,10 @@ def _scalar_argument(name: str, insn: Insn, index: int, count: int) -> Any:
             return d, insn.a, insn.imm, insn.type
         case "ldm":
             return insn.d, insn.a, insn.imm, insn.imm2
-        case "dmastart" | "dmawait" | "dpustart" | "dpuwait":
-            return name
+        case "dmastart" | "dpustart":
+            return insn.a, insn.imm, insn.imm2
+        case "dmawait" | "dpuwait":
+            return insn.imm
         case _:
             return d, insn.a, insn.b
 

@@ -1,28 +1,30 @@
-"""What can go wrong in a SHAVE program. To the device all are faults; two subclasses tell the model's limits from mistakes."""
+"""What can go wrong in a SHAVE program. To the device all are faults; a subclass tells the model's limits from mistakes."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 
+from npu_abi import C
+
 
 class ShaveFaultCode(IntEnum):
-    """Why a core stopped."""
+    """Why a core stopped: enum npu_shave_fault."""
 
-    ILLEGAL_INSTRUCTION = (
-        1  # opcode, type, flag or register number that does not exist, or an unused field that is not zero
-    )
-    BAD_PC = 2  # a jump to an address that is unaligned or outside the program
-    BAD_TEXT = 3  # size of the program is zero or not a multiple of 16
-    VECTOR_LENGTH = 4  # SETVL of a zero, negative or too large tile, or a result that exceeds the capacity
-    SHAPE = 5  # operands that do not broadcast
-    UNDEFINED_REGISTER = 6  # a vector register that was never written
-    DIVIDE_BY_ZERO = 7  # integer
-    INDEX = 8  # gather, scatter or extract outside the limit
-    WATCHDOG = 9
-    TRAP = 10  # the program asked for it
-    ADDRESS = 11  # negative, beyond 48 bits, or a store that hits one place twice
-    NEEDS_VALUES = 12  # without values: a scalar depends on data
-    UNIMPLEMENTED = 13  # an instruction of another engine
+    ILLEGAL_INSTRUCTION = C.NPU_SHAVE_FAULT_ILLEGAL_INSTRUCTION
+    BAD_PC = C.NPU_SHAVE_FAULT_BAD_PC
+    BAD_TEXT = C.NPU_SHAVE_FAULT_BAD_TEXT
+    VECTOR_LENGTH = C.NPU_SHAVE_FAULT_VECTOR_LENGTH
+    SHAPE = C.NPU_SHAVE_FAULT_SHAPE
+    UNDEFINED_REGISTER = C.NPU_SHAVE_FAULT_UNDEFINED_REGISTER
+    DIVIDE_BY_ZERO = C.NPU_SHAVE_FAULT_DIVIDE_BY_ZERO
+    INDEX = C.NPU_SHAVE_FAULT_INDEX
+    WATCHDOG = C.NPU_SHAVE_FAULT_WATCHDOG
+    TRAP = C.NPU_SHAVE_FAULT_TRAP
+    ADDRESS = C.NPU_SHAVE_FAULT_ADDRESS
+    NEEDS_VALUES = C.NPU_SHAVE_FAULT_NEEDS_VALUES
+    NEEDS_ENGINES = C.NPU_SHAVE_FAULT_NEEDS_ENGINES
+    BAD_DESCRIPTOR = C.NPU_SHAVE_FAULT_BAD_DESCRIPTOR
+    BAD_PORT = C.NPU_SHAVE_FAULT_BAD_PORT
 
 
 class ShaveFault(Exception):
@@ -34,16 +36,15 @@ class ShaveFault(Exception):
         self.pc = pc
         self.detail = detail
 
+    @property
+    def error_detail(self) -> int:
+        """The fault as error_detail of struct npu_jsm_job_done has it."""
+        return self.code << 32 | self.pc
+
 
 class ShaveUnsupported(ShaveFault):
-    """A program that the timing mode cannot follow, because its control flow or addresses depend on data."""
+    """A program that cannot be followed here: NEEDS_VALUES when its control flow or addresses depend on data, NEEDS_ENGINES
+    when it starts other engines and there are none."""
 
-    def __init__(self, pc: int, detail: str) -> None:
-        super().__init__(ShaveFaultCode.NEEDS_VALUES, pc, detail)
-
-
-class ShaveUnimplemented(ShaveFault):
-    """An instruction that is defined and not there yet."""
-
-    def __init__(self, pc: int, detail: str) -> None:
-        super().__init__(ShaveFaultCode.UNIMPLEMENTED, pc, detail)
+    def __init__(self, pc: int, detail: str, code: ShaveFaultCode = ShaveFaultCode.NEEDS_VALUES) -> None:
+        super().__init__(code, pc, detail)

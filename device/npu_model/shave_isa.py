@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from npu_model.shave_faults import ShaveFault, ShaveFaultCode, ShaveUnimplemented, ShaveUnsupported
+from npu_model.shave_faults import ShaveFault, ShaveFaultCode, ShaveUnsupported
 from npu_model.shave_opcodes import (
     BY_NAME,
     FLAG_COL,
@@ -46,7 +46,6 @@ __all__ = [
     "Opcode",
     "ShaveFault",
     "ShaveFaultCode",
-    "ShaveUnimplemented",
     "ShaveUnsupported",
     "assemble",
     "check",

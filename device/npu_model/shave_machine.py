@@ -34,9 +34,18 @@ from npu_model.shave_opcodes import (
 
 NO_COST_RATE = 1 << 30  # a rate per cycle from which on accesses cost nothing: what the teaching profile means by it
 HALT = -1  # what a handler returns instead of the next instruction's number
-# Two more watchdogs, because a profile may make instructions cost few cycles or none.
-MAX_INSNS = 1 << 23
-MAX_ELEMENTS = 1 << 29  # of vector operations
+SUSPEND = -3  # the same: the program waits for `Machine.suspension`
+
+# The watchdog counts work beside cycles, because cycles say little about how long the model takes. One unit is about 1 ns of
+# it; the weights are chosen from measurements, so that no program runs for much more than a second.
+MAX_WORK = 1 << 30
+INSN_WORK = 1 << 7  # of any instruction
+ACCESS_WORK = 1 << 10  # more, of a scalar load or store
+VECTOR_WORK = 1 << 12  # more, of a vector instruction, plus its elements
+SPECIAL_WORK = 1 << 4  # of an element of a special function
+STRIDED_WORK = 1 << 3  # of an element that is accessed by itself
+RUN_WORK = 1 << 13  # of a place in memory that is not the continuation of the one before
+MAX_STARTS = 1 << 10  # operations of other engines
 
 Handler = Callable[["Machine", Any], int | None]
 Row = tuple[Handler, Any, bool]
@@ -67,6 +76,26 @@ class ShaveResult:
     def writes(self) -> list[footprint.Box]:
         """What was written, as boxes."""
         return [footprint.box(*runs) for runs in self.write_boxes]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A program starts the operation whose descriptor is at `address`. `engine` is DMA or DPU of enum npu_engine."""
+
+    engine: int
+    address: int
+    port: int  # of DMA
+    tag: int
+    pc: int  # in bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A program waits until the operations of `engine` with `tag`, or with any (ALL_TAGS), that it started have ended."""
+
+    engine: int
+    tag: int
+    pc: int  # in bytes
 
 
 class Traffic:
@@ -104,13 +133,16 @@ class Traffic:
 
 
 class Machine:
-    """Registers, counters and memory of one core. `r[32]` takes writes to r0."""
+    """Registers, counters and memory of one core. `r[32]` takes writes to r0.
+
+    A program that starts or awaits other engines runs in segments: `run` returns at each such instruction with what it asks
+    for in `suspension`, and is called again when that is done; `segment` says what happened in between.
+    """
 
     __slots__ = (
         "cols",
         "compute",
         "cycles",
-        "elements",
         "f",
         "insns",
         "issue",
@@ -118,6 +150,7 @@ class Machine:
         "load_bytes",
         "max_cycles",
         "memory",
+        "open_tags",
         "pc",
         "r",
         "reads",
@@ -125,9 +158,12 @@ class Machine:
         "scalar_cycles",
         "shapes",
         "special",
+        "starts",
         "store_bytes",
         "strided",
+        "suspension",
         "v",
+        "work",
         "writes",
     )
 
@@ -143,10 +179,13 @@ class Machine:
         self.cols = 1
         self.pc = 0
         self.insns = 0
-        self.elements = 0  # that vector operations have processed
+        self.work = 0  # of vectors and accesses; instructions and the places in memory come on top
         self.cycles = shave.startup_cycles
         self.reads = Traffic()
         self.writes = Traffic()
+        self.suspension: Start | Wait | None = None
+        self.starts = 0  # operations of other engines
+        self.open_tags: set[tuple[int, int]] = set()  # (engine, tag) started and not yet waited for
         self.max_cycles = shave.max_cycles
         self.issue = shave.issue_cycles
         self.scalar_cycles = shave.scalar_cycles
@@ -207,10 +246,13 @@ class Machine:
             self.reads.add(self.pc, tile)
             rate = self.load_bytes
         if not dims:
+            self.work += width
             self.cycles += self.access_cycles(1, width, rate)
         elif elements:
+            self.work += elements * STRIDED_WORK
             self.cycles += self.access_cycles(1, elements, self.strided)
         else:
+            self.work += tile.run_count * width
             self.cycles += self.access_cycles(tile.run_count, width, rate)
 
     def access_cycles(self, count: int, amount: int, rate: int) -> int:
@@ -221,6 +263,7 @@ class Machine:
         """Do what `touch` does for one dense run of bytes."""
         if base < 0 or base + width > ADDRESS_LIMIT:
             raise self.fault(ShaveFaultCode.ADDRESS, f"{base:#x} + {width}")
+        self.work += width
         if write:
             self.writes.add_run(self.pc, base, width)
             self.cycles += self.access_cycles(1, width, self.store_bytes)
@@ -228,13 +271,13 @@ class Machine:
             self.reads.add_run(self.pc, base, width)
             self.cycles += self.access_cycles(1, width, self.load_bytes)
 
-    def run(self, rows: list[Row]) -> None:
-        """Run until HALT. ShaveFault, or whatever the memory raises, ends the program."""
+    def run(self, rows: list[Row]) -> bool:
+        """Run on from `pc`; return True at HALT, False when suspended. ShaveFault, or whatever the memory raises, ends the program."""
         count = len(rows)
-        limit = self.max_cycles
         scalar_cycles = self.scalar_cycles
         pc = self.pc
         insns = self.insns
+        self.suspension = None
         with np.errstate(all="ignore"):
             while True:
                 self.pc = pc
@@ -244,19 +287,42 @@ class Machine:
                 insns += 1
                 if is_scalar:
                     self.cycles += scalar_cycles
+                else:
+                    self.work += VECTOR_WORK
+                    if self.work > MAX_WORK:
+                        self.insns = insns
+                        self.check_limits()
                 target = handler(self, argument)
                 if target is None:
                     pc += 1
                     continue
                 self.insns = insns
                 if target == HALT:
-                    return
-                if self.cycles > limit or insns > MAX_INSNS or self.elements > MAX_ELEMENTS:
-                    raise self.fault(
-                        ShaveFaultCode.WATCHDOG,
-                        f"{self.cycles} cycles, {insns} instructions, {self.elements} vector elements",
-                    )
+                    return True
+                if target == SUSPEND:
+                    self.check_limits()
+                    self.pc = pc + 1
+                    return False
+                self.check_limits()
                 pc = target
+
+    def check_limits(self) -> None:
+        """Raise WATCHDOG when the program has had its share."""
+        runs = len(self.reads.runs) + len(self.writes.runs)
+        work = self.work + self.insns * INSN_WORK + runs * RUN_WORK
+        if self.cycles > self.max_cycles or work > MAX_WORK or self.starts > MAX_STARTS:
+            raise self.fault(
+                ShaveFaultCode.WATCHDOG,
+                f"{self.cycles} cycles, {self.insns} instructions, work {work}, {self.starts} operations started",
+            )
+
+    def segment(self) -> ShaveResult:
+        """Return the counters so far and the traffic since the last call."""
+        found = self.result()
+        if self.suspension is not None:
+            self.work += (len(self.reads.runs) + len(self.writes.runs)) * RUN_WORK
+            self.reads, self.writes = Traffic(), Traffic()
+        return found
 
     def result(self) -> ShaveResult:
         """Return the counters and traffic so far."""

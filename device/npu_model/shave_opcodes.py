@@ -19,6 +19,8 @@ INT_REGISTERS = 32
 FLOAT_REGISTERS = 16
 VECTOR_REGISTERS = 16
 VECTOR_CAPACITY = 16384  # elements of a vector register
+TAGS = 16  # of the operations that a program started, for each kind of engine
+ALL_TAGS = -1  # what a wait names to wait for all
 
 FLAG_ROW = 1  # the vector is one row [1, C]; of a reduction: rows are reduced, the result is a row
 FLAG_COL = 2  # the vector is one column [R, 1]; of a reduction: columns are reduced. ROW | COL: [1, 1]
@@ -184,10 +186,10 @@ def _table() -> dict[int, Opcode]:
         ],
         (0x84, "vargmax", "d:v a:v", (F32, I32), _REDUCE_FLAGS),
         # other engines
-        (0x90, "dmastart", "a:r", (), (0,)),
-        (0x91, "dmawait", "", (), (0,)),
-        (0x92, "dpustart", "a:r", (), (0,)),
-        (0x93, "dpuwait", "", (), (0,)),
+        (0x90, "dmastart", "a:r imm:imm imm2:imm", (), (0,)),
+        (0x91, "dmawait", "imm:imm", (), (0,)),
+        (0x92, "dpustart", "a:r imm2:imm", (), (0,)),
+        (0x93, "dpuwait", "imm:imm", (), (0,)),
     ]
     return {code: Opcode(code, name, _operands(text), types, flags) for code, name, text, types, flags in rows}
 
@@ -235,6 +237,10 @@ def check(insn: Insn) -> str | None:
         return f"{opcode.name}.{TYPE_NAMES[insn.type]} is always fp32 in the register"
     if opcode.name == "ldm" and not (insn.imm2 >= 1 and insn.d + insn.imm2 <= INT_REGISTERS):
         return f"ldm of {insn.imm2} registers from r{insn.d}"
+    if opcode.name in ("dmastart", "dpustart") and not 0 <= insn.imm2 < TAGS:
+        return f"{opcode.name} has no tag {insn.imm2}"
+    if opcode.name in ("dmawait", "dpuwait") and not ALL_TAGS <= insn.imm < TAGS:
+        return f"{opcode.name} has no tag {insn.imm}"
     return None
 
 

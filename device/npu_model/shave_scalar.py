@@ -7,13 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from npu_abi import C
 
 from npu_model import shave_math as sm
-from npu_model.shave_faults import ShaveFaultCode, ShaveUnimplemented, ShaveUnsupported
-from npu_model.shave_machine import HALT, Handler, Machine, in_cmx
+from npu_model.shave_faults import ShaveFaultCode, ShaveUnsupported
+from npu_model.shave_machine import ACCESS_WORK, HALT, SUSPEND, Handler, Machine, Start, Wait, in_cmx
 from npu_model.shave_memory import STORAGE, Access, load, store
-from npu_model.shave_opcodes import BOOL, INSN_BYTES, TYPE_BYTES
+from npu_model.shave_opcodes import ALL_TAGS, BOOL, INSN_BYTES, TYPE_BYTES
 
+DMA, DPU = int(C.NPU_ENGINE_DMA), int(C.NPU_ENGINE_DPU)
 _SIGN = 1 << 63
 _MASK = (1 << 64) - 1
 BAD_TARGET = -2  # a branch target outside the program or between instructions
@@ -44,9 +46,27 @@ def illegal(m: Machine, arg: Any) -> int | None:
     raise m.fault(ShaveFaultCode.ILLEGAL_INSTRUCTION, arg)
 
 
-def unimplemented(m: Machine, arg: Any) -> int | None:
-    """Refuse an instruction of another engine."""
-    raise ShaveUnimplemented(m.pc * INSN_BYTES, f"instruction {arg}")
+def _start(engine: int) -> Handler:
+    def handler(m: Machine, arg: tuple[int, int, int]) -> int | None:
+        a, port, tag = arg
+        m.starts += 1
+        m.open_tags.add((engine, tag))
+        m.suspension = Start(engine, m.r[a], port, tag, m.pc * INSN_BYTES)
+        return SUSPEND
+
+    return handler
+
+
+def _wait(engine: int) -> Handler:
+    def handler(m: Machine, tag: int) -> int | None:
+        done = {open_ for open_ in m.open_tags if open_[0] == engine and tag in (ALL_TAGS, open_[1])}
+        if not done:
+            return None
+        m.open_tags -= done
+        m.suspension = Wait(engine, tag, m.pc * INSN_BYTES)
+        return SUSPEND
+
+    return handler
 
 
 def _taken(m: Machine, target: int) -> int:
@@ -164,6 +184,7 @@ def _address(m: Machine, register: int, offset: int, size: int, write: bool) -> 
     address = m.r[register] + offset
     before = m.cycles
     m.touch(Access(address, size, size, (), 0), write)
+    m.work += ACCESS_WORK
     m.cycles = before  # a scalar access costs scalar_cycles only
     if not m.compute and not write and in_cmx(address):
         raise ShaveUnsupported(
@@ -303,6 +324,8 @@ HANDLERS: dict[str, Handler] = {
     "ftoi": ftoi,
     "fld": fld,
     "fst": fst,
+    "dmastart": _start(DMA),
+    "dmawait": _wait(DMA),
+    "dpustart": _start(DPU),
+    "dpuwait": _wait(DPU),
 }
-for _name in ("dmastart", "dmawait", "dpustart", "dpuwait"):
-    HANDLERS[_name] = unimplemented

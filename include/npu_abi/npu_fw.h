@@ -89,7 +89,8 @@ struct npu_jsm_unregister_db { uint32_t db_idx; uint32_t reserved; };
 struct npu_jsm_job_done {
     uint32_t db_idx; uint32_t job_id; uint32_t job_status; /* enum npu_job_status */
     uint32_t host_ssid;
-    uint64_t error_detail;        /* by status: DEADLOCK, BARRIER_UNDERFLOW: barrier id; CTX_VIOLATION: address; PARSING_ERR: enum npu_parse_error */
+    uint64_t error_detail;        /* by status: DEADLOCK, BARRIER_UNDERFLOW: barrier id; CTX_VIOLATION: address; PARSING_ERR: enum npu_parse_error;
+                                   * SHAVE_FAULT: enum npu_shave_fault << 32 | pc (byte of the program) */
     uint64_t error_info;          /* by status: task index | list << 32 (lists as numbered in npu_mapped_inference: 0, 1 DMA ... 6 barriers), or 0 */
     uint64_t start_ps; uint64_t end_ps; /* device time at which the job began and ended */
 };
@@ -102,7 +103,25 @@ enum npu_job_status {
     NPU_JOB_SUCCESS = 0, NPU_JOB_PARSING_ERR = 1, NPU_JOB_PROCESSING_ERR = 2, NPU_JOB_PREEMPTED = 3, NPU_JOB_ABORTED = 4,
     NPU_JOB_CTX_VIOLATION = 5,    /* an access left the job's mappings or tiles */
     NPU_JOB_DEADLOCK = 0x10,      /* nothing left to run, tasks still waiting; detail = barrier id */
-    NPU_JOB_BARRIER_UNDERFLOW = 0x11, NPU_JOB_SHAVE_FAULT = 0x12 /* illegal instruction or limit; detail = pc */
+    NPU_JOB_BARRIER_UNDERFLOW = 0x11, NPU_JOB_SHAVE_FAULT = 0x12 /* a program stopped; detail says why and where */
+};
+/* Why a SHAVE program stopped (docs/shave-isa.md). */
+enum npu_shave_fault {
+    NPU_SHAVE_FAULT_ILLEGAL_INSTRUCTION = 1, /* opcode, type, flag or register that does not exist, or an unused field that is not zero */
+    NPU_SHAVE_FAULT_BAD_PC = 2,           /* a jump to an address that is unaligned or outside the program */
+    NPU_SHAVE_FAULT_BAD_TEXT = 3,         /* size of the program is zero or not a multiple of 16 */
+    NPU_SHAVE_FAULT_VECTOR_LENGTH = 4,    /* a zero, negative or too large tile, or a result that exceeds the capacity */
+    NPU_SHAVE_FAULT_SHAPE = 5,            /* operands that do not broadcast */
+    NPU_SHAVE_FAULT_UNDEFINED_REGISTER = 6, /* a vector register that was never written */
+    NPU_SHAVE_FAULT_DIVIDE_BY_ZERO = 7,   /* integer */
+    NPU_SHAVE_FAULT_INDEX = 8,            /* gather, scatter or extract outside the limit */
+    NPU_SHAVE_FAULT_WATCHDOG = 9,         /* more cycles, instructions, work or started operations than a program may have */
+    NPU_SHAVE_FAULT_TRAP = 10,            /* the program asked for it */
+    NPU_SHAVE_FAULT_ADDRESS = 11,         /* negative, beyond 48 bits, or a store that hits one place twice */
+    NPU_SHAVE_FAULT_NEEDS_VALUES = 12,    /* without values: control flow, a scalar or a descriptor depends on data */
+    NPU_SHAVE_FAULT_NEEDS_ENGINES = 13,   /* a program that starts DMA or DPU, where there are none (compiler, tools) */
+    NPU_SHAVE_FAULT_BAD_DESCRIPTOR = 14,  /* an operation that was started is none that an engine can do */
+    NPU_SHAVE_FAULT_BAD_PORT = 15         /* no such DMA port */
 };
 /* Why a command buffer or a MappedInference was refused. */
 enum npu_parse_error {

@@ -16,7 +16,7 @@ from npu_abi import C
 from npu_model import footprint
 from npu_model.profile import Profile, load_profile
 from npu_model.shave_decode import ProgramCache
-from npu_model.shave_faults import ShaveFault, ShaveUnimplemented, ShaveUnsupported
+from npu_model.shave_faults import ShaveFault
 
 from libnpu.blob import elf
 from libnpu.blob.image import BlobError
@@ -51,7 +51,7 @@ def hazards(image: BlobImage, profile: Profile | None = None) -> list[Problem]:
     for number, step in enumerate(steps):
         try:
             reads, writes = accesses.of(step)
-        except (ShaveFault, ShaveUnsupported, ShaveUnimplemented, BlobError) as error:
+        except (ShaveFault, BlobError) as error:
             unknown.append(Problem("hazard", f"{step.section}[{step.index}]", f"its accesses cannot be told: {error}"))
             continue
         touched += [(box.addr, number, False, box) for box in reads]

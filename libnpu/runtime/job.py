@@ -17,7 +17,6 @@ _WHAT_DETAIL_IS = {
     C.NPU_JOB_DEADLOCK: "barrier {0}",
     C.NPU_JOB_BARRIER_UNDERFLOW: "barrier {0}",
     C.NPU_JOB_CTX_VIOLATION: "address {0:#x}",
-    C.NPU_JOB_SHAVE_FAULT: "pc {0:#x}",
 }
 
 
@@ -56,11 +55,13 @@ class Job:
             parts.append(_WHAT_DETAIL_IS[status].format(detail))
         elif status == C.NPU_JOB_PARSING_ERR:
             parts.append(name_of("npu_parse_error", detail))
+        elif status == C.NPU_JOB_SHAVE_FAULT:
+            parts.append(f"{name_of('npu_shave_fault', detail >> 32)} at pc {detail & 0xFFFFFFFF:#x}")
         task = self.blob.task_name(info)
         if task is not None:
             parts.append(f"task {task!r}")
         self.error = NpuError(
-            job_result(status),
+            job_result(status, detail),
             ", ".join(parts),
             job_id=job_id,
             job_status=status,

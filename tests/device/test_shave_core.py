@@ -96,14 +96,20 @@ def test_a_fault_of_the_memory_passes_through():
 @pytest.mark.parametrize("shave", [SHAVE, UNIT])
 @pytest.mark.parametrize("compute", [True, False])
 def test_an_endless_loop_ends_at_the_watchdog(shave, compute, monkeypatch):
-    monkeypatch.setattr("npu_model.shave_machine.MAX_INSNS", 10000)
+    monkeypatch.setattr("npu_model.shave_machine.MAX_WORK", 10000 * 128)
     with pytest.raises(isa.ShaveFault, match="WATCHDOG at pc 0x0"):
         run("top:\njmp top", compute, shave)
 
 
-def test_engines_started_by_a_program_are_unimplemented_by_name():
-    with pytest.raises(isa.ShaveUnimplemented, match="dmastart"):
-        run("dmastart r1\nhalt")
+@pytest.mark.parametrize("start", ["dmastart r1, 0, 0", "dpustart r1, 0"])
+def test_operations_that_a_program_starts_need_a_device(start):
+    with pytest.raises(isa.ShaveUnsupported, match="NEEDS_ENGINES at pc 0x10"):
+        run(f"nop\n{start}\nhalt")
+
+
+@pytest.mark.parametrize("wait", ["dmawait -1", "dmawait 3", "dpuwait -1", "dpuwait 0"])
+def test_a_wait_without_a_start_goes_on_at_once(wait):
+    assert run(f"{wait}\nhalt").cycles == SHAVE.startup_cycles + 2 * SHAVE.scalar_cycles
 
 
 def cycles(body, rows=16, cols=100, shave=SHAVE):

@@ -31,6 +31,10 @@ def instructions(draw):
             fields[field] = draw(st.integers(0, 31 if kind == "r" else 15))
     if opcode.name == "ldm":
         fields["imm2"] = draw(st.integers(1, 32 - fields["d"]))
+    if opcode.name in ("dmastart", "dpustart"):
+        fields["imm2"] = draw(st.integers(0, 15))
+    if opcode.name in ("dmawait", "dpuwait"):
+        fields["imm"] = draw(st.integers(-1, 15))
     if fields["flags"] & isa.FLAG_FLOAT and fields["type"] in (0, 1, 2):
         fields["flags"] &= ~isa.FLAG_FLOAT
     return isa.Insn(**fields)
@@ -82,6 +86,8 @@ def test_comments_and_blank_lines_are_no_instructions():
         ("1x:", "line 1: '1x' is no label"),
         ("addi r1, r1, 2147483648", "line 1: 2147483648 does not fit in 32 bits"),
         ("ldm r30, r1, 0, 3", "line 1: ldm of 3 registers from r30"),
+        ("dmastart r1, 0, 16", "line 1: dmastart has no tag 16"),
+        ("dpuwait -2", "line 1: dpuwait has no tag -2"),
         ("fli f0, 1e40", "line 1: float too large to pack with f format"),
     ],
 )

@@ -9,11 +9,13 @@ import msgspec
 import numpy as np
 from npu_abi import C
 from npu_model.profile import Profile, Shave
-from npu_model.shave_decode import translate
+from npu_model.shave_decode import run_closed, translate
+from npu_model.shave_faults import ShaveUnsupported
 from npu_model.shave_machine import Machine
 from numpy.typing import NDArray
 
 from libnpu.compiler.kernels.program import ArgsTemplate, Program
+from libnpu.errors import Unsupported
 
 _ARGS_VA = int(C.NPU_VA_LOW_BASE)
 _CMX = int(C.NPU_CMX_BASE)
@@ -33,7 +35,10 @@ class _Arguments:
 
 
 def cost_cycles(program: Program, args: ArgsTemplate, profile: Profile) -> int:
-    """Return the SHAVE cycles of one invocation, start-up included. Does not depend on addresses. Memoised."""
+    """Return the SHAVE cycles of one invocation, start-up included. Does not depend on addresses. Memoised.
+
+    Unsupported for a program that starts DMA or DPU operations: what it waits for has no cost of its own.
+    """
     return _cost(program.code, args, msgspec.json.encode(profile.shave))
 
 
@@ -45,5 +50,8 @@ def _cost(code: bytes, args: ArgsTemplate, shave_json: bytes) -> int:
     shave = msgspec.json.decode(shave_json, type=Shave)
     count = 1 + max((index for _, index in args.slots), default=0)
     machine = Machine(_ARGS_VA, _Arguments(args([_CMX] * count)), shave, compute=False)
-    machine.run(_rows(code))
+    try:
+        run_closed(machine, _rows(code))
+    except ShaveUnsupported as error:
+        raise Unsupported(f"the cost of a SHAVE program: {error}") from None
     return machine.cycles
