@@ -50,7 +50,6 @@ PACKAGES = (
     "_cffi_backend",
     "numpy",
     "msgspec",
-    "elftools",
 )
 
 
