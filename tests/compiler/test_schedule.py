@@ -14,10 +14,13 @@ from libnpu.compiler.schedule import (
     DoesNotFit,
     FeasibleMemoryScheduler,
     assign_barriers,
+    byte_dependences,
+    kept_dependences,
     reduce_dependences,
     synchronise,
     unordered_pairs,
 )
+from libnpu.compiler.schedule.synchronise import touches
 
 PROFILE = load_profile("npu-37xx")
 
@@ -256,6 +259,16 @@ def test_allocations_never_overlap_and_gaps_come_back(requests):
     for a, s in live.values():
         allocator.free(a, s)
     assert allocator.free_bytes == 8192 and allocator.alloc(8192) == 0
+
+
+@settings(max_examples=30)
+@given(programs(), st.integers(768, 2048))
+def test_looking_at_bytes_only_where_no_order_is_known_keeps_the_same_orders(program, cmx):
+    ops = FeasibleMemoryScheduler(program, PROFILE, cmx).run().ops
+    queues = sorted({one.queue for one in ops})
+    queue_of = [queues.index(one.queue) for one in ops]
+    accesses = [touches(one) for one in ops]
+    assert kept_dependences(accesses, queue_of) == reduce_dependences(byte_dependences(accesses), queue_of)
 
 
 def test_reduction_drops_what_queue_order_and_other_orders_imply():

@@ -1,0 +1,246 @@
+"""What the FeasibleMemoryScheduler decides: places over time, loads ahead, spills, ping-pong. Units of 1000 ps."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from npu_model.profile import load_profile
+
+from libnpu.compiler import CompileOptions, compile_model
+from libnpu.compiler.options import PASSES, UnknownPass
+from libnpu.compiler.program import Access, Buffer, DdrKind, DdrTensor, DmaPayload, Engine, Ref, TileOp, TileProgram
+from libnpu.compiler.schedule import DecisionKind, FeasibleMemoryScheduler
+from libnpu.tools.session import execute
+
+PROFILE = load_profile("npu-37xx")
+UNIT = 1000
+
+
+def op(name, engine, reads, writes, units, layer=None):
+    whole = [[Access(t, 0, t.size_bytes) for t in targets] for targets in (reads, writes)]
+    return TileOp(
+        name,
+        layer or name,
+        engine,
+        units * UNIT,
+        *whole,
+        DmaPayload(Ref(reads[0]), Ref(writes[0]), writes[0].size_bytes),
+    )
+
+
+def tiles_of_one_layer(count=4):
+    """Tiles through load (2 units), matrix engine (3) and vector engine (1), one layer."""
+    ops, ddr = [], []
+    for n in range(count):
+        source = DdrTensor(f"x{n}", 1024, DdrKind.INPUT)
+        a, b, c = (Buffer(f"{letter}{n}", 1024) for letter in "abc")
+        ops += [
+            op(f"load {n}", Engine.DMA, [source], [a], 2, "layer"),
+            op(f"conv {n}", Engine.DPU, [a], [b], 3, "layer"),
+            op(f"act {n}", Engine.SHAVE, [b], [c], 1, "layer"),
+        ]
+        ddr.append(source)
+    return TileProgram("tiles", ops, ddr, bytearray())
+
+
+def chain(layers, weight_bytes=4096, act_bytes=1024):
+    """Layers that each load weights (2 units) and run 3 units on what the layer before left."""
+    x = DdrTensor("x", act_bytes, DdrKind.INPUT)
+    y = DdrTensor("y", act_bytes, DdrKind.OUTPUT)
+    current = Buffer("act", act_bytes)
+    ops, ddr = [op("load x", Engine.DMA, [x], [current], 2)], [x, y]
+    for n in range(layers):
+        weights, buffer, out = (
+            DdrTensor(f"w{n}", weight_bytes, DdrKind.WEIGHTS),
+            Buffer(f"w{n}", weight_bytes),
+            Buffer(f"act{n}", act_bytes),
+        )
+        ddr.append(weights)
+        ops.append(op(f"load {n}", Engine.DMA, [weights], [buffer], 2))
+        ops.append(op(f"conv {n}", Engine.DPU, [current, buffer], [out], 3))
+        current = out
+    ops.append(op("store", Engine.DMA, [current], [y], 2))
+    return TileProgram("chain", ops, ddr, bytearray())
+
+
+def schedule(program, cmx_bytes=64 << 10, limit=35, pingpong=True):
+    return FeasibleMemoryScheduler(program, PROFILE, cmx_bytes, limit, pingpong).run()
+
+
+def decided(found, kind):
+    return [decision.subject for decision in found.decisions if decision.kind == kind]
+
+
+# -- ping-pong --------------------------------------------------------------------------------------
+
+
+def test_pingpong_of_four_tiles_takes_15_units_and_21_without():
+    assert schedule(tiles_of_one_layer(), pingpong=True).makespan_ps == 15 * UNIT
+    assert schedule(tiles_of_one_layer(), pingpong=False).makespan_ps == 21 * UNIT
+
+
+def test_a_load_for_the_next_tile_of_the_running_layer_is_a_pingpong_decision():
+    found = schedule(tiles_of_one_layer())
+    assert decided(found, DecisionKind.PING_PONG) == ["load 1", "load 2", "load 3"]
+    assert decided(schedule(tiles_of_one_layer(), pingpong=False), DecisionKind.PING_PONG) == []
+
+
+# -- level limit ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limit", "units", "peak"),
+    [
+        (0, 4 * (2 + 3) + 2, 1024 + 4096 + 1024),  # each layer waits for its weights
+        (1, 2 + 4 * 3 + 2, 1024 + 2 * 4096 + 1024),  # the next layer's weights arrive meanwhile
+        (2, 2 + 4 * 3 + 2, 1024 + 2 * 4096 + 1024),  # no faster: of equal schedules, the one with the smallest limit
+    ],
+)
+def test_weights_are_loaded_as_many_layers_ahead_as_the_limit_says(limit, units, peak):
+    found = schedule(chain(4), limit=limit)
+    assert (found.makespan_ps, found.peak_cmx_bytes) == (units * UNIT, peak)
+
+
+def test_a_load_of_another_layer_is_a_prefetch_decision():
+    assert decided(schedule(chain(4), limit=1), DecisionKind.PREFETCH)[-3:] == ["load 1", "load 2", "load 3"]
+
+
+def test_a_load_does_not_run_ahead_where_it_does_not_fit():
+    found = schedule(chain(4), cmx_bytes=8192)  # two layers' weights are 8192 already
+    assert found.makespan_ps == (4 * (2 + 3) + 2) * UNIT
+    assert found.spill_out_bytes == 0 and decided(found, DecisionKind.SPILL) == []
+
+
+def test_a_far_operation_of_an_idle_engine_does_not_lift_the_limit():
+    program = chain(6)
+    result = program.ops[-2].writes[0].target
+    program.ops.insert(-1, op("act", Engine.SHAVE, [result], [Buffer("act", 1024)], 1))
+    assert schedule(program, limit=0).makespan_ps == (6 * (2 + 3) + 2) * UNIT
+
+
+def test_sweep_of_the_limit_on_the_device_is_never_slower_and_takes_no_less_cmx(make_model):
+    rng = np.random.default_rng(1)
+    weights = {f"w{n}": rng.normal(0, 0.02, (256, 256, 3, 3)).astype(np.float32) for n in range(5)}
+    names = ["x", "a", "b", "c", "d", "y"]
+    nodes = [("Conv", [names[n], f"w{n}"], [names[n + 1]], {"pads": [1, 1, 1, 1]}) for n in range(5)]
+    model = make_model(nodes, {"x": (np.float32, (1, 256, 8, 8))}, ["y"], weights)
+    latencies, peaks = [], []
+    for limit in (0, 1, 3, 6):
+        compiled = compile_model(model, CompileOptions(prefetching_level_limit=limit))
+        run = execute(
+            compiled.blob,
+            compiled.image,
+            "npu-37xx",
+            lambda tensors: {t.name: np.zeros(t.shape, t.numpy_dtype) for t in tensors},
+            compute=False,
+        )
+        latencies.append(run.end_ps - run.start_ps)
+        peaks.append(compiled.report["peak_cmx_bytes"])
+        assert compiled.report["predicted_makespan_ps"] == pytest.approx(latencies[-1], rel=0.15)
+    assert latencies[0] > 1.2 * latencies[-1]
+    assert all(later <= earlier for earlier, later in pairwise(latencies))
+    assert peaks == sorted(peaks)
+
+
+# -- CMX over time ----------------------------------------------------------------------------------
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 12), st.integers(1, 3000), st.integers(1, 1000), st.integers(0, 8), st.integers(0, 20000))
+def test_live_buffers_never_overlap_and_never_exceed_cmx(layers, weight_bytes, act_bytes, limit, more):
+    cmx = 3 * 64 + weight_bytes + 2 * act_bytes + more
+    found = schedule(chain(layers, weight_bytes, act_bytes), cmx, limit)
+    times = sorted({t for _, _, since, until in found.residency for t in (since, until)})
+    for time in times:
+        live = sorted((a, a + b.size_bytes) for b, a, since, until in found.residency if since <= time < until)
+        assert sum(end - start for start, end in live) <= cmx
+        assert all(end <= start for (_, end), (start, _) in pairwise(live))
+        assert all(end <= cmx for _, end in live)
+    for one in found.ops:
+        for buffer, address in one.addresses.items():
+            assert any(
+                (b, a) == (buffer, address) and since <= one.start_ps and one.end_ps <= until
+                for b, a, since, until in found.residency
+            )
+
+
+# -- spilling ---------------------------------------------------------------------------------------
+
+
+def test_the_victim_is_the_buffer_whose_next_use_is_farthest():
+    x = DdrTensor("x", 1024, DdrKind.INPUT)
+    start, near, far, third, fourth, fifth = (Buffer(n, 1024) for n in ("s", "near", "far", "t", "u", "v"))
+    y = DdrTensor("y", 1024, DdrKind.OUTPUT)
+    ops = [
+        op("load", Engine.DMA, [x], [start], 1),
+        op("make near", Engine.DPU, [start], [near], 1),
+        op("make far", Engine.DPU, [start], [far], 1),
+        op("crowd", Engine.DPU, [start], [third], 1),
+        op("use near", Engine.DPU, [near, third], [fourth], 1),
+        op("use far", Engine.DPU, [far, fourth], [fifth], 1),
+        op("store", Engine.DMA, [fifth], [y], 1),
+    ]
+    found = schedule(TileProgram("p", ops, [x, y], bytearray()), 3072)
+    assert decided(found, DecisionKind.SPILL) == ["far"]
+    assert (found.spill_out_bytes, found.spill_in_bytes) == (1024, 1024)
+
+
+def test_a_small_cmx_spills_as_much_out_as_in_and_the_values_stay(make_model, oracle):
+    rng = np.random.default_rng(3)
+    names = ["x", "a", "b", "c", "d"]  # all but x are still needed at the end, 16 KiB each
+    nodes = [("Conv", [names[n], f"w{n}"], [names[n + 1]], {}) for n in range(4)]
+    nodes += [("Add", ["d", "c"], ["e"], {}), ("Add", ["e", "b"], ["f"], {}), ("Add", ["f", "a"], ["y"], {})]
+    weights = {f"w{n}": rng.normal(0, 0.1, (32, 32, 1, 1)).astype(np.float32) for n in range(4)}
+    model = make_model(nodes, {"x": (np.float32, (1, 32, 16, 16))}, ["y"], weights)
+    feeds = {"x": rng.normal(0, 1, (1, 32, 16, 16)).astype(np.float32)}
+    values, spilled = [], []
+    for cmx_bytes in (1 << 20, 64 << 10):
+        compiled = compile_model(model, CompileOptions(cmx_bytes=cmx_bytes))
+        run = execute(compiled.blob, compiled.image, "npu-37xx", lambda tensors: feeds)
+        values.append(run.outputs["y"])
+        spilled.append((compiled.report["spill_out_bytes"], compiled.report["spill_in_bytes"]))
+    assert spilled[0] == (0, 0)
+    assert spilled[1][0] == spilled[1][1] > 0
+    assert values[0].tobytes() == values[1].tobytes()
+    np.testing.assert_allclose(values[0], oracle(model, feeds)["y"], atol=2e-3)
+
+
+# -- the dump ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_model(make_model):
+    weights = {"w": np.full((16, 16, 1, 1), 0.1, np.float32)}
+    return make_model([("Conv", ["x", "w"], ["y"], {})], {"x": (np.float32, (1, 16, 8, 8))}, ["y"], weights)
+
+
+def test_every_pass_can_be_dumped_by_its_name(small_model):
+    compiled = compile_model(small_model, CompileOptions(dump=PASSES))
+    assert sorted(compiled.report["dumps"]) == sorted(PASSES)
+
+
+def test_the_dump_of_the_scheduler_lists_what_was_decided(make_model):
+    weights = {name: np.full((64, 64, 3, 3), 0.01, np.float32) for name in ("w", "v")}
+    nodes = [
+        ("Conv", ["x", "w"], ["a"], {"pads": [1, 1, 1, 1]}),
+        ("Conv", ["a", "v"], ["b"], {"pads": [1, 1, 1, 1]}),
+        ("Add", ["a", "b"], ["y"], {}),
+    ]
+    model = make_model(nodes, {"x": (np.float32, (1, 64, 32, 32))}, ["y"], weights)
+    name = "FeasibleMemoryScheduler"
+    lines = compile_model(model, CompileOptions(cmx_bytes=160 << 10, dump=(name,))).report["dumps"][name].splitlines()
+    kinds = {line.split(": ")[1].split()[0] for line in lines[1:]}
+    assert {"alloc", "prefetch", "ping-pong"} <= kinds
+
+
+def test_an_unknown_pass_is_refused_with_the_names_there_are():
+    with pytest.raises(UnknownPass, match=r"nope: the compiler has no such pass; it has import, .*FeasibleMemory"):
+        CompileOptions(dump=("nope",))
+
+
+def test_constants_that_fp16_saturates_are_warnings_with_their_layer(make_model):
+    weights = {"w": np.full((1, 1, 1, 1), 1e6, np.float32)}
+    model = make_model([("Conv", ["x", "w"], ["y"], {})], {"x": (np.float32, (1, 1, 4, 4))}, ["y"], weights)
+    assert compile_model(model).report["warnings"] == ["Conv_0: 1 of 1 values of w are beyond float16, saturated"]
