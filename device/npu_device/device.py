@@ -111,6 +111,10 @@ class Device:
         """Return and drop the recorded struct npu_trace_record[]; empty without `trace`."""
         return b"" if self.fabric.trace is None else self.fabric.trace.drain()
 
+    def drain_overflows(self, ssid: int) -> bytes:
+        """Return and drop the struct npu_overflow_record[] of a context."""
+        return self.fabric.overflows.drain(ssid)
+
     def reset(self) -> None:
         """IP_RESET: stop the core, empty engines, FIFOs, barriers and CMX. DRAM and the clock go on."""
         fabric = self.fabric

@@ -28,12 +28,13 @@ Records = np.ndarray[Any, np.dtype[np.void]]
 class DpuTask(Task):
     """An invariant with its variants and their traffic in bytes."""
 
-    __slots__ = ("entry", "plan", "sram_read", "sram_write")
+    __slots__ = ("entry", "overflows", "plan", "sram_read", "sram_write")
 
     plan: DpuPlan
     entry: int  # index in the plan
     sram_read: int
     sram_write: int
+    overflows: int  # finite results that fp16 does not hold
 
 
 class DpuEngine(Engine[DpuTask]):
@@ -46,12 +47,16 @@ class DpuEngine(Engine[DpuTask]):
 
     def execute(self, task: DpuTask) -> None:
         """Compute all variants from what CMX holds now; poison the output."""
-        from npu_device import dpu_compute
+        from npu_device import dpu_compute, dpu_overflow
 
         work = task.plan.work(task.entry)
         self.claim(task, *work.footprint)
         fabric = self.fabric
         task.results = dpu_compute.compute(work, task.slot.space.array, fabric.numerics, "auto", fabric.scratch)
+        record, variants = task.plan.records(task.entry)
+        task.overflows = dpu_overflow.overflows(
+            record, variants, task.results, task.slot.space.array, fabric.numerics, fabric.scratch
+        )
         for destination, _ in task.results:
             destination.fill(np.iinfo(destination.dtype).max)
 
@@ -69,6 +74,8 @@ class DpuEngine(Engine[DpuTask]):
         raw[MACS] += task.amount
         raw[SRAM_READ] += task.sram_read
         raw[SRAM_WRITE] += task.sram_write
+        if task.overflows and not task.tainted:
+            self.fabric.overflows.add(task.slot.job_id, task.task_id, task.overflows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +93,13 @@ class DpuPlan:
         if found is None:
             from npu_device.dpu_work import Work
 
-            first, count = self.rows[index][-2:]
-            found = self.works[index] = Work.decode(self.invariants[index], self.variants[first : first + count])
+            found = self.works[index] = Work.decode(*self.records(index))
         return found
+
+    def records(self, index: int) -> tuple[Any, Records]:
+        """Return the record of an invariant and those of its variants."""
+        first, count = self.rows[index][-2:]
+        return self.invariants[index], self.variants[first : first + count]
 
     def tasks(self, slot: JobSlot, channels: list[Channel], list_id: int) -> list[Task]:
         """Return fresh tasks for a job; `channels` are those of its tiles."""
@@ -99,7 +110,7 @@ class DpuPlan:
             task = DpuTask(channels[tile], list_id, index, task_id, cycles, macs, sets[wait], sets[post], after)
             task.sram_read = sram_read
             task.sram_write = sram_write
-            task.plan, task.entry = self, index
+            task.plan, task.entry, task.overflows = self, index, 0
             tasks.append(task)
         return tasks
 

@@ -14,6 +14,7 @@ from npu_device.ddr import DdrChannel
 from npu_device.dram import Dram
 from npu_device.interrupts import Interrupts
 from npu_device.mmu import Mmu
+from npu_device.overflow import Overflows
 from npu_device.pmu import Pmu
 from npu_device.schedule import Schedule
 from npu_device.scratch import Scratch
@@ -47,6 +48,7 @@ class Fabric:
         self.ddr = DdrChannel(self.clock, profile.ddr)
         self.programs = ProgramCache()
         self.scratch = Scratch()
+        self.overflows = Overflows()
         self.schedule = Schedule()
         self.trace = Trace(self.clock, self.engine_clock) if trace else None
         self.barriers = [Barrier(i) for i in range(profile.tiles * profile.barriers_per_tile)]

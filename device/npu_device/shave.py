@@ -184,6 +184,8 @@ class ShaveEngine(Engine[ShaveTask]):
         raw[INSNS] += task.insns
         raw[SRAM_READ] += task.sram_read
         raw[SRAM_WRITE] += task.sram_write
+        if task.machine.overflows and not task.tainted:
+            self.fabric.overflows.add(task.slot.job_id, task.task_id, task.machine.overflows)
 
 
 def _check_known(task: ShaveTask, request: Start) -> None:

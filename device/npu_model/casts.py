@@ -18,6 +18,8 @@ from npu_model.native import Native, load
 Bits: TypeAlias = npt.NDArray[np.uint16]
 F32: TypeAlias = npt.NDArray[np.float32]
 F64: TypeAlias = npt.NDArray[np.float64]
+F16_OVERFLOW = 65520.0  # half way from the largest fp16 to the next power of two, which rounds up
+
 Choice: TypeAlias = Native | Literal["auto"] | None
 
 
@@ -49,6 +51,20 @@ def f32_to_f16(values: F32, native: Choice = "auto") -> Bits:
     out = np.empty(values.shape, np.uint16)
     helper.lib.npu_f32_to_f16(*_pointers(helper, values, "float[]", out, "uint16_t[]"), values.size, helper.avx2)
     return out
+
+
+def f16_infinities(bits: Bits, native: Choice = "auto") -> int:
+    """Return how many fp16 bits, C-contiguous, are an infinity."""
+    helper = load() if native == "auto" else native
+    if helper is None:
+        return int(np.count_nonzero((bits & 0x7FFF) == 0x7C00))
+    return int(helper.lib.npu_f16_infinities(helper.pointer("uint16_t[]", bits), bits.size))
+
+
+def f16_overflows(values: F32) -> int:
+    """Return how many float32 values are finite and an infinity once rounded to fp16."""
+    magnitude = np.abs(values)
+    return int(np.count_nonzero((magnitude >= F16_OVERFLOW) & (magnitude < np.inf)))
 
 
 def bf16_to_f32(bits: Bits, native: Choice = "auto") -> F32:

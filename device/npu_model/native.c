@@ -105,6 +105,21 @@ static void npu_f32_f16_plain(const float *in, uint16_t *out, size_t n) { for (s
 void npu_f16_to_f32(const uint16_t *in, float *out, size_t n, int avx2) { (avx2 ? f16_f32_avx2 : npu_f16_f32_plain)(in, out, n); }
 void npu_f16_to_f64(const uint16_t *in, double *out, size_t n, int avx2) { (avx2 ? f16_f64_avx2 : npu_f16_f64_plain)(in, out, n); }
 void npu_f32_to_f16(const float *in, uint16_t *out, size_t n, int avx2) { (avx2 ? f32_f16_avx2 : npu_f32_f16_plain)(in, out, n); }
+/* How many of n fp16 values are infinite. */
+int64_t npu_f16_infinities(const uint16_t *in, size_t n)
+{
+    int64_t count = 0;
+    while (n) {
+        size_t part = n < 32768 ? n : 32768;
+        uint16_t found = 0; /* as wide as the values, so that lanes add up */
+        for (size_t i = 0; i < part; i++)
+            found += (uint16_t)((in[i] & 0x7fff) == 0x7c00);
+        count += found;
+        in += part;
+        n -= part;
+    }
+    return count;
+}
 void npu_bf16_to_f32(const uint16_t *in, float *out, size_t n) { for (size_t i = 0; i < n; i++) out[i] = bf16_f32(in[i]); }
 void npu_bf16_to_f64(const uint16_t *in, double *out, size_t n) { for (size_t i = 0; i < n; i++) out[i] = bf16_f32(in[i]); }
 void npu_f32_to_bf16(const float *in, uint16_t *out, size_t n) { for (size_t i = 0; i < n; i++) out[i] = f32_bf16(in[i]); }

@@ -46,6 +46,7 @@ int npu_has_avx2(void);
 void npu_f16_to_f32(const uint16_t *in, float *out, size_t n, int avx2);
 void npu_f16_to_f64(const uint16_t *in, double *out, size_t n, int avx2);
 void npu_f32_to_f16(const float *in, uint16_t *out, size_t n, int avx2);
+int64_t npu_f16_infinities(const uint16_t *in, size_t n);
 void npu_bf16_to_f32(const uint16_t *in, float *out, size_t n);
 void npu_bf16_to_f64(const uint16_t *in, double *out, size_t n);
 void npu_f32_to_bf16(const float *in, uint16_t *out, size_t n);

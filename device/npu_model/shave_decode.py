@@ -163,14 +163,18 @@ def _to_f32(x: Any) -> Any:
     return x.astype(F32)
 
 
+def _same(x: Any) -> Any:
+    return x
+
+
 def _conversion(insn: Insn) -> Any:
     function, source = {
         TYPE_F32: (_to_f32, S32),
         I32: (sm.truncate, F32),
-        F16: (sm.round_f16, F32),
+        F16: (_same, F32),  # and rounded as every result of type f16
         BF16: (sm.round_bf16, F32),
     }[insn.type]
-    return insn.d, insn.a, function, source, TYPE_F32, False, False
+    return insn.d, insn.a, function, source, TYPE_F32, False, insn.type == F16
 
 
 def _reduction(name: str, insn: Insn) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from npu_abi import C
 
-from npu_model import footprint
+from npu_model import casts, footprint
 from npu_model.profile import Shave
 from npu_model.shave_faults import ShaveFault, ShaveFaultCode
 from npu_model.shave_memory import ADDRESS_LIMIT, Access, Array, Memory, Runs
@@ -151,6 +151,7 @@ class Machine:
         "max_cycles",
         "memory",
         "open_tags",
+        "overflows",
         "pc",
         "r",
         "reads",
@@ -181,6 +182,7 @@ class Machine:
         self.insns = 0
         self.work = 0  # of vectors and accesses; instructions and the places in memory come on top
         self.cycles = shave.startup_cycles
+        self.overflows = 0  # finite values that became infinite while they were rounded to fp16
         self.reads = Traffic()
         self.writes = Traffic()
         self.suspension: Start | Wait | None = None
@@ -195,6 +197,13 @@ class Machine:
         self.strided = shave.strided_elements_per_cycle
         lanes = shave.lanes
         self.lanes = {F32: lanes["f32"], F16: lanes["f16"], BF16: lanes["f32"], I32: lanes["i32"]}
+
+    def round_f16(self, value: Array) -> Array:
+        """Return fp32 `value` rounded to fp16 and back; counts what overflows."""
+        bits = casts.f32_to_f16(value)
+        if casts.f16_infinities(bits):
+            self.overflows += casts.f16_overflows(value)
+        return casts.f16_to_f32(bits)
 
     def fault(self, code: ShaveFaultCode, detail: str = "") -> ShaveFault:
         """Return the fault of the current instruction, for the caller to raise."""

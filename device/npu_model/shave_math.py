@@ -73,11 +73,6 @@ def _erf(x: Array) -> Array:
     return p
 
 
-def round_f16(x: Array) -> Array:
-    """Return fp32 `x` rounded to fp16 (nearest even, overflow to infinity) and back."""
-    return casts.f16_to_f32(casts.f32_to_f16(x))
-
-
 def round_bf16(x: Array) -> Array:
     """Return fp32 `x` rounded to bf16 (nearest even) and back; a NaN stays a quiet NaN."""
     return casts.bf16_to_f32(casts.f32_to_bf16(x))

@@ -138,15 +138,20 @@ def load(raw: Array, type_: int, as_float: bool) -> Array:
     return raw.astype(sm.S32, order="C")
 
 
-def store(values: Array, out: Array, type_: int) -> None:
+def store(values: Array, out: Array, type_: int) -> int:
     """Write fp32 or s32 `values` to memory elements: float types round to nearest even, integer types round and saturate.
+
+    Returns how many finite values became an fp16 infinity.
 
     bool stores 1 for every value but zero (NaN is 1).
     """
     if type_ == F32:
         out[...] = values
     elif type_ == F16:
-        out[...] = _narrow_f16(values)
+        bits = _narrow_f16(values)
+        out[...] = bits
+        if casts.f16_infinities(bits):
+            return casts.f16_overflows(values)
     elif type_ == BF16:
         out[...] = casts.f32_to_bf16(values)
     elif type_ == BOOL:
@@ -156,3 +161,4 @@ def store(values: Array, out: Array, type_: int) -> None:
         out[...] = (
             values if type_ == I32 and values.dtype == sm.S32 else sm.to_int(values, info.min, info.max, info.dtype)
         )
+    return 0

@@ -241,7 +241,7 @@ def fst(m: Machine, arg: tuple[int, int, int, int]) -> int | None:
     address = _address(m, a, offset, size, True)
     if m.compute:
         out = np.empty(1, STORAGE[type_])
-        store(np.array([m.f[d]], np.float32), out, type_)
+        m.overflows += store(np.array([m.f[d]], np.float32), out, type_)
         m.memory.view(address, size, True)[:] = out.view(np.uint8)
     return None
 

@@ -73,14 +73,14 @@ def vst(m: Machine, arg: tuple[int, int, int, int, int, int, int]) -> int | None
         m.touch_run(base, size * rows * cols, True)
         if m.compute:
             out = m.memory.view(base, size * rows * cols, True).view(STORAGE[type_]).reshape(rows, cols)
-            store(m.value(d, _register_dtype(type_, flags)), out, type_)
+            m.overflows += store(m.value(d, _register_dtype(type_, flags)), out, type_)
         return None
     tile = access(base, size, rows, cols, row_stride, col_stride)
     m.touch(tile, True)
     if m.compute:
         view = m.memory.view(tile.base, tile.span, True)
         out = _tile(view, type_, base - tile.base, (rows, cols), row_stride, col_stride)
-        store(m.value(d, _register_dtype(type_, flags)), out, type_)
+        m.overflows += store(m.value(d, _register_dtype(type_, flags)), out, type_)
     return None
 
 
@@ -153,7 +153,7 @@ def vscatter(m: Machine, arg: tuple[int, ...]) -> int | None:
     if m.compute:
         table, index = _table(m, arg, tile, True)
         converted: Array = np.empty((m.rows, m.cols), STORAGE[type_])
-        store(m.value(d, _register_dtype(type_, arg[7])), converted, type_)
+        m.overflows += store(m.value(d, _register_dtype(type_, arg[7])), converted, type_)
         table[index] = converted
     return None
 

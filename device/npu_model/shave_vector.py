@@ -114,7 +114,7 @@ def vfma(m: Machine, arg: tuple[int, int, int, int, int]) -> int | None:
     if m.compute:
         value = sm.fused(m.value(a, F32), m.value(b, F32), m.value(c, F32))
         if type_ != TYPE_F32:
-            value = sm.round_f16(value)
+            value = m.round_f16(value)
     m.set(d, shape, value)
     return None
 
@@ -148,7 +148,7 @@ def binary(m: Machine, arg: Any) -> int | None:
         if divides and not np.all(y):
             raise m.fault(ShaveFaultCode.DIVIDE_BY_ZERO)
         value = function(x, y)
-        m.v[d] = sm.round_f16(value) if round16 else value
+        m.v[d] = m.round_f16(value) if round16 else value
     return None
 
 
@@ -165,7 +165,7 @@ def unary(m: Machine, arg: Any) -> int | None:
     m.shapes[d] = shape
     if m.compute:
         value = function(m.value(a, dtype))
-        m.v[d] = sm.round_f16(value) if round16 else value
+        m.v[d] = m.round_f16(value) if round16 else value
     return None
 
 
@@ -232,7 +232,7 @@ def reduction(m: Machine, arg: Any) -> int | None:
     if m.compute:
         value = function(m.value(a, dtype), axis)
         if round16:
-            value = sm.round_f16(value)
+            value = m.round_f16(value)
     m.set(d, (rows, 1) if axis == 1 else (1, cols), value)
     return None
 

@@ -42,6 +42,7 @@ class Context:
         "lost",
         "mmaps",
         "objects",
+        "overflows",
         "queues",
         "ranges",
         "space",
@@ -64,6 +65,7 @@ class Context:
         self.jobs: dict[int, Job] = {}  # in flight, by job id, oldest first
         self.unwaited: dict[int, Job] = {}  # finished, by handle of the command buffer
         self.lost: str | None = None
+        self.overflows = bytearray()  # struct npu_overflow_record[] that nobody has read yet
         self._next_handle = 1
         self._next_mmap = MMAP_BASE
         self._sequence = 0

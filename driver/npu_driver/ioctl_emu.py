@@ -15,20 +15,32 @@ if TYPE_CHECKING:
     from npu_driver.kernel import Kernel
 
 TRACE_RECORD_BYTES = sizeof("npu_trace_record")
+OVERFLOW_RECORD_BYTES = sizeof("npu_overflow_record")
 LAST_PS = 1 << 62  # chosen: 53 days, and deadlines still fit 63 bits
 
 
 def trace_read(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
     """Move trace records out, oldest first, as many whole ones as fit; buffer_bytes 0 tells how many bytes wait."""
+    kernel.trace += kernel.device.drain_trace()
+    return _move_out(kernel.trace, TRACE_RECORD_BYTES, arg)
+
+
+def overflows(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
+    """Move the overflow records of the context's jobs out, as trace_read does."""
+    context.overflows += kernel.device.drain_overflows(context.ssid)
+    return _move_out(context.overflows, OVERFLOW_RECORD_BYTES, arg)
+
+
+def _move_out(pending: bytearray, record_bytes: int, arg: Any) -> tuple[int, list[Any]]:
+    """Answer a read of `pending` records. EINVAL when the output field is not zero; then nothing is lost."""
     if arg.used_bytes:
         raise KernelError(errno.EINVAL, "used_bytes is an output and must be zero")
-    kernel.trace += kernel.device.drain_trace()
     if not arg.buffer_bytes:
-        arg.used_bytes = len(kernel.trace)
+        arg.used_bytes = len(pending)
         return 0, [b""]
-    size = min(arg.buffer_bytes // TRACE_RECORD_BYTES * TRACE_RECORD_BYTES, len(kernel.trace))
-    records = bytes(kernel.trace[:size])
-    del kernel.trace[:size]
+    size = min(arg.buffer_bytes // record_bytes * record_bytes, len(pending))
+    records = bytes(pending[:size])
+    del pending[:size]
     arg.used_bytes = size
     return 0, [records]
 

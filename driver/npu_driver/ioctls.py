@@ -128,6 +128,10 @@ TABLE: dict[int, Row] = dict(
             C.NPU_IOCTL_EMU_COUNTERS, "npu_emu_counters", ioctl_emu.counters,
             Pointer("buffer_ptr", lambda arg: 8 * int(arg.count), incoming=False), free=True,
         ),
+        _row(
+            C.NPU_IOCTL_EMU_OVERFLOWS, "npu_emu_overflows", ioctl_emu.overflows,
+            Pointer("buffer_ptr", lambda arg: int(arg.buffer_bytes), incoming=False), free=True,
+        ),
         _row(C.NPU_IOCTL_EMU_ADVANCE, "npu_emu_advance", ioctl_emu.advance, free=True),
     )
 )  # fmt: skip

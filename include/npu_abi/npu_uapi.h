@@ -18,7 +18,8 @@ enum npu_ioctl_nr {
     NPU_IOCTL_SUBMIT = 0x45, NPU_IOCTL_BO_WAIT = 0x46, NPU_IOCTL_CMDQ_CREATE = 0x4b, NPU_IOCTL_CMDQ_DESTROY = 0x4c, NPU_IOCTL_CMDQ_SUBMIT = 0x4d,
     NPU_IOCTL_BO_CREATE_FROM_USERPTR = 0x4e, NPU_IOCTL_RECOVER = 0x4f, NPU_IOCTL_STATE_DUMP = 0x50, NPU_IOCTL_BO_FREE = 0x51,
     /* Emulator range: not a real device's */
-    NPU_IOCTL_EMU_TRACE_READ = 0xe0, NPU_IOCTL_EMU_SET_SCHEDULE = 0xe1, NPU_IOCTL_EMU_COUNTERS = 0xe2, NPU_IOCTL_EMU_ADVANCE = 0xe3
+    NPU_IOCTL_EMU_TRACE_READ = 0xe0, NPU_IOCTL_EMU_SET_SCHEDULE = 0xe1, NPU_IOCTL_EMU_COUNTERS = 0xe2, NPU_IOCTL_EMU_ADVANCE = 0xe3,
+    NPU_IOCTL_EMU_OVERFLOWS = 0xe4
 };
 /* The ioctl request word is the number in bits 7:0 and the size of its structure in bits 29:16. */
 /* On the seam every call is one 64-bit number: file descriptor in bits 63:32, request word in bits 31:0. Calls that are not ioctls: */
@@ -103,4 +104,9 @@ struct npu_trace_record {
     uint64_t value;               /* START: bytes or MACs or 0; FENCE_WRITE: value; BARRIER_*: physical id; END: busy cycles */
 };
 _Static_assert(sizeof(struct npu_trace_record) == 40, "npu_trace_record");
+/* Copies overflow records of the caller's jobs out, in the order of their first overflow, and drops them; as EMU_TRACE_READ.
+ * A task that rounds finite values to infinity in fp16 has one, kept whether tracing is on or not. */
+struct npu_emu_overflows { uint64_t buffer_ptr; uint64_t buffer_bytes; /* [in] */ uint64_t used_bytes; /* [out] written, or pending when buffer_bytes is 0 */ };
+struct npu_overflow_record { uint32_t job_id; uint32_t task_id; /* as in the descriptor */ uint64_t count; /* values */ };
+_Static_assert(sizeof(struct npu_overflow_record) == 16, "npu_overflow_record");
 #endif

@@ -154,6 +154,14 @@ class Blob:
             return {}
         return {t.name: b.read(t.numpy_dtype, t.shape) for t, b in zip(self.outputs, outs, strict=True)}
 
+    def layer_name(self, task_id: int) -> str:
+        """Return the layer that a task belongs to, as far as .npu.debug tells."""
+        names = self._task_names
+        entry = names[task_id] if isinstance(names, list) and task_id < len(names) else None
+        if not isinstance(entry, dict):
+            return f"task {task_id}"
+        return str(entry.get("layer") or entry.get("name") or f"task {task_id}")
+
     def unload(self) -> None:
         """Free its memory. Raises IN_USE while a launch of it has not been waited for. Twice is allowed."""
         if self.in_flight:

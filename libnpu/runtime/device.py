@@ -53,6 +53,7 @@ class Device:
         self._addresses: list[int] = []  # of the buffers, sorted
         self._blobs: list[Blob] = []
         self._streams: list[Stream] = []
+        self._ran: dict[int, Blob] = {}  # by job id: what the last job of that id ran
         self._default: Stream | None = None
 
     def load(self, source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> Blob:
@@ -125,16 +126,35 @@ class Device:
 
         Empty without `trace=True`.
         """
+        request = Request(C.NPU_IOCTL_EMU_TRACE_READ, "npu_emu_trace_read", "EMU_TRACE_READ")
+        return self._read_records(request, npu_abi.dtype("npu_trace_record"))
+
+    def _read_records(self, request: Request, record: np.dtype[np.void]) -> NDArray[np.void]:
+        """Ask how many bytes wait, then read them."""
         import numpy as np
 
-        request = Request(C.NPU_IOCTL_EMU_TRACE_READ, "npu_emu_trace_read", "EMU_TRACE_READ")
         self.node.ioctl(request)
         size = request.arg.used_bytes
         data = b""
         if size:
             request.arg.buffer_ptr, request.arg.buffer_bytes, request.arg.used_bytes = 1, size, 0
             data = self.node.ioctl(request)[0]
-        return np.frombuffer(bytearray(data), npu_abi.dtype("npu_trace_record"))
+        return np.frombuffer(bytearray(data), record)
+
+    def overflows(self) -> list[tuple[str, int]]:
+        """Return and forget which layers rounded finite values to infinity in fp16, and how many, in order of their first one.
+
+        Of launches that a wait has seen the end of. Jobs have 256 ids: after so many launches a layer may bear another
+        blob's name, so ask before.
+        """
+        request = Request(C.NPU_IOCTL_EMU_OVERFLOWS, "npu_emu_overflows", "EMU_OVERFLOWS")
+        record = npu_abi.dtype("npu_overflow_record")
+        found: dict[str, int] = {}
+        for job_id, task_id, count in self._read_records(request, record).tolist():
+            blob = self._ran.get(job_id)
+            layer = blob.layer_name(task_id) if blob else f"task {task_id}"
+            found[layer] = found.get(layer, 0) + count
+        return list(found.items())
 
     def info(self) -> DeviceInfo:
         """Return what the driver says about the device."""
@@ -180,6 +200,7 @@ class Device:
             buffer.abandon()
         self._streams.clear()
         self._blobs.clear()
+        self._ran.clear()
         self._buffers.clear()
         self._addresses.clear()
         self._default = None
@@ -213,6 +234,10 @@ class Device:
         if size > left:
             raise NpuError(C.NPU_ERROR_ARG_SIZE, f"{left} bytes are left at {address:#x}, {size} are needed")
         return buffer
+
+    def note_job(self, job_id: int, blob: Blob) -> None:
+        """Remember which blob a job ran."""
+        self._ran[job_id] = blob
 
     def forget_blob(self, blob: Blob) -> None:
         """Drop an unloaded blob."""

@@ -261,6 +261,7 @@ class Stream:
             self._failed.append(job)
             return True
         job.start_ps, job.end_ps = arg.start_ps, arg.end_ps
+        self.device.note_job(arg.job_id, job.blob)
         self._drop(job)
         self._idle.append(job.command)
         if arg.job_status:

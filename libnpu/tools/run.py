@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,8 +93,11 @@ def run(options: argparse.Namespace) -> int:
         "macs": model.image.macs,
         "submits": execution.counters["DOORBELLS"],
         "counters": execution.counters,
+        "overflows": [{"layer": layer, "count": count} for layer, count in execution.overflows],
         "outputs": {n: {"dtype": str(a.dtype), "shape": list(a.shape)} for n, a in execution.outputs.items()},
     }
+    for layer, count in execution.overflows:
+        print(f"npu: warning: {layer}: {count} values left fp16's range and became infinite", file=sys.stderr)
     if options.trace:
         summary = {key: report[key] for key in ("name", "profile", "latency_ps")}
         summary |= {"start_ps": execution.start_ps, "end_ps": execution.end_ps, "units": execution.units}

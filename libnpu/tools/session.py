@@ -33,6 +33,7 @@ class Execution:
     instants: list[timeline.Instant]
     host: list[timeline.Slice]
     units: dict[str, int]  # engine -> how many the job could use
+    overflows: list[tuple[str, int]]  # layer -> finite values that became infinite in fp16
     leaked_bytes: int  # device memory that was free before the blob was loaded and is not after everything was freed
 
 
@@ -82,6 +83,7 @@ def execute(
             outputs = {t.name: b.read(t.numpy_dtype, t.shape) for t, b in zip(blob.outputs, outs, strict=True)}
         step("copy out", now)
         records = device.trace()
+        overflows = device.overflows()
         info = device.info()
         stream.close()
         blob.unload()
@@ -103,6 +105,7 @@ def execute(
             "DPU": image.tile_count,
             "SHAVE": image.tile_count * info.shaves_per_tile,
         },
+        overflows=overflows,
         leaked_bytes=leaked,
     )
 
