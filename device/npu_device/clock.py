@@ -29,10 +29,11 @@ Event = tuple[int, int, int, Unit, int, Any]
 class Clock:
     """Time of one device. `now_ps` never goes back."""
 
-    __slots__ = ("heap", "next_sequence", "now_ps")
+    __slots__ = ("heap", "limit_ps", "next_sequence", "now_ps")
 
     def __init__(self) -> None:
         self.now_ps = 0
+        self.limit_ps = -1  # while events run: the time up to which they may, for units that run ahead of the heap
         self.heap: list[Event] = []
         self.next_sequence = count(1).__next__
 
@@ -42,11 +43,13 @@ class Clock:
 
     def run_until(self, time_ps: int) -> None:
         """Run every event with time <= `time_ps`, in order, then move to `time_ps`."""
-        heap = self.heap
+        heap, before = self.heap, self.limit_ps
+        self.limit_ps = time_ps
         while heap and heap[0][0] <= time_ps:
             event = heappop(heap)
             self.now_ps = event[0]
             event[3].fire(event[4], event[5])
+        self.limit_ps = before
         if time_ps > self.now_ps:
             self.now_ps = time_ps
 

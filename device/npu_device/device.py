@@ -76,6 +76,7 @@ class Device:
         before = interrupts.edges
         clock = self._clock
         heap = clock.heap
+        clock.limit_ps = time_ps
         while heap:
             event = heappop(heap)
             now = event[0]
@@ -85,7 +86,9 @@ class Device:
             clock.now_ps = now
             event[3].fire(event[4], event[5])
             if interrupts.edges != before:
+                clock.limit_ps = -1
                 return True
+        clock.limit_ps = -1
         clock.run_until(time_ps)
         return False
 

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappush
 from typing import TYPE_CHECKING, Any
@@ -80,11 +81,11 @@ class DmaPort(Engine[DmaTask]):
 
     def begin(self, task: DmaTask, cycles: int) -> None:
         """Schedule the end: directly when DDR cannot be the limit, through the DDR channel otherwise."""
-        clock, domain = self._clock, self.domain
+        clock, num, den = self._clock, self.domain.num, self.domain.den
         if not task.ddr_bytes:
-            clock.at(domain.after(clock.now_ps, cycles + self._cmx_latency_cycles), PRIORITY_ENGINE, self, END, task)
+            edge = (clock.now_ps - 1) * num // den + 1 + cycles + self._cmx_latency_cycles
+            heappush(clock.heap, (-(-edge * den // num), PRIORITY_ENGINE, clock.next_sequence(), self, END, task))
             return
-        num, den = domain.num, domain.den
         first = (clock.now_ps + self._latency_ps - 1) * num // den + 1
         joined = -(-first * den // num)
         end = -(-(first + cycles) * den // num)
@@ -105,12 +106,12 @@ class DmaPort(Engine[DmaTask]):
 
     def fire(self, action: int, arg: Any) -> None:
         """Enter the data phase, or end the running task."""
-        if action == JOIN:
+        if action == END:
+            self.finish(arg)
+        elif action == JOIN:
             self._ddr.announced -= 1
             arg.share = 0
             self._ddr.join(arg, self, self._clock.now_ps)
-        elif action == END:
-            self.finish(arg)
         elif action == arg.token:
             self._ddr.leave(arg)
             self.finish(arg)
@@ -161,19 +162,15 @@ class DmaPlan:
             found = self.moves[index] = Move.decode(self.records[index])
         return found
 
-    def tasks(self, slot: JobSlot, channel: Channel, list_id: int) -> list[Task]:
-        """Return fresh tasks for a job."""
+    def tasks(self, slot: JobSlot, channel: Channel, list_id: int) -> Iterator[Task]:
+        """Make fresh tasks for a job, one after the other."""
         sets = slot.barrier_sets
-        tasks: list[Task] = []
-        for index, (task_id, cycles, amount, wait, post, after, read, write) in enumerate(self.rows):
+        for index, (task_id, cycles, amount, wait, post, after, *sides) in enumerate(self.rows):
             task = DmaTask(channel, list_id, index, task_id, cycles, amount, sets[wait], sets[post], after)
-            task.read_counter = READ_DDR if read else READ_CMX
-            task.write_counter = WRITE_DDR if write else WRITE_CMX
-            task.ddr_bytes = read + write
+            task.read_counter, task.write_counter, task.ddr_bytes = sides
             task.share = 0  # the rest of the flow is set when the task begins
             task.plan, task.entry = self, index
-            tasks.append(task)
-        return tasks
+            yield task
 
 
 def plan_dma(profile: Profile, records: np.ndarray[Any, np.dtype[np.void]]) -> DmaPlan:
@@ -184,8 +181,9 @@ def plan_dma(profile: Profile, records: np.ndarray[Any, np.dtype[np.void]]) -> D
         cost.dma_cycles(profile, records),
         cost.dma_bytes(records),
         *dependency_columns(records),
-        ddr_read,
-        ddr_write,
+        np.where(ddr_read > 0, READ_DDR, READ_CMX),
+        np.where(ddr_write > 0, WRITE_DDR, WRITE_CMX),
+        ddr_read + ddr_write,
     )
     rows = list(zip(*(column.tolist() for column in columns), strict=True))
     return DmaPlan(records, rows, [None] * len(rows))

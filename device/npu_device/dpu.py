@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -101,18 +102,16 @@ class DpuPlan:
         first, count = self.rows[index][-2:]
         return self.invariants[index], self.variants[first : first + count]
 
-    def tasks(self, slot: JobSlot, channels: list[Channel], list_id: int) -> list[Task]:
-        """Return fresh tasks for a job; `channels` are those of its tiles."""
+    def tasks(self, slot: JobSlot, channels: list[Channel], list_id: int) -> Iterator[Task]:
+        """Make fresh tasks for a job, one after the other; `channels` are those of its tiles."""
         sets = slot.barrier_sets
-        tasks: list[Task] = []
         for index, row in enumerate(self.rows):
             task_id, cycles, macs, tile, wait, post, after, sram_read, sram_write, _, _ = row
             task = DpuTask(channels[tile], list_id, index, task_id, cycles, macs, sets[wait], sets[post], after)
             task.sram_read = sram_read
             task.sram_write = sram_write
             task.plan, task.entry, task.overflows = self, index, 0
-            tasks.append(task)
-        return tasks
+            yield task
 
 
 def plan_dpu(profile: Profile, invariants: Records, variants: Records) -> DpuPlan:

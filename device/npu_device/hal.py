@@ -5,7 +5,7 @@ The firmware states this interface as protocols of its own (npu_firmware/hal.py)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
@@ -171,16 +171,16 @@ class Hal:
         """Decode invocations."""
         return plan_shave(invocations, ranges)
 
-    def dma_tasks(self, slot: JobSlot, port: int, list_id: int, plan: DmaPlan) -> list[Task]:
-        """Return a plan's tasks for a port."""
+    def dma_tasks(self, slot: JobSlot, port: int, list_id: int, plan: DmaPlan) -> Iterable[Task]:
+        """Give a plan's tasks for a port."""
         return plan.tasks(slot, self._channel(slot, self._ports[port]), list_id)
 
-    def dpu_tasks(self, slot: JobSlot, list_id: int, plan: DpuPlan) -> list[Task]:
-        """Return a plan's tasks for the DPUs of the job's tiles."""
+    def dpu_tasks(self, slot: JobSlot, list_id: int, plan: DpuPlan) -> Iterable[Task]:
+        """Give a plan's tasks for the DPUs of the job's tiles."""
         return plan.tasks(slot, [self._channel(slot, self._dpus[tile]) for tile in slot.tiles], list_id)
 
-    def shave_tasks(self, slot: JobSlot, list_id: int, plan: ShavePlan) -> list[Task]:
-        """Return a plan's tasks for the SHAVEs of the job's tiles."""
+    def shave_tasks(self, slot: JobSlot, list_id: int, plan: ShavePlan) -> Iterable[Task]:
+        """Give a plan's tasks for the SHAVEs of the job's tiles."""
         channels = [[self._channel(slot, engine) for engine in self._shaves[tile]] for tile in slot.tiles]
         return plan.tasks(slot, channels, list_id)
 

@@ -36,8 +36,10 @@ class ManagementCore:
     ) -> None:
         self._fabric = fabric
         self._clock = fabric.clock
+        self._interrupts = fabric.interrupts
         self._units = (ports, dpus, shaves)
-        self._domain = ClockDomain(fabric.profile.core.clock_hz)
+        self._domain = domain = ClockDomain(fabric.profile.core.clock_hz)
+        self._num, self._den = domain.num, domain.den
         self.reset()
 
     def reset(self) -> None:
@@ -92,23 +94,26 @@ class ManagementCore:
             self.wake()
 
     def fire(self, action: int, arg: Any) -> None:
-        """Run one step of the firmware."""
-        core = self._core
+        """Run steps of the firmware: one, and those that end before anything else happens."""
+        core, clock = self._core, self._clock
+        heap, edges = clock.heap, self._interrupts.edges
         try:
-            cost = core.step()
+            while cost := core.step():
+                if core is not self._core:  # the host reset the device from its interrupt handler
+                    return
+                self._cycle = cycle = self._cycle + cost
+                end = -(-cycle * self._den // self._num)
+                if (heap and heap[0][0] <= end) or end > clock.limit_ps or self._interrupts.edges != edges:
+                    heappush(heap, (end, PRIORITY_CORE, clock.next_sequence(), self, STEP, None))
+                    return
+                clock.now_ps = end
         except MemoryFault:
             self._crash()
             return
-        if core is not self._core:  # the host reset the device from its interrupt handler
+        if core is not self._core:
             return
-        if cost:
-            self._cycle = cycle = self._cycle + cost
-            domain, clock = self._domain, self._clock
-            end = -(-cycle * domain.den // domain.num)
-            heappush(clock.heap, (end, PRIORITY_CORE, clock.next_sequence(), self, STEP, None))
-        else:
-            self._fabric.pmu.raw[CORE_BUSY] += self.busy_cycles()
-            self.sleeping = True
+        self._fabric.pmu.raw[CORE_BUSY] += self.busy_cycles()
+        self.sleeping = True
 
     def busy_cycles(self) -> int:
         """Return the engine-clock cycles since the core woke, 0 when it sleeps."""

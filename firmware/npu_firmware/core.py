@@ -63,9 +63,9 @@ class Core:
         self._action: Callable[[Any], None] | None = None
         self._argument: Any = None
         self._trace = hal.trace
-        self._dispatch_action = self._dispatch  # bound once: it is planned for every task
-        self._reload_action = self._reload
-        self._list = 0  # of the task that _dispatch takes
+        self._reload_action = self._reload  # bound once: it is planned often
+        self._walk: Walk | None = None  # instead of _action: the walk whose list _list gives a task
+        self._list = 0
         self.attention = True  # a message or a ring waits, as far as known
         self._messages.announce_boot()
 
@@ -73,16 +73,22 @@ class Core:
 
     def step(self) -> int:
         """Perform the pending action, then return the cost of the next one; 0 when there is none."""
+        inputs = self._inputs
         while True:
-            action = self._action
-            if action is not None:
+            walk, action = self._walk, self._action
+            if walk is not None:
+                self._walk = None
+                self.heartbeat += 1
+                if self._trace is not None:
+                    self._trace(DISPATCH, CORE, 0, walk.head_id(self._list), walk.slot.job_id, 0)
+                walk.dispatch(self._list)
+            elif action is not None:
                 self._action = None
                 self.heartbeat += 1
                 action(self._argument)
-            inputs = self._inputs
             if inputs.retired:
-                self._action = self._reload_action
-                self._argument = retired = inputs.retired
+                retired = inputs.retired
+                self._action, self._argument = self._reload_action, retired
                 inputs.retired = []
                 cost = self._costs.barrier_cycles * len(retired)
                 if cost:
@@ -136,7 +142,7 @@ class Core:
         jobs = self.jobs
         count = len(jobs)
         index = self._turn
-        for _ in range(count):
+        for _ in jobs:
             if index >= count:
                 index = 0
             job = jobs[index]
@@ -149,8 +155,7 @@ class Core:
                     self._turn = index
                     if self._trace is not None:
                         self._trace(FETCH, CORE, 0, walk.head_id(number), job.job_id, 0)
-                    self._action = self._dispatch_action
-                    self._argument = job
+                    self._walk = walk
                     self._list = number
                     return self._task_cycles
                 cost = self._pick_end(job, walk)
@@ -205,13 +210,6 @@ class Core:
             job = by_slot.get(barrier.slot)
             if job is not None and job.walk is not None:
                 job.walk.retire(barrier)
-
-    def _dispatch(self, job: Job) -> None:
-        walk = job.walk
-        assert walk is not None
-        if self._trace is not None:
-            self._trace(DISPATCH, CORE, 0, walk.head_id(self._list), job.job_id, 0)
-        walk.dispatch(self._list)
 
     def _fail(self, slots: list[Slot]) -> None:
         for slot in slots:

@@ -6,7 +6,7 @@ watermark is the highest index up to which all have.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +43,7 @@ NO_BARRIERS = Chains([], [], [], [], [])
 
 
 class Walk:
-    """Position in all lists of a job on the engines. `lists` are decoded tasks."""
+    """Position in all lists of a job on the engines; `remaining` lists have tasks left. `lists` are decoded tasks."""
 
     __slots__ = (
         "_barriers",
@@ -58,12 +58,12 @@ class Walk:
         "watermark",
     )  # fmt: skip
 
-    def __init__(self, hal: Hal, slot: Slot, lists: list[list[Task]], chains: Chains) -> None:
+    def __init__(self, hal: Hal, slot: Slot, lists: list[Iterable[Task]], chains: Chains) -> None:
         self._load_barrier = hal.load_barrier
         self.slot = slot
-        self._iterators: list[Iterator[Task]] = [iter(tasks) for tasks in lists if tasks]
-        self.heads: list[Task | None] = [next(tasks) for tasks in self._iterators]
-        self.remaining = sum(len(tasks) for tasks in lists)
+        self._iterators: list[Iterator[Task]] = [iter(tasks) for tasks in lists]
+        self.heads: list[Task | None] = [next(tasks, None) for tasks in self._iterators]
+        self.remaining = len(lists) - self.heads.count(None)
         self._turn = 0
         self.watermark = -1
         self._retired = bytearray(len(chains.real) + 1)
@@ -104,10 +104,12 @@ class Walk:
 
     def dispatch(self, index: int) -> None:
         """Put the head of a list in its FIFO and move on."""
-        task = self.heads[index]
+        heads = self.heads
+        task = heads[index]
         assert task is not None
-        self.heads[index] = next(self._iterators[index], None)
-        self.remaining -= 1
+        following = heads[index] = next(self._iterators[index], None)
+        if following is None:
+            self.remaining -= 1
         task.channel.push(task)
 
     def retire(self, barrier: Barrier) -> None:
