@@ -36,13 +36,14 @@ NO_COST_RATE = 1 << 30  # a rate per cycle from which on accesses cost nothing: 
 HALT = -1  # what a handler returns instead of the next instruction's number
 SUSPEND = -3  # the same: the program waits for `Machine.suspension`
 
-# The watchdog counts work beside cycles, because cycles say little about how long the model takes. One unit is about 1 ns of
+# The watchdog counts work beside cycles, because cycles say little about how long the model takes. One unit is about 3 ns of
 # it; the weights are chosen from measurements, so that no program runs for much more than a second.
-MAX_WORK = 1 << 30
+MAX_WORK = 1 << 28
 INSN_WORK = 1 << 7  # of any instruction
-ACCESS_WORK = 1 << 10  # more, of a scalar load or store
-VECTOR_WORK = 1 << 12  # more, of a vector instruction, plus its elements
-SPECIAL_WORK = 1 << 4  # of an element of a special function
+ACCESS_WORK = 1 << 12  # more, of a scalar load or store
+VECTOR_WORK = 1 << 12  # more, of a vector instruction, plus its elements or bytes; twice that of a gather or scatter
+SPECIAL_WORK = 1 << 4  # of an element of a special function, of which
+SPECIAL_ELEMENTS = 1 << 9  # are counted at least
 STRIDED_WORK = 1 << 3  # of an element that is accessed by itself
 RUN_WORK = 1 << 13  # of a place in memory that is not the continuation of the one before
 MAX_STARTS = 1 << 10  # operations of other engines

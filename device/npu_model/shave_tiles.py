@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from npu_model.shave_faults import ShaveFaultCode
-from npu_model.shave_machine import STRIDED_WORK, Handler, Machine, Shape
+from npu_model.shave_machine import STRIDED_WORK, VECTOR_WORK, Handler, Machine, Shape
 from npu_model.shave_math import F32, S32, Array
 from npu_model.shave_memory import STORAGE, Access, access, load, store
 from npu_model.shave_opcodes import BF16, F16, FLAG_FLOAT, TYPE_BYTES, VECTOR_CAPACITY
@@ -107,7 +107,7 @@ def _indexed(m: Machine, arg: tuple[int, ...], write: bool) -> tuple[Access, Sha
     traffic = m.writes if write else m.reads
     total = traffic.total_bytes
     m.touch(tile, write)
-    m.work = work + m.rows * m.cols * STRIDED_WORK
+    m.work = work + VECTOR_WORK + m.rows * m.cols * STRIDED_WORK
     traffic.total_bytes = total + size * m.rows * m.cols
     rate = m.store_bytes if write else m.load_bytes
     if index_shape[1] == 1 and col_stride == size:

@@ -12,7 +12,7 @@ import numpy as np
 
 from npu_model import shave_math as sm
 from npu_model.shave_faults import ShaveFaultCode, ShaveUnsupported
-from npu_model.shave_machine import SPECIAL_WORK, Handler, Machine, Shape
+from npu_model.shave_machine import SPECIAL_ELEMENTS, SPECIAL_WORK, Handler, Machine, Shape
 from npu_model.shave_math import F32, S32, Array
 from npu_model.shave_opcodes import F32 as TYPE_F32
 from npu_model.shave_opcodes import I32, INSN_BYTES
@@ -24,7 +24,7 @@ def _charge(m: Machine, shape: Shape, type_: int, special: bool) -> None:
     count = shape[0] * shape[1]
     groups = -(-count // m.lanes[type_])
     m.cycles += m.issue + (groups * m.special if special else groups)
-    m.work += count * SPECIAL_WORK if special else count
+    m.work += max(count, SPECIAL_ELEMENTS) * SPECIAL_WORK if special else count
 
 
 def _int_scalar(value: int) -> Any:
@@ -133,7 +133,7 @@ def binary(m: Machine, arg: Any) -> int | None:
     count = shape[0] * shape[1]
     groups = -(-count // m.lanes[type_])
     m.cycles += m.issue + (groups * m.special if special else groups)
-    m.work += count * SPECIAL_WORK if special else count
+    m.work += max(count, SPECIAL_ELEMENTS) * SPECIAL_WORK if special else count
     m.shapes[d] = shape
     if m.compute:
         x = m.value(a, dtype)
@@ -161,7 +161,7 @@ def unary(m: Machine, arg: Any) -> int | None:
     count = shape[0] * shape[1]
     groups = -(-count // m.lanes[type_])
     m.cycles += m.issue + (groups * m.special if special else groups)
-    m.work += count * SPECIAL_WORK if special else count
+    m.work += max(count, SPECIAL_ELEMENTS) * SPECIAL_WORK if special else count
     m.shapes[d] = shape
     if m.compute:
         value = function(m.value(a, dtype))

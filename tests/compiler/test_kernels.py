@@ -7,11 +7,13 @@ import pytest
 from npu_model import dtypes
 from npu_model.profile import load_profile
 from npu_model.shave_decode import ProgramCache
-from npu_model.shave_isa import ShaveFault
+from npu_model.shave_isa import ShaveFault, assemble
 
 from libnpu.compiler.ir import EXPR_OPS
 from libnpu.compiler.kernels import (
+    ArgsTemplate,
     Operand,
+    Program,
     Unsupported,
     argmax,
     convert,
@@ -408,3 +410,9 @@ def test_argmax_of_a_wide_row_prefers_the_first_maximum_and_nan():
     assert execute(argmax(F32, I64), [x], (1, 1), np.int64).item() == 20000
     x[0, [30000, 45000], 0] = np.nan
     assert execute(argmax(F32, I64), [x], (1, 1), np.int64).item() == 30000
+
+
+def test_a_program_that_starts_operations_has_no_cost_of_its_own():
+    program = Program(assemble("dmastart r1, 0, 0\ndmawait 0\nhalt"), "copy", lambda _: ArgsTemplate((0,), ()))
+    with pytest.raises(Unsupported, match="NEEDS_ENGINES at pc 0x0"):
+        cost_cycles(program, program.args([]), PROFILE)
