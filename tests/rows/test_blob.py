@@ -6,6 +6,7 @@ from pathlib import Path
 
 import npu_abi
 import numpy as np
+import onnx
 import pytest
 from npu_abi import C
 
@@ -24,6 +25,30 @@ def test_one_flat_list_names_every_task_once_and_one_submit_runs_it(npu, npu_jso
     assert npu_json("run", chain_blob, "--no-compute")["submits"] == 1
     fields = {f for s in blob.TASK_SECTIONS.values() for f in npu_abi.dtype(s).names}
     assert not [f for f in fields if "loop" in f or "branch" in f or "jump" in f]
+
+
+def test_thirty_two_transformer_layers_are_one_flat_list(npu, npu_json, maker, tmp_path):
+    """E006: hundreds of tasks of all three engines, one submit."""
+    make, last = maker(), "x"
+    for n in range(32):
+        for name in ("q", "k", "v", "o"):
+            make.weights(f"{name}w{n}", 16, 16)
+        for name in ("q", "k", "v"):
+            make.node("MatMul", [last, f"{name}w{n}"], f"{name}{n}")
+        make.node("Transpose", [f"k{n}"], f"t{n}", perm=[1, 0])
+        make.node("MatMul", [f"q{n}", f"t{n}"], f"s{n}")
+        make.node("Softmax", [f"s{n}"], f"p{n}", axis=-1)
+        make.node("MatMul", [f"p{n}", f"v{n}"], f"a{n}")
+        make.node("MatMul", [f"a{n}", f"ow{n}"], f"o{n}")
+        last = make.node("Add", [last, f"o{n}"], f"r{n}")
+    onnx.save(make.model({"x": [16, 16]}, {last: [16, 16]}, "layers"), tmp_path / "m32.onnx")
+    target = tmp_path / "m32.blob"
+    tasks = npu_json("compile", tmp_path / "m32.onnx", "-o", target)["tasks"]
+    assert min(tasks.values()) >= 32 and sum(tasks.values()) >= 400
+    status, out, _ = npu("objdump", target, "--check-flat")
+    assert (status, out) == (0, f"{target}: flat, {sum(tasks.values())} tasks in 4 lists, each once\n")
+    report = npu_json("run", target, "--no-compute")
+    assert (report["submits"], report["counters"]["TASKS"]) == (1, sum(tasks.values()))
 
 
 def test_a_list_that_names_a_task_twice_is_not_flat(npu, tmp_path, copy_blob):

@@ -1,5 +1,7 @@
 """Activations that leave fp16's range are reported with the layer's name, by the device that rounded them."""
 
+from pathlib import Path
+
 import npu_abi
 import numpy as np
 import onnx
@@ -87,6 +89,15 @@ def test_a_run_warns_with_one_line_per_layer_and_lists_them_in_json(npu, npu_jso
     assert err == "npu: warning: big: 256 values left fp16's range and became infinite\n"
     assert npu_json("run", path, "--inputs", tmp_path / "in.npz")["overflows"] == [{"layer": "big", "count": 256}]
     assert npu_json("run", path, "--no-compute")["overflows"] == []
+
+
+def test_a_model_whose_constant_weights_overflow_fp16_says_in_which_layer(npu_json):
+    """The SqueezeNet topology of the onnx package: its sums grow from layer to layer."""
+    path = Path(onnx.__file__).parent / "backend/test/data/light/light_squeezenet.onnx"
+    convolutions = {node.name for node in onnx.load(path).graph.node if node.op_type == "Conv"}
+    found = npu_json("run", path)["overflows"]
+    assert found != []
+    assert {entry["layer"] for entry in found} <= convolutions
 
 
 PROGRAM = """

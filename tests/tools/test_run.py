@@ -32,7 +32,7 @@ def test_json_says_where_the_time_went(npu, blob_path):
     assert report["profile"] == "npu-37xx"
     assert [set(engine) for engine in report["engines"]] == [ENGINE_FIELDS] * 3
     assert report["latency_ps"] > max(engine["busy_ps"] / engine["units"] for engine in report["engines"])
-    assert sum(report["overlap"]["by_count"]) == pytest.approx(1)
+    assert sum(report["overlap"]["by_count"]) == pytest.approx(1, abs=4e-6)  # four shares, rounded to 6 digits
     assert sum(report["overlap"]["by_engines_ps"].values()) == report["latency_ps"]
     assert report["macs"] == 8 * 8 * 16 * 27
     assert report["ddr_write_bytes"] == 4 * 16 * 8 * 8
