@@ -16,7 +16,7 @@ from itertools import accumulate
 from npu_model.footprint import box
 from npu_model.profile import Profile
 
-from libnpu.compiler.program import Buffer, DdrTensor, Engine, TileProgram
+from libnpu.compiler.program import Buffer, DdrKind, DdrTensor, Engine, TileProgram
 from libnpu.compiler.schedule.cmx_allocator import CmxAllocator
 from libnpu.compiler.schedule.dependences import Touch, byte_dependences
 from libnpu.compiler.schedule.schedule import DoesNotFit, Schedule
@@ -76,6 +76,7 @@ class FeasibleMemoryScheduler:
         self.is_dma = [op.engine == Engine.DMA for op in ops]
         self.compute = [index for index, op in enumerate(ops) if op.engine != Engine.DMA]  # by level
         self.is_load = [self._is_load(index) for index in range(len(ops))]
+        self.is_constant_load = [load and self._is_constant_load(index) for index, load in enumerate(self.is_load)]
         self.levels = self._levels()
         self.live_bytes = self._live_bytes()
         self._check_fit()
@@ -121,6 +122,13 @@ class FeasibleMemoryScheduler:
             op.engine == Engine.DMA
             and all(isinstance(a.target, DdrTensor) for a in op.reads)
             and all(isinstance(a.target, Buffer) and self.uses[a.target][0] == index for a in op.writes)
+        )
+
+    def _is_constant_load(self, index: int) -> bool:
+        """A load into one buffer of bytes that DDR will have for ever: the buffer can be dropped and loaded again."""
+        sources = [a.target for a in self.program.ops[index].reads]
+        return len(self.buffers[index]) == 1 and all(
+            isinstance(s, DdrTensor) and s.kind in (DdrKind.WEIGHTS, DdrKind.INPUT) for s in sources
         )
 
     def _live_bytes(self) -> list[int]:

@@ -162,7 +162,7 @@ class SchedulerPass:
             again = False
             heads = sorted((heads[-1], engine) for engine, heads in self.heads.items() if heads)
             for index, engine in heads:
-                queue = min(self.units[engine], key=lambda q: (self.free_at[q], q.unit))
+                queue = self._first_free(engine)
                 if self.free_at[queue] > self.now:
                     continue
                 started = self._try(index, queue)
@@ -238,7 +238,7 @@ class SchedulerPass:
     def _reserve(self) -> int:
         """Bytes that the next compute operations still have to allocate for their results."""
         return sum(
-            self.allocator.rounded(buffer.size_bytes)
+            self.plan.rounded[buffer]
             for heads in self.heads.values()
             if heads
             for buffer in self.plan.results[heads[-1]]
@@ -246,32 +246,44 @@ class SchedulerPass:
         )
 
     def _free_port(self) -> Queue | None:
-        queue = min(self.units[Engine.DMA], key=lambda q: (self.free_at[q], q.unit))
+        queue = self._first_free(Engine.DMA)
         return queue if self.free_at[queue] <= self.now else None
+
+    def _first_free(self, engine: Engine) -> Queue:
+        """Return the unit of an engine that is free first, of equals the one with the lowest number."""
+        free_at = self.free_at
+        first, *others = self.units[engine]
+        for queue in others:
+            if free_at[queue] < free_at[first]:
+                first = queue
+        return first
 
     def _try(self, index: int, queue: Queue) -> bool | None:
         """Schedule operation `index` with the loads it lacks: True done, False not ready, None does not fit."""
+        plan, retired = self.plan, self.retired
         demand: list[int] = []
         ready_at = self.now
-        for other in self.plan.predecessors[index]:
-            if self.retired[other]:
+        for other in plan.predecessors[index]:
+            if retired[other]:
                 continue
             end = self.end[other]
             if end is not None:
-                if not self.plan.is_dma[other]:
+                if not plan.is_dma[other]:
                     return False
                 ready_at = max(ready_at, end)
-            elif self.unretired[other] == 0 and self.plan.is_load[other]:
+            elif self.unretired[other] == 0 and plan.is_load[other]:
                 demand.append(other)
             else:
                 return False
-        demand.sort(key=lambda i: (self.plan.levels[i], i))
-        wanted = list(dict.fromkeys(b for i in (*demand, index) for b in self.plan.buffers[i]))
+        wanted = plan.buffers[index]
+        if demand:
+            demand.sort(key=lambda i: (plan.levels[i], i))
+            wanted = list(dict.fromkeys(b for i in (*demand, index) for b in plan.buffers[i]))
         missing = [b for b in wanted if b not in self.resident]
         if missing:
-            loaded = {b for i in demand for b in self.plan.buffers[i]}
-            if self.plan.is_load[index]:
-                loaded.update(self.plan.buffers[index])
+            loaded = {b for i in demand for b in plan.buffers[i]}
+            if plan.is_load[index]:
+                loaded.update(plan.buffers[index])
             addresses = self.allocator.alloc_all([(b.size_bytes, b in loaded or b in self.saved) for b in missing])
             if addresses is None:
                 return None
@@ -286,7 +298,7 @@ class SchedulerPass:
         for buffer in wanted:
             ready_at = max(ready_at, self.arriving.get(buffer, 0))
         for other in demand:
-            port = min(self.units[Engine.DMA], key=lambda q: (self.free_at[q], q.unit))
+            port = self._first_free(Engine.DMA)
             ready_at = max(ready_at, self._schedule(other, port, self.now))
         self._schedule(index, queue, ready_at)
         return True
@@ -306,12 +318,8 @@ class SchedulerPass:
         for access in op.writes:
             if isinstance(access.target, Buffer):
                 self.clean.pop(access.target, None)
-        if op.engine == Engine.DMA and self.plan.is_load[index]:
-            source = {a.target for a in op.reads}
-            if len(touched) == 1 and all(
-                isinstance(s, DdrTensor) and s.kind in (DdrKind.WEIGHTS, DdrKind.INPUT) for s in source
-            ):
-                self.clean[touched[0]] = index
+        if self.plan.is_constant_load[index]:
+            self.clean[touched[0]] = index
         if op.engine != Engine.DMA:
             self.last_level = max(self.last_level, self.plan.levels[index])
             self.work_left[op.engine] -= op.cost_ps
@@ -383,14 +391,14 @@ class SchedulerPass:
         self.saved[buffer] = home
         self.spill_out += buffer.size_bytes
         self._note(DecisionKind.SPILL, buffer.name, f"{buffer.size_bytes} bytes; next use {self._next(buffer)}")
-        queue = min(self.units[Engine.DMA], key=lambda q: (self.free_at[q], q.unit))
+        queue = self._first_free(Engine.DMA)
         op = self._copy(f"spill_out {buffer.name}", Ref(buffer), Ref(home), buffer.size_bytes)
         self._place(op, queue, self.now, -1, [buffer], "spill_out")
 
     def _bring_back(self, buffer: Buffer) -> int:
         """Read an evicted buffer back to its new address; return when it is there."""
         source = self.saved.pop(buffer)
-        queue = min(self.units[Engine.DMA], key=lambda q: (self.free_at[q], q.unit))
+        queue = self._first_free(Engine.DMA)
         if isinstance(source, int):
             op = self.ops[source]
             kind = "reload"
