@@ -15,6 +15,7 @@ import numpy as np
 from npu_abi import C
 
 from npu_model import casts, footprint
+from npu_model import shave_math as sm
 from npu_model.profile import Shave
 from npu_model.shave_faults import ShaveFault, ShaveFaultCode
 from npu_model.shave_memory import ADDRESS_LIMIT, Access, Array, Memory, Runs
@@ -201,6 +202,8 @@ class Machine:
 
     def round_f16(self, value: Array) -> Array:
         """Return fp32 `value` rounded to fp16 and back; counts what overflows."""
+        if sm.is_plain(value):
+            return value.astype(np.float16).astype(np.float32)
         bits = casts.f32_to_f16(value)
         if casts.f16_infinities(bits):
             self.overflows += casts.f16_overflows(value)

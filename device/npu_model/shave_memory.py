@@ -18,7 +18,6 @@ from npu_model.shave_opcodes import BF16, BOOL, F16, F32, I8, I16, I32, I64, U8,
 Array = NDArray[Any]
 Runs = tuple[int, int, tuple[tuple[int, int], ...]]  # (address, width, ((count, stride), ...)): width bytes, repeated
 
-SMALL = 1024  # elements up to which NumPy's own fp16 conversion beats a call into C (measured)
 ADDRESS_LIMIT = 1 << int(C.NPU_VA_BITS)
 
 
@@ -106,16 +105,9 @@ def access(base: int, size: int, rows: int, cols: int, row_stride: int, col_stri
 
 def _widen_f16(bits: Array) -> Array:
     """Return fp32 of fp16 bits."""
-    if bits.size <= SMALL:
+    if bits.size <= sm.SMALL:
         return bits.view(np.float16).astype(sm.F32, order="C")
     return casts.f16_to_f32(bits)
-
-
-def _narrow_f16(values: Array) -> Array:
-    """Return the fp16 bits of fp32, nearest even. NumPy's NaNs differ between its builds, so they take the other way."""
-    if values.size <= SMALL and not np.isnan(values).any():
-        return values.astype(np.float16).view(np.uint16)
-    return casts.f32_to_f16(values)
 
 
 def load(raw: Array, type_: int, as_float: bool) -> Array:
@@ -148,7 +140,10 @@ def store(values: Array, out: Array, type_: int) -> int:
     if type_ == F32:
         out[...] = values
     elif type_ == F16:
-        bits = _narrow_f16(values)
+        if sm.is_plain(values):
+            out[...] = values.astype(np.float16).view(np.uint16)
+            return 0
+        bits = casts.f32_to_f16(values)
         out[...] = bits
         if casts.f16_infinities(bits):
             return casts.f16_overflows(values)

@@ -12,7 +12,7 @@ from npu_abi import C
 from npu_model import shave_math as sm
 from npu_model.shave_faults import ShaveFaultCode, ShaveUnsupported
 from npu_model.shave_machine import ACCESS_WORK, HALT, SUSPEND, Handler, Machine, Start, Wait, in_cmx
-from npu_model.shave_memory import STORAGE, Access, load, store
+from npu_model.shave_memory import STORAGE, load, store
 from npu_model.shave_opcodes import ALL_TAGS, BOOL, INSN_BYTES, TYPE_BYTES
 
 DMA, DPU = int(C.NPU_ENGINE_DMA), int(C.NPU_ENGINE_DPU)
@@ -183,7 +183,7 @@ def _address(m: Machine, register: int, offset: int, size: int, write: bool) -> 
     """Return a checked address and log the access."""
     address = m.r[register] + offset
     before = m.cycles
-    m.touch(Access(address, size, size, (), 0), write)
+    m.touch_run(address, size, write)
     m.work += ACCESS_WORK
     m.cycles = before  # a scalar access costs scalar_cycles only
     if not m.compute and not write and in_cmx(address):
@@ -221,7 +221,7 @@ def st(m: Machine, arg: tuple[int, int, int, int]) -> int | None:
     address = _address(m, a, offset, size, True)
     if m.compute:
         value = int(m.r[d] != 0) if type_ == BOOL else m.r[d] & ((1 << 8 * size) - 1)
-        m.memory.view(address, size, True)[:] = np.frombuffer(value.to_bytes(size, "little"), np.uint8)
+        m.memory.view(address, size, True).data[:] = value.to_bytes(size, "little")
     return None
 
 
