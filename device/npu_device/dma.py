@@ -23,6 +23,7 @@ from npu_device.ddr import demand_of
 from npu_device.dma_copy import Move
 from npu_device.dram import POISON
 from npu_device.engine import END, Channel, Engine, Task, dependency_columns
+from npu_device.scratch import Scratch
 
 if TYPE_CHECKING:
     from npu_device.fabric import Fabric
@@ -71,6 +72,7 @@ class DmaPort(Engine[DmaTask]):
     def __init__(self, fabric: Fabric, unit: int, domain: ClockDomain) -> None:
         super().__init__(fabric, int(C.NPU_ENGINE_DMA), unit, domain)
         profile = fabric.profile
+        self._scratch = Scratch()  # a port's own: in use from the start of a task to its end
         self._latency_ps = round(profile.ddr.latency_ns * 1000)
         self._ddr = fabric.ddr
         self._cmx_latency_cycles = profile.cmx.latency_cycles
@@ -127,12 +129,11 @@ class DmaPort(Engine[DmaTask]):
     def execute(self, task: DmaTask) -> None:
         """Gather the source; poison an on-chip destination."""
         move, view = task.plan.move(task.entry), task.slot.space.view
-        self.claim(task, *move.footprint)
-        if not in_window(move.target.low):
-            move.target.array(view, True)  # faults now, not at the end
-        task.results = move.gather(view)
+        self.claim(task, move.claim)
+        target = move.target.array(view, True)  # faults now, not at the end
+        task.results = move.gather(view, self._scratch.take(move.size_bytes))
         if in_window(move.target.low):
-            move.fill(view, POISON)
+            target.fill(POISON * (256**target.itemsize - 1) // 255)  # in every byte
 
     def publish(self, task: DmaTask) -> None:
         """Scatter what was read at the start."""

@@ -14,7 +14,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 from npu_model.descriptors import Dma, check_disjoint
-from npu_model.footprint import Footprint, dma_footprint
+from npu_model.footprint import dma_footprint
+
+from npu_device.claims import Claim
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 View: TypeAlias = Callable[[int, int, bool], Any]
@@ -65,7 +67,8 @@ class Move:
 
     source: Pattern
     target: Pattern
-    footprint: Footprint
+    claim: Claim
+    size_bytes: int
 
     @classmethod
     def decode(cls, record: Any) -> Move:
@@ -80,19 +83,18 @@ class Move:
         return cls(
             Pattern.of(dma.src, dma.src_width, source),
             Pattern.of(dma.dst, dma.dst_width, target),
-            dma_footprint(record),
+            Claim.of(dma_footprint(record)),
+            dma.length * dma.num_planes,
         )
 
-    def gather(self, view: View) -> Bytes:
-        """Return a copy of the bytes that the source names, in their order."""
-        return np.array(self.source.array(view, write=False), order="C").reshape(-1).view(np.uint8)
+    def gather(self, view: View, memory: Bytes) -> Bytes:
+        """Return a copy of the bytes that the source names, in their order, at the start of `memory`."""
+        source = self.source.array(view, write=False)
+        data = memory[: self.size_bytes]
+        data.view(source.dtype).reshape(source.shape)[...] = source
+        return data
 
     def scatter(self, view: View, data: Bytes) -> None:
         """Write `data`, as gather returned it, to the destination."""
         target = self.target.array(view, write=True)
         target[...] = data.view(target.dtype).reshape(target.shape)
-
-    def fill(self, view: View, byte: int) -> None:
-        """Write `byte` all over the destination."""
-        target = self.target.array(view, write=True)
-        target.fill(int.from_bytes(bytes([byte]) * target.itemsize, "little"))

@@ -13,6 +13,7 @@ from npu_model import dtypes
 from npu_model.profile import Profile
 
 from npu_device.clock import ClockDomain
+from npu_device.dram import POISON
 from npu_device.engine import Channel, Engine, Task, dependency_columns
 
 if TYPE_CHECKING:
@@ -51,23 +52,26 @@ class DpuEngine(Engine[DpuTask]):
         from npu_device import dpu_compute, dpu_overflow
 
         work = task.plan.work(task.entry)
-        self.claim(task, *work.footprint)
+        self.claim(task, work.claim)
         fabric = self.fabric
         task.results = dpu_compute.compute(work, task.slot.space.array, fabric.numerics, "auto", fabric.scratch)
         record, variants = task.plan.records(task.entry)
         task.overflows = dpu_overflow.overflows(
             record, variants, task.results, task.slot.space.array, fabric.numerics, fabric.scratch
         )
-        for destination, _ in task.results:
-            destination.fill(np.iinfo(destination.dtype).max)
+        self._poison(task)
 
     def publish(self, task: DpuTask) -> None:
         """Write the output."""
-        for destination, values in task.results:
-            if task.tainted:
-                destination.fill(np.iinfo(destination.dtype).max)
-            else:
+        if task.tainted:
+            self._poison(task)
+        else:
+            for destination, values in task.results:
                 destination[...] = values
+
+    def _poison(self, task: DpuTask) -> None:
+        for destination, _ in task.results:
+            destination.fill(POISON * (256**destination.itemsize - 1) // 255)  # in every byte
 
     def count(self, task: DpuTask) -> None:
         """Count MACs and traffic."""

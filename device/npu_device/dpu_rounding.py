@@ -12,6 +12,7 @@ below float32's last bit, but a sum near the middle between two float32 values m
 from __future__ import annotations
 
 import math
+import struct
 from typing import TypeAlias
 
 import numpy as np
@@ -84,7 +85,9 @@ def _norms(matrix: F64, native: Native | None) -> F64:
 
 
 def _exact_sum(terms: list[float]) -> float:
-    """Return the sum as a double that rounds to float32 as the exact sum does: ties are broken by what was left over."""
+    """Return the sum rounded to odd: a double that rounds to float32 as the exact sum does."""
     total = math.fsum(terms)
     left = math.fsum([*terms, -total])
-    return math.nextafter(total, math.copysign(math.inf, left)) if left else total
+    if left and not struct.unpack("<Q", struct.pack("<d", total))[0] & 1:
+        return math.nextafter(total, math.copysign(math.inf, left))
+    return total

@@ -12,8 +12,9 @@ from typing import Any
 
 from npu_model import descriptors, dtypes
 from npu_model.descriptors import Axis, DescriptorError, Invariant, Variant
-from npu_model.footprint import Footprint, dpu_footprint
+from npu_model.footprint import dpu_footprint
 
+from npu_device.claims import Claim
 from npu_device.dpu_window import Line
 
 MAX_JOINED = 64  # variants that are tested for joining; the test compares pairs
@@ -56,12 +57,12 @@ class Block:
 class Work:
     """An invariant and the blocks of its variants. `prepared` belongs to who computes them: one entry per block."""
 
-    __slots__ = ("blocks", "footprint", "invariant", "prepared")
+    __slots__ = ("blocks", "claim", "invariant", "prepared")
 
-    def __init__(self, invariant: Invariant, blocks: tuple[Block, ...], footprint: Footprint) -> None:
+    def __init__(self, invariant: Invariant, blocks: tuple[Block, ...], claim: Claim) -> None:
         self.invariant = invariant
         self.blocks = blocks
-        self.footprint = footprint
+        self.claim = claim
         self.prepared: list[Any] = [None] * len(blocks)
 
     @classmethod
@@ -79,7 +80,7 @@ class Work:
                 blocks = (_block(invariant, joined),)
             except DescriptorError:  # too large, or rows overlap where those of one variant do not
                 pass
-        return cls(invariant, blocks, dpu_footprint(record, variants))
+        return cls(invariant, blocks, Claim.of(dpu_footprint(record, variants)))
 
 
 def join(parts: list[Variant]) -> Variant | None:

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from npu_abi import C
-from npu_model import footprint
 from npu_model.descriptors import DescriptorError
 
 from npu_device.barriers import INVALID, Barrier
+from npu_device.claims import Claim
 from npu_device.clock import PRIORITY_ENGINE, ClockDomain
 from npu_device.faults import MemoryFault
 
@@ -37,14 +37,12 @@ START_RECORD = int(C.NPU_TRACE_START)
 END_RECORD = int(C.NPU_TRACE_END)
 READY_RECORD = int(C.NPU_TRACE_BARRIER_READY)
 
-Footprints = tuple[list[footprint.Box], list[footprint.Box]]
-
 
 class Task:
     """One descriptor, decoded. Subclasses of the engines add what they need."""
 
     __slots__ = (
-        "amount", "channel", "cycles", "footprints", "index", "list_id", "owner", "posts", "results", "slot", "start_after",
+        "amount", "channel", "claim", "cycles", "index", "list_id", "owner", "posts", "results", "slot", "start_after",
         "start_cycle", "tainted", "task_id", "waits",
     )  # fmt: skip
 
@@ -73,7 +71,7 @@ class Task:
         self.start_cycle = 0
         self.tainted = False
         self.results: Any = None
-        self.footprints: Footprints | None = None
+        self.claim: Claim | None = None
         self.owner: Owner | None = None  # who started it, when it is not the management core
 
 
@@ -228,14 +226,14 @@ class Engine(Generic[T]):
         """End a task: publish, count, post barriers, and start what can start now."""
         fabric = self.fabric
         slot = task.slot
-        if task.footprints is not None:
+        if task.claim is not None:
             slot.executing.remove(task)
             try:
                 self.publish(task)
             except MemoryFault as fault:  # unmapped while the task ran
                 self.fault(task, fault)
                 return
-            task.results = task.footprints = None
+            task.results = task.claim = None
         self.task = None
         self.tasks_done += 1
         slot.running -= 1
@@ -299,18 +297,19 @@ class Engine(Generic[T]):
         """Make the end event of the running task void."""
         self.fabric.clock.cancel(self, task)
 
-    def claim(self, task: T, reads: list[footprint.Box], writes: list[footprint.Box]) -> None:
+    def claim(self, task: T, claim: Claim) -> None:
         """Note the ranges of a task that starts, and taint every pair of running tasks of the job that are in conflict."""
-        task.footprints = (reads, writes)
+        task.claim = claim
         task.tainted = False
-        for other in task.slot.executing:
-            assert other.footprints is not None
-            other_reads, other_writes = other.footprints
-            if footprint.any_overlap(reads, other_writes):
+        executing = task.slot.executing
+        for other in executing:
+            held = other.claim
+            assert held is not None
+            if claim.reads_from(held):
                 task.tainted = True
-            if footprint.any_overlap(writes, other_reads) or footprint.any_overlap(writes, other_writes):
+            if held.reads_from(claim) or claim.writes_over(held):
                 other.tainted = True
-        task.slot.executing.append(task)
+        executing.append(task)
 
 
 def dependency_columns(records: np.ndarray[Any, np.dtype[np.void]]) -> tuple[Any, Any, Any]:

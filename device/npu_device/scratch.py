@@ -1,4 +1,4 @@
-"""Working memory of the units that compute values, shared by the units of a device: one of them computes at a time."""
+"""Working memory of units that compute values or hold bytes in flight."""
 
 from __future__ import annotations
 

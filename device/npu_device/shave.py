@@ -22,6 +22,7 @@ from npu_model.shave_machine import Machine, Row, Start
 from npu_model.shave_opcodes import ALL_TAGS
 from npu_model.shave_operations import INVARIANT_BYTES
 
+from npu_device.claims import Claim
 from npu_device.clock import ClockDomain
 from npu_device.cmx import in_window
 from npu_device.dram import POISON, Bytes
@@ -120,7 +121,7 @@ class ShaveEngine(Engine[ShaveTask]):
             held.append((place, place.copy()))
         for place, _ in held:  # after all copies: boxes may overlap
             place.fill(POISON)
-        self.claim(task, reads, writes)
+        self.claim(task, Claim.of((reads, writes)))
         task.results = held
 
     def fire(self, action: int, arg: ShaveTask) -> None:
@@ -128,10 +129,10 @@ class ShaveEngine(Engine[ShaveTask]):
         if arg.machine.suspension is None and not arg.operations:
             self.finish(arg)
             return
-        if arg.footprints is not None:
+        if arg.claim is not None:
             arg.slot.executing.remove(arg)
             self.publish(arg)
-            arg.results = arg.footprints = None
+            arg.results = arg.claim = None
         self.proceed(arg)
 
     def proceed(self, task: ShaveTask) -> None:

@@ -330,6 +330,34 @@ static double exact_dot(const double *a, const double *b, int64_t step, int64_t 
     return negative ? -value : value;
 }
 
+/* The same where every product is below 2^32 and a multiple of 2^-48, as those of two finite fp16 values are, and k at most
+ * 2^13: parts above and below 2^-8 add without error in double. */
+typedef double four __attribute__((vector_size(32)));
+static inline __attribute__((always_inline)) double exact_dot_f16(const double *a, const double *b, int64_t step, int64_t k)
+{
+    const double shift = 0x1.8p44; /* its last bit is 2^-8 */
+    four high = {0}, low = {0};
+    int64_t i = 0;
+    for (; i + 4 <= k; i += 4) {
+        four x, y = {b[i * step], b[(i + 1) * step], b[(i + 2) * step], b[(i + 3) * step]};
+        memcpy(&x, a + i, sizeof x);
+        four p = x * y, top = (p + shift) - shift;
+        high += top, low += p - top;
+    }
+    double h = high[0] + high[1] + high[2] + high[3], l = low[0] + low[1] + low[2] + low[3];
+    for (; i < k; i++) {
+        double p = a[i] * b[i * step], top = (p + shift) - shift;
+        h += top, l += p - top;
+    }
+    double sum = h + l, part = sum - h, rest = (h - (sum - part)) + (l - part); /* sum + rest is exact */
+    uint64_t u;
+    memcpy(&u, &sum, 8);
+    if (rest != 0 && !(u & 1)) /* round to odd: towards what is left */
+        u += (rest > 0) == (sum > 0) ? 1 : -1;
+    memcpy(&sum, &u, 8);
+    return sum;
+}
+
 #define SETTLE_BODY                                                                                                    \
     double unit = (double)additions * (0x1p-53 + 0x1p-73), largest = 0;                                                        \
     for (int64_t z = 0; z < columns; z++) largest = b_norms[z] > largest ? b_norms[z] : largest;                       \
@@ -346,7 +374,8 @@ static double exact_dot(const double *a, const double *b, int64_t step, int64_t 
             for (int64_t j = 0; doubtful && j < n; j++) {                                                              \
                 double bound = reach * b_norms[z + j];                                                                 \
                 if (isfinite(v[j]) && isfinite(bound) && (float)(v[j] - bound) != (float)(v[j] + bound))               \
-                    v[j] = exact_dot(a + i * a_stride, b + (z + j) / lanes * lanes * k + (z + j) % lanes, lanes, k);                                                   \
+                    v[j] = (exact_below > 0 && k <= 1 << 13 ? exact_dot_f16 : exact_dot)(                              \
+                        a + i * a_stride, b + (z + j) / lanes * lanes * k + (z + j) % lanes, lanes, k);                \
             }                                                                                                          \
         }                                                                                                              \
     }

@@ -37,7 +37,7 @@ void npu_im2col(const struct npu_window *w, int64_t begin, int64_t end, void *ou
 /* acc[i * stride + j] is the sum of a[i * a_stride + :] * b_j[:], in whatever order; replace it by the exact sum where its
  * error may decide the rounding to float. Filters lie in panels of `lanes` columns, [panel][k][lane]. A sum in which no
  * term passes through more than `additions` additions errs by at most additions * 2^-53 * |a_i| * |b_j|, and not at all when
- * |a_i| * |b_j| is at most exact_below. */
+ * |a_i| * |b_j| is at most exact_below; exact_below > 0 says that all values are those of fp16. */
 void npu_settle(double *acc, int64_t stride, const double *a, int64_t a_stride, int64_t rows, const double *b, int64_t lanes,
                 const double *b_norms, int64_t columns, int64_t k, int64_t additions, double exact_below, int avx2);
 

@@ -53,7 +53,7 @@ def copied_by_loops(rec):
 def copied(rec):
     target = np.zeros(SIZE, np.uint8)
     move = Move.decode(rec)
-    move.scatter(over(target), move.gather(over(counting())))
+    move.scatter(over(target), move.gather(over(counting()), np.empty(move.size_bytes, np.uint8)))
     return target
 
 
@@ -120,7 +120,7 @@ def test_copy_and_footprint_agree_with_single_bytes(width, rows, planes, gap, sp
 )
 def test_source_outside_memory_faults(fields, address):
     with pytest.raises(MemoryFault) as fault:
-        Move.decode(record(**fields)).gather(over(counting()))
+        Move.decode(record(**fields)).gather(over(counting()), np.empty(SIZE, np.uint8))
     assert fault.value.address == address
     assert not fault.value.write
 
