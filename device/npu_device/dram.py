@@ -5,9 +5,11 @@ Fresh memory is poison (0xff bytes: NaN in every float type). With `compute=Fals
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +22,14 @@ BASE_PA = 1 << 32  # chosen: physical address 0 stays invalid, and truncated add
 POISON = 0xFF
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+MAP_FIXED = 0x10  # Linux; Python's mmap module has no name for it
+_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.mmap.restype = ctypes.c_void_p
+_LIBC.mmap.argtypes = [
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
+]  # fmt: skip
 
 
 class OutOfMemory(Exception):
@@ -86,6 +96,21 @@ class Dram:
         if size < 0 or offset + size > extent.size_bytes:
             raise ValueError(f"physical range {pa:#x} + {size:#x} leaves the memory")
         return memoryview(extent.map)[offset : offset + size]
+
+    def alias(self, pieces: Sequence[tuple[int, int]]) -> Bytes:
+        """Return physical ranges (address, bytes), whole pages, as one array in place: a mapping of its own.
+
+        Raises OSError when the system refuses the mapping.
+        """
+        window = mmap.mmap(-1, sum(size for _, size in pieces))  # reserves addresses; the pieces replace its pages
+        array: Bytes = np.frombuffer(window, dtype=np.uint8)
+        address = array.ctypes.data
+        for pa, size in pieces:
+            extent, offset = self.locate(pa)
+            if _LIBC.mmap(address, size, _READ_WRITE, mmap.MAP_SHARED | MAP_FIXED, extent.fd, offset) != address:
+                raise OSError(ctypes.get_errno(), "mmap of device memory")
+            address += size
+        return array
 
     def fd(self, pa: int) -> tuple[int, int]:
         """Return (file descriptor, offset) of `pa` for mmap; the descriptor stays the memory's own."""

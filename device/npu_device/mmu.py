@@ -49,6 +49,8 @@ class _Tlb:
     memory: list[Bytes] = field(default_factory=list)
     raw: list[memoryview] = field(default_factory=list)  # of memory
     read_only: list[bool] = field(default_factory=list)
+    pa: list[int] = field(default_factory=list)
+    joined: dict[tuple[int, int], Bytes] = field(default_factory=dict)  # [start, end) over several entries, in place
 
 
 class Mmu:
@@ -108,15 +110,29 @@ class Mmu:
         return self.window(ssid, va, write)
 
     def view(self, ssid: int, va: int, nbytes: int, write: bool) -> Bytes:
-        """Return the bytes [va, va + nbytes) in place. Raises MemoryFault, also when they are not physically contiguous
-        and `write` (a read gets a copy)."""
+        """Return the bytes [va, va + nbytes) in place. Raises MemoryFault."""
         memory, offset = self.locate(ssid, va, write)
         if offset + nbytes <= len(memory):
             return memory[offset : offset + nbytes]
         segments = self.segments(ssid, va, nbytes, write)
-        if write:
-            raise MemoryFault(va + len(segments[0]), C.NPU_MMU_EVT_ADDR_SIZE, write)
-        return np.concatenate(segments)
+        return self._join(ssid, va, nbytes) if write else np.concatenate(segments)
+
+    def _join(self, ssid: int, va: int, nbytes: int) -> Bytes:
+        """Return mapped bytes that are not physically contiguous as one array in place; the mapping lives with the TLB."""
+        tlb = self._tlb[ssid]
+        start, end = va & -PAGE_BYTES, -(-(va + nbytes) // PAGE_BYTES) * PAGE_BYTES
+        found = tlb.joined.get((start, end))
+        if found is None:
+            pieces = []
+            position = start
+            while position < end:
+                index = bisect_right(tlb.starts, position) - 1
+                offset = position - tlb.starts[index]
+                size = min(tlb.ends[index], end) - position
+                pieces.append((tlb.pa[index] + offset, size))
+                position += size
+            found = tlb.joined[start, end] = self._dram.alias(pieces)
+        return found[va - start : va - start + nbytes]
 
     def segments(self, ssid: int, va: int, nbytes: int, write: bool) -> list[Bytes]:
         """Return the bytes [va, va + nbytes) in place as physically contiguous pieces. Raises MemoryFault."""
@@ -152,9 +168,10 @@ class Mmu:
         extent, base = self._locate_pa(leaf, va, write)
         first = va & ~(PAGE_BYTES - 1)
         pages = 1 + self._run_length(root, first, leaf, (extent.size_bytes - base) // PAGE_BYTES)
-        self._insert(ssid, first, extent.array[base : base + pages * PAGE_BYTES], bool(leaf & READ_ONLY))
+        memory = extent.array[base : base + pages * PAGE_BYTES]
+        self._insert(ssid, first, memory, leaf & ADDRESS, bool(leaf & READ_ONLY))
 
-    def _insert(self, ssid: int, start: int, memory: Bytes, read_only: bool) -> None:
+    def _insert(self, ssid: int, start: int, memory: Bytes, pa: int, read_only: bool) -> None:
         tlb = self._tlb.setdefault(ssid, _Tlb())
         index = bisect_right(tlb.starts, start)
         end = start + len(memory)
@@ -165,13 +182,14 @@ class Mmu:
                 end = tlb.starts[index]
                 memory = memory[: end - start]
                 break
-            for column in (tlb.starts, tlb.ends, tlb.memory, tlb.raw, tlb.read_only):
+            for column in (tlb.starts, tlb.ends, tlb.memory, tlb.raw, tlb.read_only, tlb.pa):
                 del column[index]
         tlb.starts.insert(index, start)
         tlb.ends.insert(index, end)
         tlb.memory.insert(index, memory)
         tlb.raw.insert(index, memory.data)
         tlb.read_only.insert(index, read_only)
+        tlb.pa.insert(index, pa)
 
     def _locate_pa(self, leaf: int, va: int, write: bool) -> Any:
         try:

@@ -117,6 +117,31 @@ def test_pages_that_are_not_contiguous_read_as_a_copy(rig, mmu):
     assert mmu.view(SSID, va + PAGE - 1, PAGE + 2, False).tolist() == [0] + [1] * PAGE + [2]
 
 
+def test_pages_that_are_not_contiguous_are_written_in_place(rig, mmu):
+    va = 0x9100000
+    pages = [rig.dram.alloc(4096) for _ in range(5)]
+    for index, page in enumerate((4, 0, 2)):
+        rig.map(SSID, va + 4096 * index, pages[page], 4096)
+    view = mmu.view(SSID, va + 4000, 4096 + 200, True)
+    view[:] = 7
+    assert rig.dram.view(pages[4], 4096)[3999:].tobytes() == b"\xff" + bytes([7]) * 96
+    assert rig.dram.view(pages[0], 4096).tobytes() == bytes([7]) * 4096
+    assert rig.dram.view(pages[2], 4096)[:105].tobytes() == bytes([7]) * 104 + b"\xff"
+    rig.dram.view(pages[0], 1)[0] = 9
+    assert view[96] == 9
+    assert mmu.view(SSID, va + 4000, 200, True)[96] == 9
+
+
+def test_a_write_that_runs_into_a_read_only_page_faults_there(rig, mmu):
+    va = 0x9200000
+    pages = [rig.dram.alloc(4096) for _ in range(3)]
+    rig.map(SSID, va, pages[2], 4096)
+    rig.map(SSID, va + 4096, pages[0], 4096, C.NPU_PTE_RO)
+    with pytest.raises(MemoryFault) as fault:
+        mmu.view(SSID, va, 8192, True)
+    assert (fault.value.address, fault.value.code) == (va + 4096, C.NPU_MMU_EVT_PERMISSION)
+
+
 def test_a_context_table_that_points_nowhere_faults(rig, mmu):
     rig.bus.write32(C.NPU_REG_MMU_CDTAB_HI, 0x7FFF)
     rig.bus.write32(C.NPU_REG_MMU_TLBI_ALL, 0)
