@@ -158,30 +158,33 @@ def wait(kernel: Kernel, context: Context, until: Completion, deadline_ps: int) 
     """Run the device until `until` is finished. False when the deadline passes first.
 
     When nothing is left to happen, a faulted context's jobs are aborted; else the firmware is asked whether it lives
-    (a reset if not, which aborts all jobs), and a wait without deadline fails with EDEADLK.
+    (a reset if not, which aborts all jobs). The question wakes it, so that it also looks again at fences that the host
+    wrote. A wait without deadline that gets no further then fails with EDEADLK.
     """
-    if kernel.run_device(until, deadline_ps):
+    asked = False
+    while not kernel.run_device(until, deadline_ps):
         kernel.after_interrupts()
-        return True
+        if until.finished:
+            return True
+        next_ps = kernel.device.next_event_ps()
+        if next_ps is not None and next_ps > deadline_ps:
+            return False
+        if context.lost is not None:
+            kernel.abort_jobs(context)
+            return until.finished
+        if deadline_ps <= kernel.now_ps:
+            return False  # a poll asks nobody
+        if asked:
+            if deadline_ps < FOR_EVER:
+                return False
+            why = "the device is idle and the job waits for something that nothing will signal"
+            raise KernelError(errno.EDEADLK, why)
+        try:
+            kernel.request(C.NPU_JSM_QUERY_ENGINE_HB, "npu_jsm_engine_reset")
+        except KernelError as error:
+            kernel.note(f"heartbeat: {error}")
+            kernel.recover()
+            return until.finished
+        asked = True
     kernel.after_interrupts()
-    if until.finished:
-        return True
-    next_ps = kernel.device.next_event_ps()
-    if next_ps is not None and next_ps > deadline_ps:
-        return False
-    if context.lost is not None:
-        kernel.abort_jobs(context)
-        return until.finished
-    if deadline_ps <= kernel.now_ps:
-        return False  # a poll asks nobody
-    try:
-        kernel.request(C.NPU_JSM_QUERY_ENGINE_HB, "npu_jsm_engine_reset")
-    except KernelError as error:
-        kernel.note(f"heartbeat: {error}")
-        kernel.recover()
-        return until.finished
-    if until.finished:
-        return True
-    if deadline_ps >= FOR_EVER:
-        raise KernelError(errno.EDEADLK, "the device is idle and the job waits for something that nothing will signal")
-    return False
+    return True

@@ -39,6 +39,28 @@ def test_close_ends_although_the_firmware_stopped(process, kernel, another, nop)
     assert not kernel.contexts
 
 
+def test_a_timed_wait_on_a_firmware_that_stopped_ends(process, kernel, nop):
+    handle, queue = process.commands(nop), process.queue()
+    assert process.submit(queue, handle) == 0
+    assert process.wait(handle)[1].job_status == C.NPU_JOB_SUCCESS
+    kernel.device.core.reset()
+    assert process.submit(queue, handle) == 0
+    assert process.wait(handle, 0)[0] == -errno.ETIMEDOUT  # a poll asks nobody
+    ret, done = process.wait(handle, process.now_ps + 10**9)
+    assert (ret, done.job_status) == (0, C.NPU_JOB_ABORTED)
+
+
+def test_a_poll_with_a_deadline_on_a_firmware_that_stopped_ends(process, kernel, nop):
+    handle, queue = process.commands(nop), process.queue()
+    assert process.submit(queue, handle) == 0
+    assert process.wait(handle)[1].job_status == C.NPU_JOB_SUCCESS
+    kernel.device.core.reset()
+    assert process.submit(queue, handle) == 0
+    for _ in range(2):
+        ret, arg, _ = process.call(C.NPU_SYS_POLL, "npu_poll", deadline_ps=process.now_ps + 10**9)
+    assert (ret, arg.ready_jobs) == (1, 1)
+
+
 def test_the_256th_doorbell_is_ebusy_and_changes_nothing(process, kernel, another, nop):
     handle = process.commands(nop)
     for _ in range(254):

@@ -150,6 +150,25 @@ def test_after_edeadlk_another_job_signals_and_both_succeed(process, command):
     assert process.wait(handle)[1].job_status == C.NPU_JOB_SUCCESS
 
 
+def test_a_wait_sees_a_fence_that_the_host_wrote(process, command):
+    handle, _, fence, _ = blocked(process, command)
+    assert process.wait(handle, process.now_ps + 10**9)[0] == -errno.ETIMEDOUT
+    process.map(fence)[:8] = (1).to_bytes(8, "little")
+    ret, done = process.wait(handle, process.now_ps + 10**9)
+    assert (ret, done.job_status) == (0, C.NPU_JOB_SUCCESS)
+
+
+def test_fences_in_a_row_that_the_host_wrote_end_in_one_wait(process, command):
+    fence, fence_va = process.bo()
+    process.map(fence)[:16] = bytes(16)
+    waits = [command("npu_cmd_fence", C.NPU_CMD_FENCE_WAIT, offset=8 * i, value=1) for i in range(2)]
+    handle, queue = process.commands(*waits, fence_heap_va=fence_va), process.queue()
+    assert process.submit(queue, handle, fence) == 0
+    assert process.wait(handle)[0] == -errno.EDEADLK
+    process.map(fence)[:16] = (1).to_bytes(8, "little") * 2
+    assert process.wait(handle)[1].job_status == C.NPU_JOB_SUCCESS
+
+
 def blocked(process, command):
     """Submit a job that waits for a fence: (handle, queue, fence handle, fence address)."""
     fence, fence_va = process.bo()
