@@ -254,7 +254,10 @@ class Stream:
         if ret < 0:
             self._drop(job)
             job.error = NpuError(
-                C.NPU_ERROR_BARRIER_DEADLOCK, "the device is idle and the launch cannot finish", errno=-ret
+                C.NPU_ERROR_BARRIER_DEADLOCK,
+                "the device is idle and the launch cannot finish",
+                errno=-ret,
+                job=job,
             )
             if ret != -errno.EDEADLK:
                 raise_errno(-ret, request.name, self._node.log)

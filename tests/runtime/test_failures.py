@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+
 import numpy as np
 import pytest
 from npu_abi import C
 
 import libnpu
 from libnpu.blob import write
+from libnpu.syscalls import Node
 
 VALUES = np.arange(1024).astype(np.uint8)
 
@@ -48,6 +51,21 @@ def test_after_a_reset_a_lost_device_works(device, blob_bytes):
     with pytest.raises(libnpu.NpuError) as caught:
         bad.run({"x": VALUES})
     assert caught.value.result == C.NPU_ERROR_STALE_HANDLE
+
+
+def test_a_launch_that_nothing_will_finish_is_named_by_the_error(device, blob_bytes, monkeypatch):
+    real = Node.try_ioctl
+
+    def never(node, request, *segments):
+        return -errno.EDEADLK if request.name == "BO_WAIT" else real(node, request, *segments)
+
+    blob, x, y = device.load(blob_bytes()), device.alloc(1024), device.alloc(1024)
+    job = device.default_stream.launch(blob, {"x": x}, {"y": y})
+    with monkeypatch.context() as patch, pytest.raises(libnpu.NpuError) as caught:
+        patch.setattr(Node, "try_ioctl", never)
+        device.synchronize()
+    assert (caught.value.result, caught.value.errno) == (C.NPU_ERROR_BARRIER_DEADLOCK, errno.EDEADLK)
+    assert caught.value.job is job
 
 
 def test_an_error_is_raised_once(device, blob_bytes):

@@ -44,6 +44,16 @@ def test_a_blob_loads_from_a_file(device, blob_bytes, tmp_path):
     assert device.load(path).name == "copy"
 
 
+def test_a_blob_is_unloaded_at_the_end_of_its_with_statement(device, blob_bytes):
+    free = device.memory_info()
+    with device.load(blob_bytes()) as blob:
+        assert device.memory_info() < free
+        blob.run({"x": np.zeros(1024, np.uint8)})
+    device.default_stream.close()
+    assert device.memory_info() == free
+    assert blob.in_flight == 0
+
+
 def test_an_empty_blob_runs(device, empty_bytes):
     assert device.load(empty_bytes).run({}) == {}
 
