@@ -169,6 +169,7 @@ class Kernel:
         for queue in list(context.queues.values()):
             self.destroy_queue(context, queue)
         self.after_interrupts()
+        self.device.drain_overflows(context.ssid)  # for the next owner of the number
         context.destroy()
         del self.contexts[context.ssid]
         for fd, file in list(self.files.items()):

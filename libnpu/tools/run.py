@@ -189,7 +189,7 @@ def _print(
                 print(f"warning: {bad} of {array.size} values of {name!r} are not finite\n")
     if "untiled" in report:
         differences = [(name, f"{difference:.3g}") for name, difference in report["untiled"]["max_abs_diff"].items()]
-        print_table("against the model compiled for all of CMX", ("output", "max abs diff"), differences)
+        print_table("against all of CMX", ("output", "max abs diff"), differences)
     if comparisons:
         columns = ("output", "largest error", "relative", "cosine", "same arg-max")
         title = f"against {report['check']['reference']}: {'passed' if report['check']['passed'] else 'FAILED'}"

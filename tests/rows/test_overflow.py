@@ -80,6 +80,13 @@ def test_reading_forgets_and_launches_add_up(two_layers):
         assert device.overflows() == []
 
 
+def test_a_new_context_of_the_same_number_sees_nothing_of_the_old_one(two_layers):
+    with libnpu.open() as device:
+        device.load(compile_model(two_layers(4096.0)).blob).run(ONES)
+        device.reset()
+        assert device.overflows() == []
+
+
 def test_a_run_warns_with_one_line_per_layer_and_lists_them_in_json(npu, npu_json, two_layers, tmp_path):
     path = tmp_path / "big.onnx"
     onnx.save(two_layers(1e5 / 16), path)
