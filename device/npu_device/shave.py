@@ -28,7 +28,7 @@ from npu_device.cmx import in_window
 from npu_device.dram import POISON, Bytes
 from npu_device.engine import Channel, Engine, Task, dependency_columns
 from npu_device.faults import MemoryFault
-from npu_device.shave_operations import operation
+from npu_device.shave_operations import operation, work_of
 
 if TYPE_CHECKING:
     from npu_device.fabric import Fabric
@@ -167,6 +167,7 @@ class ShaveEngine(Engine[ShaveTask]):
             _check_known(task, request)
         tile = slot.tiles.index(self.unit >> 4)
         started = operation(self.fabric, slot, request, tile, task.list_id)
+        task.machine.charge(work_of(started))
         started.index, started.task_id, started.owner = task.index, task.task_id, task
         task.operations.append((started, request.engine, request.tag))
         started.channel.push(started)

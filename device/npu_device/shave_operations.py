@@ -15,7 +15,7 @@ from npu_model.shave_machine import Start
 from npu_model.shave_scalar import DMA
 
 from npu_device.dma import plan_dma
-from npu_device.dpu import plan_dpu
+from npu_device.dpu import DpuTask, plan_dpu
 from npu_device.engine import Channel, Engine, Task
 
 if TYPE_CHECKING:
@@ -50,6 +50,13 @@ def operation(fabric: Fabric, slot: JobSlot, request: Start, tile: int, list_id:
         return next(plan_dpu(profile, invariants, variants).tasks(slot, [channel] * tiles, list_id))
     except DescriptorError as error:
         raise ShaveFault(ShaveFaultCode.BAD_DESCRIPTOR, request.pc, str(error)) from None
+
+
+def work_of(task: Task) -> int:
+    """Return what the watchdog of the program counts for an operation: bytes moved, and an eighth of the MACs."""
+    if isinstance(task, DpuTask):
+        return (task.amount >> 3) + task.sram_read + task.sram_write
+    return task.amount
 
 
 def _channel(slot: JobSlot, engine: Engine[Any]) -> Channel:

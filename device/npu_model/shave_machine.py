@@ -329,6 +329,13 @@ class Machine:
                 f"{self.cycles} cycles, {self.insns} instructions, work {work}, {self.starts} operations started",
             )
 
+    def charge(self, work: int) -> None:
+        """Add the work of the operation that the program, suspended, starts. WATCHDOG when it is too much."""
+        self.work += work
+        self.pc -= 1
+        self.check_limits()
+        self.pc += 1
+
     def segment(self) -> ShaveResult:
         """Return the counters so far and the traffic since the last call."""
         found = self.result()

@@ -315,6 +315,15 @@ def test_starting_operations_for_ever_ends_at_the_watchdog(values):
     succeed(rig, "halt")
 
 
+def test_the_watchdog_counts_what_operations_move(monkeypatch):
+    monkeypatch.setattr("npu_model.shave_machine.MAX_WORK", 1 << 18)
+    rig = Rig("npu-40xx")
+    source = rig.alloc(bytes(1 << 18))
+    big, small = rig.alloc(descriptor(source, A, 1 << 18)), rig.alloc(descriptor(source, A, 1 << 17))
+    succeed(rig, li(2, small) + "dmastart r2, 0, 0\nhalt")
+    assert fault(run(rig, li(2, big) + "dmastart r2, 0, 0\nhalt")) == ("WATCHDOG", 16)
+
+
 def test_every_timing_gives_the_same_values(values):
     for seed in range(8):
         rig = Rig("npu-40xx")
