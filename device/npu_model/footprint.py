@@ -195,6 +195,8 @@ def overlaps(a: Box, b: Box) -> bool:
         return True
     answer = _overlaps_in_lattice(a, b)
     if answer is None:
+        answer = _overlaps_in_rows(a, b)
+    if answer is None:
         answer = _overlaps_by_runs(a, b)
     return answer
 
@@ -264,6 +266,20 @@ def _coordinates(of: Box, strides: list[int], base: int) -> list[tuple[int, int]
             return None
         extent += (index + count - 1) * stride
     return found
+
+
+def _overlaps_in_rows(a: Box, b: Box) -> bool | None:
+    """Compare one row with one row when both boxes repeat theirs at one distance, none reaching into the next; else None."""
+    if not a.dims or not b.dims or a.dims[0][1] != b.dims[0][1]:
+        return None
+    (rows_a, stride), (rows_b, _) = a.dims[0], b.dims[0]
+    base = min(a.addr, b.addr)
+    row_a, addr_a = divmod(a.addr - base, stride)
+    row_b, addr_b = divmod(b.addr - base, stride)
+    one_a, one_b = Box(addr_a, a.width, a.dims[1:]), Box(addr_b, b.width, b.dims[1:])
+    if one_a.end > stride or one_b.end > stride:
+        return None
+    return row_a < row_b + rows_b and row_b < row_a + rows_a and overlaps(one_a, one_b)
 
 
 def _overlaps_by_runs(a: Box, b: Box) -> bool:

@@ -74,6 +74,19 @@ def test_size_counts_each_run():
     assert box(0, 16, [(4, 100), (2, 16)]).size_bytes == 128
 
 
+@given(
+    st.tuples(*[st.tuples(st.integers(0, 90), st.integers(1, 5), st.integers(1, 5), st.integers(1, 4))] * 2),
+    st.tuples(st.integers(2, 9), st.integers(2, 9)),
+)
+def test_overlap_of_boxes_with_rows_at_one_distance(blocks, steps):
+    """Rows of 40 bytes; within a row, runs at a step of their own."""
+    a, b = (
+        (at, min(width, step), [(rows, 40), (count, step)])
+        for (at, width, rows, count), step in zip(blocks, steps, strict=True)
+    )
+    assert overlaps(box(*a), box(*b)) == bool(addresses(*a) & addresses(*b))
+
+
 def test_any_overlap_asks_every_pair():
     a = [box(0, 4), box(100, 4)]
     assert any_overlap(a, [box(50, 10), box(103, 2)])
