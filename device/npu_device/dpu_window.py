@@ -92,7 +92,7 @@ class Window:
             self._matrix_numpy(begin, end, rows)
         else:
             native.lib.npu_im2col(
-                self._native(native), begin, end, native.pointer("char[]", rows), self.depth, int(out.dtype == np.float64),
+                self._native(native), begin, end, native.pointer("char[]", rows), int(out.dtype == np.float64),
                 native.avx2,
             )  # fmt: skip
         return rows

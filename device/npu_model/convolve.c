@@ -2,7 +2,8 @@
  * after the other, block by block of rows that stay in the cache. For processors with AVX2 and FMA.
  *
  * 1. The filters of a group are converted once into panels of as many columns as the kernel keeps in registers.
- * 2. Rows of the convolution's matrix are converted, KC terms of all panels are added at a time, ROWS rows at once.
+ * 2. For a block of rows, KC terms of the convolution's matrix are converted and multiplied with all panels, ROWS rows at once;
+ *    then the next KC terms.
  * 3. Doubtful roundings are settled (exact), and the PPE writes the rows' bits.
  */
 #include "native.h"
@@ -23,7 +24,7 @@ struct npu_convolution {
     int64_t pixels, columns;
     int64_t group_columns;        /* columns per group */
     int64_t first_column;         /* of the first column in its group */
-    double exact_below;           /* as npu_settle's */
+    double exact_below;           /* as of npu_settle */
     int32_t weight_dtype, weight_zero_point, sums;
 };
 
@@ -33,8 +34,7 @@ struct npu_convolution {
 #define INLINE static inline __attribute__((always_inline)) TARGET
 
 enum {
-    BLOCK_ROWS = 96,              /* rows of the matrix at a time (chosen): their KC terms fill a third of a second-level cache */
-    BLOCK_BYTES = 1 << 22,        /* but no more bytes, unless that were less than ROWS rows */
+    BLOCK_ROWS = 96,              /* rows of the matrix at a time: KC terms of them fill a third of a second-level cache (chosen) */
     ROWS = 6,                     /* rows of the kernel: with two vectors of columns, 12 of 16 registers */
     KC = 256                      /* terms between two visits of the sums. float holds 256 products of 8-bit differences exactly */
 };
@@ -83,26 +83,27 @@ TILE(tile_exact, double, __m256d, 4, _mm256_loadu_pd, _mm256_broadcast_sd, _mm25
 TILE(tile_fast, float, __m256, 8, _mm256_loadu_ps, _mm256_broadcast_ss, _mm256_fmadd_ps, _mm256_setzero_ps(), float, put_float)
 TILE(tile_integer, float, __m256, 8, _mm256_loadu_ps, _mm256_broadcast_ss, _mm256_fmadd_ps, _mm256_setzero_ps(), double, put_integer)
 
-/* c [rows][ldc] = a [rows][lda] times all panels of b, KC terms at a time. */
+/* Add a [rows][n], lda apart, times n terms of all panels of b, which hold k terms each, to c [rows][ldc]; `first` writes. */
+#define LDA(T) (KC + 64 / (int64_t)sizeof(T)) /* rows begin in different sets of a cache */
 #define MULTIPLY(NAME, TILE_OF, T, C, PANEL)                                                                           \
-    TARGET static void NAME(const T *a, int64_t lda, int64_t rows, const T *b, int64_t panels, int64_t k, C *c, int64_t ldc) \
+    TARGET static void NAME(const T *a, int64_t rows, const T *b, int64_t panels, int64_t k, int64_t n, C *c, int64_t ldc, int first) \
     {                                                                                                                  \
-        for (int64_t z = 0; z < k; z += KC)                                                                            \
-            for (int64_t p = 0; p < panels; p++)                                                                       \
-                for (int64_t i = 0, step; i < rows; i += step) {                                                       \
-                    const T *left = a + i * lda + z, *right = b + (p * k + z) * PANEL;                                 \
-                    int64_t n = k - z < KC ? k - z : KC, rest = rows - i;                                              \
+        const int64_t lda = LDA(T);                                                                                    \
+        for (int64_t p = 0; p < panels; p++)                                                                           \
+            for (int64_t i = 0, step; i < rows; i += step) {                                                           \
+                    const T *left = a + i * lda, *right = b + p * k * PANEL;                                           \
+                    int64_t rest = rows - i;                                                                           \
                     C *to = c + i * ldc + p * PANEL;                                                                   \
                     step = rest <= ROWS ? rest : rest < 2 * ROWS ? (rest + 1) / 2 : ROWS;                              \
                     switch (step) {                                                                                    \
-                    case 1: TILE_OF(left, lda, right, n, to, ldc, !z, 1); break;                                       \
-                    case 2: TILE_OF(left, lda, right, n, to, ldc, !z, 2); break;                                       \
-                    case 3: TILE_OF(left, lda, right, n, to, ldc, !z, 3); break;                                       \
-                    case 4: TILE_OF(left, lda, right, n, to, ldc, !z, 4); break;                                       \
-                    case 5: TILE_OF(left, lda, right, n, to, ldc, !z, 5); break;                                       \
-                    default: TILE_OF(left, lda, right, n, to, ldc, !z, 6); break;                                      \
+                    case 1: TILE_OF(left, lda, right, n, to, ldc, first, 1); break;                                       \
+                    case 2: TILE_OF(left, lda, right, n, to, ldc, first, 2); break;                                       \
+                    case 3: TILE_OF(left, lda, right, n, to, ldc, first, 3); break;                                       \
+                    case 4: TILE_OF(left, lda, right, n, to, ldc, first, 4); break;                                       \
+                    case 5: TILE_OF(left, lda, right, n, to, ldc, first, 5); break;                                       \
+                    default: TILE_OF(left, lda, right, n, to, ldc, first, 6); break;                                      \
                     }                                                                                                  \
-                }                                                                                                      \
+            }                                                                                                          \
     }
 
 MULTIPLY(multiply_exact, tile_exact, double, double, 8)
@@ -179,31 +180,74 @@ TARGET static void panel_norms(const double *b, int64_t panels, int64_t k, doubl
     }
 }
 
+TARGET static double square(const double *x, int64_t n)
+{
+    __m256d s = _mm256_setzero_pd(), t = s, u = s, v = s;
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        __m256d a = _mm256_loadu_pd(x + i), b = _mm256_loadu_pd(x + i + 4), c = _mm256_loadu_pd(x + i + 8), d = _mm256_loadu_pd(x + i + 12);
+        s = _mm256_fmadd_pd(a, a, s), t = _mm256_fmadd_pd(b, b, t), u = _mm256_fmadd_pd(c, c, u), v = _mm256_fmadd_pd(d, d, v);
+    }
+    s = _mm256_add_pd(_mm256_add_pd(s, t), _mm256_add_pd(u, v));
+    double parts[4], sum;
+    _mm256_storeu_pd(parts, s);
+    sum = parts[0] + parts[1] + parts[2] + parts[3];
+    for (; i < n; i++) sum += x[i] * x[i];
+    return sum;
+}
+
 struct layout {
-    int64_t k, panel, panels, block, lda, ldc;
+    int64_t k, panel, panels, block, ldc;
     size_t unit, sum;             /* bytes of an operand and of a sum */
-    size_t a, b, norms, c, scale, bytes; /* offsets in the scratch memory */
+    size_t a, b, norms, squares, row, c, scale, bytes; /* offsets in the scratch memory */
 };
 
 static struct layout lay_out(const struct npu_convolution *c)
 {
     const struct npu_window *w = &c->window;
     struct layout l = {.k = w->kernel_y * w->kernel_x * w->channels, .unit = c->sums == EXACT ? 8 : 4, .sum = c->sums == FAST ? 4 : 8};
-    int64_t columns = c->columns < c->group_columns ? c->columns : c->group_columns, blocks, most;
+    int64_t columns = c->columns < c->group_columns ? c->columns : c->group_columns, blocks = (c->pixels + BLOCK_ROWS - 1) / BLOCK_ROWS;
     l.panel = 64 / (int64_t)l.unit;
     l.panels = (columns + l.panel - 1) / l.panel;
     l.ldc = l.panels * l.panel;
-    l.lda = (l.k + 15) / 16 * 16 + 64 / (int64_t)l.unit; /* rows begin in different sets of a cache */
-    most = BLOCK_BYTES / (int64_t)(l.lda * (int64_t)l.unit) / ROWS * ROWS;
-    most = most < ROWS ? ROWS : most > BLOCK_ROWS ? BLOCK_ROWS : most;
-    blocks = (c->pixels + most - 1) / most;
-    l.block = ((c->pixels + blocks - 1) / blocks + ROWS - 1) / ROWS * ROWS; /* at most `most`; no small last one */
-    l.b = (size_t)(l.block * l.lda) * l.unit;
-    l.norms = l.b + (size_t)(l.panels * l.panel * l.k) * l.unit;
-    l.c = l.norms + (size_t)l.ldc * 8;
+    l.block = ((c->pixels + blocks - 1) / blocks + ROWS - 1) / ROWS * ROWS; /* at most BLOCK_ROWS; no small last one */
+    l.b = (size_t)(l.block * (KC + l.panel)) * l.unit;
+    l.norms = l.b + (size_t)(l.ldc * l.k) * l.unit;
+    l.squares = l.norms + (size_t)l.ldc * 8;
+    l.row = l.squares + (size_t)l.block * 8;
+    l.c = l.row + (size_t)(c->sums == EXACT ? l.k * 8 : 0);
     l.scale = l.c + (size_t)(l.block * l.ldc) * l.sum;
     l.bytes = l.scale + (size_t)l.ldc * 8 + 64;
     return l;
+}
+
+/* npu_settle for rows [begin, begin + rows) of the window's matrix, given the squares of their norms. A part of KC terms is
+ * added in order, then the parts: no term passes through more than `additions` additions, which takes the place of k in the bound. */
+TARGET static void settle(const struct npu_window *w, struct layout l, int64_t begin, int64_t rows, const double *squares, double *row,
+                          const double *b, const double *norms, int64_t columns, double exact_below, double *sums)
+{
+    double additions = (double)((l.k < KC ? l.k : KC) + (l.k + KC - 1) / KC), largest = 0;
+    for (int64_t z = 0; z < columns; z++) largest = norms[z] > largest ? norms[z] : largest;
+    for (int64_t i = 0; i < rows; i++) {
+        double norm = __builtin_sqrt(squares[i]) * (1 + 0x1p-20), reach = additions * (0x1p-53 + 0x1p-73) * norm, *v = sums + i * l.ldc;
+        __m256d factor = _mm256_set1_pd(reach);
+        int converted = 0;
+        if (norm * largest <= exact_below)
+            continue;
+        for (int64_t z = 0; z < columns; z += 4) {
+            __m256d sum = _mm256_loadu_pd(v + z), bound = _mm256_mul_pd(factor, _mm256_loadu_pd(norms + z));
+            __m128 low = _mm256_cvtpd_ps(_mm256_sub_pd(sum, bound)), high = _mm256_cvtpd_ps(_mm256_add_pd(sum, bound));
+            int doubtful = _mm_movemask_ps(_mm_cmp_ps(low, high, _CMP_NEQ_OQ)); /* never where a sum is not a number */
+            for (int64_t j = z; doubtful; j++, doubtful >>= 1) {
+                if (!(doubtful & 1) || !__builtin_isfinite(v[j]) || !__builtin_isfinite(reach * norms[j]))
+                    continue;
+                if (!converted)
+                    npu_window_row(w, begin + i, 0, l.k, row, 1, 1);
+                converted = 1;
+                v[j] = npu_exact_dot(row, b + j / l.panel * l.panel * l.k + j % l.panel, l.panel, l.k, exact_below > 0);
+            }
+        }
+    }
 }
 
 static void wrap(double *sums, int64_t count)
@@ -216,10 +260,9 @@ static void convolve_group(const struct npu_convolution *c, const struct npu_win
                            int64_t begin, int64_t columns)
 {
     void *a = memory + l.a, *b = memory + l.b, *sums = memory + l.c;
-    double *norms = (double *)(memory + l.norms);
+    double *norms = (double *)(memory + l.norms), *squares = (double *)(memory + l.squares);
     float *scale = (float *)(memory + l.scale), *bias = scale + l.ldc;
     struct npu_ppe ppe = c->ppe;
-    int64_t additions = (l.k < KC ? l.k : KC) + (l.k + KC - 1) / KC; /* in a part, and of the parts */
     int64_t weight_size = c->weight_dtype == F32 ? 4 : c->weight_dtype <= BF16 ? 2 : 1;
     int64_t out_size = ppe.dtype == F32 || ppe.dtype == I32 ? 4 : ppe.dtype == I8 || ppe.dtype == U8 ? 1 : 2;
     const uint8_t *weights = c->weights + begin * l.k * weight_size;
@@ -236,17 +279,21 @@ static void convolve_group(const struct npu_convolution *c, const struct npu_win
     }
     for (int64_t i = 0; i < c->pixels; i += l.block) {
         int64_t rows = c->pixels - i < l.block ? c->pixels - i : l.block;
-        npu_im2col(w, i, i + rows, a, l.lda, c->sums == EXACT, 1);
-        if (c->sums == EXACT) {
-            multiply_exact(a, l.lda, rows, b, l.panels, l.k, sums, l.ldc);
-            npu_settle(sums, l.ldc, a, l.lda, rows, b, l.panel, norms, columns, l.k, additions, c->exact_below, 1);
-        } else if (c->sums == FAST) {
-            multiply_fast(a, l.lda, rows, b, l.panels, l.k, sums, l.ldc);
-        } else {
-            multiply_integer(a, l.lda, rows, b, l.panels, l.k, sums, l.ldc);
-            if (l.k >= 1 << 15) /* 2^31 / 255^2, rounded down to a power of two */
-                wrap(sums, rows * l.ldc);
+        for (int64_t z = 0; z < l.k; z += KC) {
+            int64_t n = l.k - z < KC ? l.k - z : KC, lda = KC + l.panel, at = z * l.panel;
+            for (int64_t r = 0; r < rows; r++) {
+                npu_window_row(w, i + r, z, n, (uint8_t *)a + r * lda * (int64_t)l.unit, c->sums == EXACT, 1);
+                if (c->sums == EXACT)
+                    squares[r] = (z ? squares[r] : 0) + square((double *)a + r * lda, n);
+            }
+            if (c->sums == EXACT) multiply_exact(a, rows, (double *)b + at, l.panels, l.k, n, sums, l.ldc, !z);
+            else if (c->sums == FAST) multiply_fast(a, rows, (float *)b + at, l.panels, l.k, n, sums, l.ldc, !z);
+            else multiply_integer(a, rows, (float *)b + at, l.panels, l.k, n, sums, l.ldc, !z);
         }
+        if (c->sums == EXACT)
+            settle(w, l, i, rows, squares, (double *)(memory + l.row), b, norms, columns, c->exact_below, sums);
+        else if (c->sums == INTEGER && l.k >= 1 << 15) /* 2^31 / 255^2, rounded down to a power of two */
+            wrap(sums, rows * l.ldc);
         npu_ppe_run(&ppe, sums, l.ldc, c->sums != FAST, rows, columns, c->out + (i * c->columns + begin) * out_size, c->columns, 1);
     }
 }

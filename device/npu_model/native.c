@@ -149,36 +149,35 @@ void npu_row_f32(const uint8_t *in, float *out, size_t n, int dtype, int32_t zer
 /* ---- windows -------------------------------------------------------------------------------------------------- */
 
 /* Neighbouring columns of a row that lie side by side in memory are converted at once. */
-void npu_im2col(const struct npu_window *w, int64_t begin, int64_t end, void *out, int64_t row_stride, int wide, int avx2)
+void npu_window_row(const struct npu_window *w, int64_t pixel, int64_t first, int64_t n, void *out, int wide, int avx2)
 {
     int64_t size = w->dtype == F32 ? 4 : w->dtype <= BF16 ? 2 : 1, unit = wide ? 8 : 4, row = w->kernel_x * w->channels;
-    int dense = w->dilation_x == 1 && w->stride_x == w->channels * size;
-    for (int64_t pixel = begin; pixel < end; pixel++) {
-        uint8_t *to = (uint8_t *)out + (pixel - begin) * row_stride * unit;
-        int64_t oy = pixel / w->out_x, ox = pixel % w->out_x, x = w->first_x + ox * w->step_x;
-        for (int64_t ky = 0; ky < w->kernel_y; ky++, to += row * unit) {
-            int64_t y = w->first_y + oy * w->step_y + ky * w->dilation_y;
-            if (y < 0 || y >= w->in_y) {
-                memset(to, 0, (size_t)(row * unit));
-            } else if (dense && x >= 0 && x + w->kernel_x <= w->in_x) {
-                const uint8_t *from = w->act + y * w->stride_y + x * w->stride_x;
-                if (wide) npu_row_f64(from, (double *)to, (size_t)row, w->dtype, w->zero_point, avx2);
-                else npu_row_f32(from, (float *)to, (size_t)row, w->dtype, w->zero_point, avx2);
-            } else {
-                for (int64_t kx = 0; kx < w->kernel_x; kx++) {
-                    int64_t column = x + kx * w->dilation_x;
-                    uint8_t *at = to + kx * w->channels * unit;
-                    if (column < 0 || column >= w->in_x) {
-                        memset(at, 0, (size_t)(w->channels * unit));
-                        continue;
-                    }
-                    const uint8_t *from = w->act + y * w->stride_y + column * w->stride_x;
-                    if (wide) npu_row_f64(from, (double *)at, (size_t)w->channels, w->dtype, w->zero_point, avx2);
-                    else npu_row_f32(from, (float *)at, (size_t)w->channels, w->dtype, w->zero_point, avx2);
-                }
-            }
+    int64_t y = w->first_y + pixel / w->out_x * w->step_y, x = w->first_x + pixel % w->out_x * w->step_x, part;
+    int whole = w->dilation_x == 1 && w->stride_x == w->channels * size && x >= 0 && x + w->kernel_x <= w->in_x;
+    uint8_t *to = out;
+    y += first / row * w->dilation_y;
+    for (int64_t at = first % row; n > 0; n -= part, to += part * unit, at += part) {
+        if (at == row)
+            at = 0, y += w->dilation_y;
+        int64_t column = whole ? 0 : at / w->channels, within = at - column * w->channels;
+        part = (whole ? row : w->channels) - within;
+        part = part < n ? part : n;
+        int64_t reached = x + column * w->dilation_x;
+        if (y < 0 || y >= w->in_y || (!whole && (reached < 0 || reached >= w->in_x))) {
+            memset(to, 0, (size_t)(part * unit));
+            continue;
         }
+        const uint8_t *from = w->act + y * w->stride_y + reached * w->stride_x + within * size;
+        if (wide) npu_row_f64(from, (double *)to, (size_t)part, w->dtype, w->zero_point, avx2);
+        else npu_row_f32(from, (float *)to, (size_t)part, w->dtype, w->zero_point, avx2);
     }
+}
+
+void npu_im2col(const struct npu_window *w, int64_t begin, int64_t end, void *out, int wide, int avx2)
+{
+    int64_t k = w->kernel_y * w->kernel_x * w->channels;
+    for (int64_t pixel = begin; pixel < end; pixel++)
+        npu_window_row(w, pixel, 0, k, (uint8_t *)out + (pixel - begin) * k * (wide ? 8 : 4), wide, avx2);
 }
 
 /* One output pixel: acc[z] = sum over the taps, in order, of in[t][z] * weights[t][z]; weights NULL sums in[t][z]. */
@@ -281,7 +280,7 @@ void npu_norms(const double *m, int64_t rows, int64_t k, double *out, int avx2) 
 /* Sum of a[i] * b[i * step] without any error, as a double rounded to odd: its rounding to float is that of the exact sum. The
  * factors are float values, so a product is exact in double; it is added to a fixed-point number of 24 limbs of 32 bits
  * (carries kept apart until the end) whose lowest bit is 2^-400. k at most 2^30. */
-static double exact_dot(const double *a, const double *b, int64_t step, int64_t k)
+static double exact_dot_limbs(const double *a, const double *b, int64_t step, int64_t k)
 {
     enum { LIMBS = 24, LOWEST = -400 };
     int64_t limb[LIMBS] = {0};
@@ -358,11 +357,16 @@ static inline __attribute__((always_inline)) double exact_dot_f16(const double *
     return sum;
 }
 
+double npu_exact_dot(const double *a, const double *b, int64_t step, int64_t k, int f16)
+{
+    return f16 && k <= 1 << 13 ? exact_dot_f16(a, b, step, k) : exact_dot_limbs(a, b, step, k);
+}
+
 #define SETTLE_BODY                                                                                                    \
-    double unit = (double)additions * (0x1p-53 + 0x1p-73), largest = 0;                                                        \
+    double unit = (double)k * (0x1p-53 + 0x1p-73), largest = 0;                                                        \
     for (int64_t z = 0; z < columns; z++) largest = b_norms[z] > largest ? b_norms[z] : largest;                       \
     for (int64_t i = 0; i < rows; i++) {                                                                               \
-        double a_norm = norm(a + i * a_stride, k), reach = unit * a_norm;                                                     \
+        double a_norm = norm(a + i * k, k), reach = unit * a_norm;                                                     \
         for (int64_t z = 0; z < columns && !(a_norm * largest <= exact_below); z += 64) {                              \
             int64_t n = columns - z < 64 ? columns - z : 64;                                                           \
             double *v = acc + i * stride + z;                                                                          \
@@ -374,17 +378,16 @@ static inline __attribute__((always_inline)) double exact_dot_f16(const double *
             for (int64_t j = 0; doubtful && j < n; j++) {                                                              \
                 double bound = reach * b_norms[z + j];                                                                 \
                 if (isfinite(v[j]) && isfinite(bound) && (float)(v[j] - bound) != (float)(v[j] + bound))               \
-                    v[j] = (exact_below > 0 && k <= 1 << 13 ? exact_dot_f16 : exact_dot)(                              \
-                        a + i * a_stride, b + (z + j) / lanes * lanes * k + (z + j) % lanes, lanes, k);                \
+                    v[j] = npu_exact_dot(a + i * k, b + (z + j) * k, 1, k, exact_below > 0);                           \
             }                                                                                                          \
         }                                                                                                              \
     }
 
-#define SETTLE_ARGUMENTS double *acc, int64_t stride, const double *a, int64_t a_stride, int64_t rows, \
-    const double *b, int64_t lanes, const double *b_norms, int64_t columns, int64_t k, int64_t additions, double exact_below
+#define SETTLE_ARGUMENTS double *acc, int64_t stride, const double *a, int64_t rows, \
+    const double *b, const double *b_norms, int64_t columns, int64_t k, double exact_below
 X86_AVX2 static void settle_avx2(SETTLE_ARGUMENTS) { SETTLE_BODY }
 static void settle_plain(SETTLE_ARGUMENTS) { SETTLE_BODY }
-void npu_settle(SETTLE_ARGUMENTS, int avx2) { (avx2 ? settle_avx2 : settle_plain)(acc, stride, a, a_stride, rows, b, lanes, b_norms, columns, k, additions, exact_below); }
+void npu_settle(SETTLE_ARGUMENTS, int avx2) { (avx2 ? settle_avx2 : settle_plain)(acc, stride, a, rows, b, b_norms, columns, k, exact_below); }
 
 /* ---- PPE ------------------------------------------------------------------------------------------------------ */
 

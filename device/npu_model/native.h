@@ -30,16 +30,20 @@ struct npu_ppe {
 void npu_row_f64(const uint8_t *in, double *out, size_t n, int dtype, int32_t zero_point, int avx2);
 void npu_row_f32(const uint8_t *in, float *out, size_t n, int dtype, int32_t zero_point, int avx2);
 
-/* Rows [begin, end) of the matrix [output pixel][tap_y][tap_x][channel], pixels in row-major order, as double (wide) or
- * float, `row_stride` elements apart; padding is 0. */
-void npu_im2col(const struct npu_window *w, int64_t begin, int64_t end, void *out, int64_t row_stride, int wide, int avx2);
+/* Terms [first, first + n) of the matrix [output pixel][tap_y][tap_x][channel] for one pixel, pixels in row-major order, as
+ * double (wide) or float; padding is 0. npu_im2col: whole rows [begin, end), dense. */
+void npu_window_row(const struct npu_window *w, int64_t pixel, int64_t first, int64_t n, void *out, int wide, int avx2);
+void npu_im2col(const struct npu_window *w, int64_t begin, int64_t end, void *out, int wide, int avx2);
 
-/* acc[i * stride + j] is the sum of a[i * a_stride + :] * b_j[:], in whatever order; replace it by the exact sum where its
- * error may decide the rounding to float. Filters lie in panels of `lanes` columns, [panel][k][lane]. A sum in which no
- * term passes through more than `additions` additions errs by at most additions * 2^-53 * |a_i| * |b_j|, and not at all when
- * |a_i| * |b_j| is at most exact_below; exact_below > 0 says that all values are those of fp16. */
-void npu_settle(double *acc, int64_t stride, const double *a, int64_t a_stride, int64_t rows, const double *b, int64_t lanes,
-                const double *b_norms, int64_t columns, int64_t k, int64_t additions, double exact_below, int avx2);
+/* Sum of a[i] * b[i * step] without any error, as a double rounded to odd: its rounding to float is that of the exact sum.
+ * The factors are float values, with `f16` those of fp16. k at most 2^30. */
+double npu_exact_dot(const double *a, const double *b, int64_t step, int64_t k, int f16);
+
+/* acc[i * stride + j] is the sum of a[i][:] * b[j][:], in whatever order; replace it by the exact sum where its error may
+ * decide the rounding to float. No order of k - 1 additions errs by more than k * 2^-53 * |a_i| * |b_j|, and none errs at
+ * all when |a_i| * |b_j| is at most exact_below; exact_below > 0 says that all values are those of fp16. */
+void npu_settle(double *acc, int64_t stride, const double *a, int64_t rows, const double *b,
+                const double *b_norms, int64_t columns, int64_t k, double exact_below, int avx2);
 
 /* acc [rows][channels], double (wide) or float, acc_stride elements between rows; out in p->dtype, out_stride elements
  * between rows. */

@@ -50,12 +50,12 @@ int64_t npu_f16_infinities(const uint16_t *in, size_t n);
 void npu_bf16_to_f32(const uint16_t *in, float *out, size_t n);
 void npu_bf16_to_f64(const uint16_t *in, double *out, size_t n);
 void npu_f32_to_bf16(const float *in, uint16_t *out, size_t n);
-void npu_im2col(const struct npu_window *w, int64_t begin, int64_t end, void *out, int64_t row_stride, int wide, int avx2);
+void npu_im2col(const struct npu_window *w, int64_t begin, int64_t end, void *out, int wide, int avx2);
 void npu_depthwise(const struct npu_window *w, int64_t out_y, const double *weights, double *acc, double *rows,
                    int64_t row_count, int64_t *held, void *taps, int avx2);
 void npu_norms(const double *m, int64_t rows, int64_t k, double *out, int avx2);
-void npu_settle(double *acc, int64_t stride, const double *a, int64_t a_stride, int64_t rows, const double *b, int64_t lanes,
-                const double *b_norms, int64_t columns, int64_t k, int64_t additions, double exact_below, int avx2);
+void npu_settle(double *acc, int64_t stride, const double *a, int64_t rows, const double *b,
+                const double *b_norms, int64_t columns, int64_t k, double exact_below, int avx2);
 void npu_ppe_run(const struct npu_ppe *p, const void *acc, int64_t acc_stride, int wide, int64_t rows, int64_t channels,
                  void *out, int64_t out_stride, int avx2);
 int64_t npu_convolve_scratch(const struct npu_convolution *c);
