@@ -279,10 +279,11 @@ class Machine:
         self.work += width
         if write:
             self.writes.add_run(self.pc, base, width)
-            self.cycles += self.access_cycles(1, width, self.store_bytes)
+            rate = self.store_bytes
         else:
             self.reads.add_run(self.pc, base, width)
-            self.cycles += self.access_cycles(1, width, self.load_bytes)
+            rate = self.load_bytes
+        self.cycles += self.issue + (-(-width // rate) if rate < NO_COST_RATE else 0)
 
     def run(self, rows: list[Row]) -> bool:
         """Run on from `pc`; return True at HALT, False when suspended. ShaveFault, or whatever the memory raises, ends the program."""

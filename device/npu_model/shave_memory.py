@@ -29,6 +29,7 @@ class Memory(Protocol):
         ...
 
 
+HALF = np.dtype(np.float16)
 STORAGE: dict[int, np.dtype[Any]] = {
     F16: np.dtype(np.uint16),
     BF16: np.dtype(np.uint16),
@@ -106,7 +107,7 @@ def access(base: int, size: int, rows: int, cols: int, row_stride: int, col_stri
 def _widen_f16(bits: Array) -> Array:
     """Return fp32 of fp16 bits."""
     if bits.size <= sm.SMALL:
-        return bits.view(np.float16).astype(sm.F32, order="C")
+        return bits.view(HALF).astype(sm.F32, order="C")
     return casts.f16_to_f32(bits)
 
 
@@ -141,7 +142,7 @@ def store(values: Array, out: Array, type_: int) -> int:
         out[...] = values
     elif type_ == F16:
         if sm.is_plain(values):
-            out[...] = values.astype(np.float16).view(np.uint16)
+            out.view(HALF)[...] = values
             return 0
         bits = casts.f32_to_f16(values)
         out[...] = bits

@@ -39,9 +39,10 @@ def vld(m: Machine, arg: tuple[int, int, int, int, int, int, int]) -> int | None
     m.shapes[d] = (rows, cols)
     size = TYPE_BYTES[type_]
     if col_stride == size and (rows == 1 or row_stride == size * cols):
-        m.touch_run(base, size * rows * cols, False)
+        nbytes = size * rows * cols
+        m.touch_run(base, nbytes, False)
         if m.compute:
-            raw = m.memory.view(base, size * rows * cols, False).view(STORAGE[type_]).reshape(rows, cols)
+            raw: Array = np.ndarray((rows, cols), STORAGE[type_], m.memory.view(base, nbytes, False))
             m.v[d] = load(raw, type_, bool(flags & FLAG_FLOAT))
         return None
     tile = access(base, size, rows, cols, row_stride, col_stride)
@@ -70,9 +71,10 @@ def vst(m: Machine, arg: tuple[int, int, int, int, int, int, int]) -> int | None
     base = r[a] + offset
     size = TYPE_BYTES[type_]
     if col_stride == size and (rows == 1 or row_stride == size * cols):
-        m.touch_run(base, size * rows * cols, True)
+        nbytes = size * rows * cols
+        m.touch_run(base, nbytes, True)
         if m.compute:
-            out = m.memory.view(base, size * rows * cols, True).view(STORAGE[type_]).reshape(rows, cols)
+            out: Array = np.ndarray((rows, cols), STORAGE[type_], m.memory.view(base, nbytes, True))
             m.overflows += store(m.value(d, _register_dtype(type_, flags)), out, type_)
         return None
     tile = access(base, size, rows, cols, row_stride, col_stride)
@@ -124,10 +126,12 @@ def _table(m: Machine, arg: tuple[int, ...], tile: Access, write: bool) -> tuple
     limit = m.r[c]
     view = m.memory.view(tile.base, tile.span, write)
     table = _tile(view, type_, m.r[b] - tile.base, (limit, m.cols), index_stride, col_stride)
-    index = np.broadcast_to(m.value(a, S32), (m.rows, m.shape(a)[1]))
-    low, high = int(index.min()), int(index.max())
+    index = m.value(a, S32)
+    low, high = int(np.minimum.reduce(index, axis=None)), int(np.maximum.reduce(index, axis=None))
     if low < 0 or high >= limit:
         raise m.fault(ShaveFaultCode.INDEX, f"index {low if low < 0 else high} with limit {limit}")
+    if index.shape[0] != m.rows:
+        index = np.broadcast_to(index, (m.rows, index.shape[1]))
     if index.shape[1] == 1:
         return table, index[:, 0]
     return table, (index, np.arange(m.cols)[None, :])
