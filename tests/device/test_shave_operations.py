@@ -346,3 +346,29 @@ def test_a_reset_while_a_program_waits_leaves_a_device_that_works(values):
     rig.bus.write32(C.NPU_REG_IP_RESET, 1)
     assert rig.device.next_event_ps() is None and engine.task is None
     assert (SSID, out) in rig.places
+
+
+@pytest.mark.parametrize("compute", [True, False])
+def test_flipped_bits_of_descriptors_never_crash_or_hang(compute):
+    rng = np.random.default_rng(3)
+    rig = Rig("unit", compute=compute)
+    source = rig.alloc(bytes(BYTES))
+    places = [rig.alloc(descriptor(source, A)), rig.alloc(dpu_operation(16, 32, 32, CMX + 0x8000))]
+    code = assemble(li(2, places[0]) + li(3, places[1]) + "dmastart r2, 0, 0\ndmawait 0\ndpustart r3, 0\nhalt")
+    blob = Blob()
+    blob.add_shave(blob.add_range(rig.alloc(code), len(code)))
+    job = rig.inference(blob)
+    seen = set()
+    for turn in range(120):
+        place, size = places[turn % 2], (80, 384)[turn % 2]
+        memory = rig.memory(place)
+        before = memory[:size].copy()
+        for _ in range(int(rng.integers(1, 3))):
+            memory[int(rng.integers(size))] ^= 1 << int(rng.integers(8))
+        seen.add(rig.execute(job).job_status)
+        memory[:size] = before
+        while rig.bus.read32(C.NPU_REG_MMU_EVT_COUNT):
+            rig.bus.write32(C.NPU_REG_MMU_EVT_POP, 1)
+    assert C.NPU_JOB_SHAVE_FAULT in seen
+    assert seen <= {C.NPU_JOB_SUCCESS, C.NPU_JOB_SHAVE_FAULT, C.NPU_JOB_CTX_VIOLATION}
+    assert rig.execute(job).job_status == C.NPU_JOB_SUCCESS
