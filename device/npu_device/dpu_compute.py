@@ -97,8 +97,9 @@ class Task:
             self._convolve(block, ppe, out)
             return
         if inv.op in descriptors.ELTWISE:
-            acc = self._eltwise(block)
-        elif inv.op == descriptors.MAXPOOL:
+            self._eltwise(block, ppe, out)
+            return
+        if inv.op == descriptors.MAXPOOL:
             acc = self._window(block, 0, variant.size_z).maxima()
         else:
             acc = self._sum_taps(block)
@@ -185,7 +186,7 @@ class Task:
         sums /= np.maximum(counts, 1)
         return sums
 
-    def _eltwise(self, block: Block) -> Array:
+    def _eltwise(self, block: Block, ppe: Ppe, out: Array) -> None:
         """Add or multiply in float32: one rounding, as from the exact result."""
         inv, variant = self._inv, block.part
         first = self._window(block, 0, variant.size_z)
@@ -201,9 +202,17 @@ class Task:
         strides = (inv.act2_stride_y, inv.act2_stride_x, size)
         bits = self._view(address, first.bits.shape, strides, first.bits.dtype, False)
         second = Window(bits, inv.act_dtype, inv.wt_zero_point, first.y, first.x)
+        native = self._native
+        if native is not None and bits.flags.aligned:
+            product = int(inv.op == descriptors.ELTWISE_MUL)
+            windows = first.native(native), second.native(native)
+            native.lib.npu_eltwise(
+                *windows, product, ppe.settings(native), native.pointer("uint8_t[]", out), native.avx2
+            )
+            return
         a, b = first.values(), second.values()
         acc: Array = a + b if inv.op == descriptors.ELTWISE_ADD else a * b
-        return acc.reshape(first.pixels, first.channels)
+        ppe.run(acc.reshape(first.pixels, first.channels), out, native)
 
     # ---- operands -------------------------------------------------------------------------------------------------
 

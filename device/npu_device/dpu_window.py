@@ -92,7 +92,7 @@ class Window:
             self._matrix_numpy(begin, end, rows)
         else:
             native.lib.npu_im2col(
-                self._native(native), begin, end, native.pointer("char[]", rows), int(out.dtype == np.float64),
+                self.native(native), begin, end, native.pointer("char[]", rows), int(out.dtype == np.float64),
                 native.avx2,
             )  # fmt: skip
         return rows
@@ -108,7 +108,7 @@ class Window:
         held = np.full(row_count, -1, np.int64)
         pointers = np.empty(2 * self.y.kernel * self.x.kernel, np.uintp)
         native.lib.npu_depthwise(
-            self._native(native),
+            self.native(native),
             self.y.outputs,
             native.ffi.NULL if weights is None else native.pointer("double[]", weights),
             native.pointer("double[]", acc),
@@ -150,7 +150,8 @@ class Window:
         keys[(signed & np.iinfo(signed.dtype).max) > infinity] = np.iinfo(signed.dtype).max  # any NaN
         return keys
 
-    def _native(self, native: Native) -> Any:
+    def native(self, native: Native) -> Any:
+        """Return a struct npu_window, which points into `bits`."""
         window = native.ffi.new("struct npu_window *")
         if self.bits.size:  # one pixel is contiguous, the whole need not be
             window.act = native.pointer("uint8_t[]", self.bits[0, 0])

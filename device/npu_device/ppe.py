@@ -42,18 +42,9 @@ class Ppe:
         if native is None:
             out[...] = self._run_numpy(acc)
             return
-        ffi = native.ffi
-        settings = ffi.new("struct npu_ppe *")
-        if self.scale is not None:
-            settings.scale = native.pointer("float[]", self.scale)
-            settings.bias = native.pointer("float[]", self.bias)
-        settings.uniform_scale, settings.uniform_bias = self.uniform_scale, self.uniform_bias
-        settings.clamp_low, settings.clamp_high = self.clamp_low, self.clamp_high
-        settings.lrelu_slope, settings.zero_point = self.lrelu_slope, self.zero_point
-        settings.fn, settings.dtype = self.fn, self.dtype
         rows, channels = acc.shape
         native.lib.npu_ppe_run(
-            settings,
+            self.settings(native),
             native.pointer("char[]", acc),
             channels,
             int(acc.dtype == np.float64),
@@ -63,6 +54,18 @@ class Ppe:
             channels,
             native.avx2,
         )
+
+    def settings(self, native: Native) -> Any:
+        """Return a struct npu_ppe, which points into `scale` and `bias`."""
+        settings = native.ffi.new("struct npu_ppe *")
+        if self.scale is not None:
+            settings.scale = native.pointer("float[]", self.scale)
+            settings.bias = native.pointer("float[]", self.bias)
+        settings.uniform_scale, settings.uniform_bias = self.uniform_scale, self.uniform_bias
+        settings.clamp_low, settings.clamp_high = self.clamp_low, self.clamp_high
+        settings.lrelu_slope, settings.zero_point = self.lrelu_slope, self.zero_point
+        settings.fn, settings.dtype = self.fn, self.dtype
+        return settings
 
     def _run_numpy(self, acc: npt.NDArray[Any]) -> npt.NDArray[Any]:
         with np.errstate(all="ignore"):

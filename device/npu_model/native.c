@@ -440,3 +440,29 @@ void npu_ppe_run(PPE_ARGUMENTS, int avx2)
 {
     (avx2 ? ppe_avx2 : ppe_plain)(p, acc, acc_stride, wide, rows, channels, out, out_stride);
 }
+
+/* ---- element-wise operations ------------------------------------------------------------------------------------ */
+
+/* out [in_y][in_x][channels], dense, is the PPE of a + b (or a * b) in float. Of the windows, the tensor counts alone. */
+void npu_eltwise(const struct npu_window *a, const struct npu_window *b, int product, const struct npu_ppe *p, uint8_t *out, int avx2)
+{
+    enum { RUN = 256 };
+    float left[RUN], right[RUN];
+    int64_t size = a->dtype == F32 ? 4 : a->dtype <= BF16 ? 2 : 1;
+    int64_t out_size = p->dtype == F32 || p->dtype == I32 ? 4 : p->dtype == I8 || p->dtype == U8 ? 1 : 2;
+    for (int64_t pixel = 0; pixel < a->in_y * a->in_x; pixel++) {
+        int64_t y = pixel / a->in_x, x = pixel % a->in_x;
+        const uint8_t *from = a->act + y * a->stride_y + x * a->stride_x, *other = b->act + y * b->stride_y + x * b->stride_x;
+        struct npu_ppe part = *p;
+        for (int64_t z = 0, n; z < a->channels; z += n, out += n * out_size) {
+            n = a->channels - z < RUN ? a->channels - z : RUN;
+            npu_row_f32(from + z * size, left, (size_t)n, a->dtype, a->zero_point, avx2);
+            npu_row_f32(other + z * size, right, (size_t)n, b->dtype, b->zero_point, avx2);
+            if (product) for (int64_t i = 0; i < n; i++) left[i] *= right[i];
+            else for (int64_t i = 0; i < n; i++) left[i] += right[i];
+            if (p->scale)
+                part.scale = p->scale + z, part.bias = p->bias + z;
+            npu_ppe_run(&part, left, n, 0, 1, n, out, n, avx2);
+        }
+    }
+}

@@ -58,6 +58,8 @@ void npu_settle(double *acc, int64_t stride, const double *a, int64_t rows, cons
                 const double *b_norms, int64_t columns, int64_t k, double exact_below, int avx2);
 void npu_ppe_run(const struct npu_ppe *p, const void *acc, int64_t acc_stride, int wide, int64_t rows, int64_t channels,
                  void *out, int64_t out_stride, int avx2);
+void npu_eltwise(const struct npu_window *a, const struct npu_window *b, int product, const struct npu_ppe *p, uint8_t *out,
+                 int avx2);
 int64_t npu_convolve_scratch(const struct npu_convolution *c);
 void npu_convolve(const struct npu_convolution *c, uint8_t *scratch);
 """
