@@ -46,9 +46,8 @@ class Clock:
         heap, before = self.heap, self.limit_ps
         self.limit_ps = time_ps
         while heap and heap[0][0] <= time_ps:
-            event = heappop(heap)
-            self.now_ps = event[0]
-            event[3].fire(event[4], event[5])
+            self.now_ps, _, _, unit, action, arg = heappop(heap)
+            unit.fire(action, arg)
         self.limit_ps = before
         if time_ps > self.now_ps:
             self.now_ps = time_ps

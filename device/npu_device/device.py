@@ -6,7 +6,7 @@ Nothing happens between calls: `run_until` executes every event up to a time, in
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heappop
 from typing import Any
 
 from npu_abi import C
@@ -77,14 +77,9 @@ class Device:
         clock = self._clock
         heap = clock.heap
         clock.limit_ps = time_ps
-        while heap:
-            event = heappop(heap)
-            now = event[0]
-            if now > time_ps:
-                heappush(heap, event)
-                break
-            clock.now_ps = now
-            event[3].fire(event[4], event[5])
+        while heap and heap[0][0] <= time_ps:
+            clock.now_ps, _, _, unit, action, arg = heappop(heap)
+            unit.fire(action, arg)
             if interrupts.edges != before:
                 clock.limit_ps = -1
                 return True

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from npu_device.slot import JobSlot
 
 END = 0  # action of an event: the task ends
-PMU_TASKS = int(C.NPU_PMU_TASKS)
 PMU_BARRIER_WAIT = int(C.NPU_PMU_BARRIER_WAIT)
 START_RECORD = int(C.NPU_TRACE_START)
 END_RECORD = int(C.NPU_TRACE_END)
@@ -241,7 +240,6 @@ class Engine(Generic[T]):
         raw = self._raw
         busy = self._clock.now_ps * self._num // self._den - task.start_cycle
         raw[self.busy_counter] += busy
-        raw[PMU_TASKS] += 1
         self.count(task)
         if self._trace is not None:
             self._trace.add(END_RECORD, self.kind, self.unit, task.task_id, slot.job_id, busy)

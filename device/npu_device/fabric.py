@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 CYCLES = int(C.NPU_PMU_CYCLES)
 CORE_BUSY = int(C.NPU_PMU_CORE_BUSY)
 TLB_MISS = int(C.NPU_PMU_TLB_MISS)
+TASKS = int(C.NPU_PMU_TASKS)
 RETIRE_RECORD = int(C.NPU_TRACE_BARRIER_RETIRE)
 
 
@@ -87,6 +88,7 @@ class Fabric:
         values[CYCLES] = now
         values[CORE_BUSY] += self.core.busy_cycles()
         values[TLB_MISS] = self.mmu.misses
+        values[TASKS] = sum(engine.tasks_done for engine in self.engines)
         for engine in self.engines:
             if engine.task is not None:
                 values[engine.busy_counter] += now - engine.task.start_cycle

@@ -68,9 +68,13 @@ class Mmu:
         self.context_table_pa = 0
         self.events: deque[MmuEvent] = deque()
         self._tlb: dict[int, _Tlb] = {}
+        self._pages: dict[
+            tuple[int, int], tuple[memoryview, int, bool]
+        ] = {}  # entries of the TLB by page, for `window`
 
     def invalidate(self, ssid: int | None = None) -> None:
         """Drop the cached translations of `ssid`, or all."""
+        self._pages.clear()
         if ssid is None:
             self._tlb.clear()
         else:
@@ -99,15 +103,13 @@ class Mmu:
 
     def window(self, ssid: int, va: int, write: bool) -> tuple[memoryview, int]:
         """As `locate`, with a memoryview: for single structures, where an array costs more than its bytes."""
-        tlb = self._tlb.get(ssid)
-        if tlb is not None:
+        found = self._pages.get((ssid, va >> PAGE_SHIFT))
+        if found is None or (write and found[2]):
+            self.locate(ssid, va, write)
+            tlb = self._tlb[ssid]
             index = bisect_right(tlb.starts, va) - 1
-            if index >= 0 and va < tlb.ends[index]:
-                if write and tlb.read_only[index]:
-                    raise MemoryFault(va, C.NPU_MMU_EVT_PERMISSION, write)
-                return tlb.raw[index], va - tlb.starts[index]
-        self._fill(ssid, va, write)
-        return self.window(ssid, va, write)
+            found = self._pages[ssid, va >> PAGE_SHIFT] = tlb.raw[index], tlb.starts[index], tlb.read_only[index]
+        return found[0], va - found[1]
 
     def view(self, ssid: int, va: int, nbytes: int, write: bool) -> Bytes:
         """Return the bytes [va, va + nbytes) in place. Raises MemoryFault."""
