@@ -14,7 +14,7 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npu_abi import C, ffi, new, offsetof, pack, sizeof, view
+from npu_abi import C, ffi, new, offsetof, pack, sizeof
 
 from npu_driver.error import KernelError
 
@@ -46,7 +46,8 @@ def check_image(image: bytes) -> Any:
     """Return the struct npu_fw_header of `image`. ENODEV for an image that this driver must not start."""
     if len(image) < sizeof("npu_fw_header"):
         raise _bad(f"{len(image)} bytes are less than its header")
-    header = view("npu_fw_header", bytearray(image))
+    header = new("npu_fw_header")  # a copy, which the kernel keeps
+    ffi.memmove(header, image[: sizeof("npu_fw_header")], sizeof("npu_fw_header"))
     if header.magic != C.NPU_FW_IMAGE_MAGIC:
         raise _bad(f"magic is {header.magic:#x}, not NPU_FW_IMAGE_MAGIC {C.NPU_FW_IMAGE_MAGIC:#x}")
     if header.header_version != HEADER_VERSION:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import struct
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from npu_abi import C, sizeof, view
+from npu_abi import C, codec
 
 from libnpu.errors import NpuError, raise_errno
 from libnpu.runtime.buffer import BufferObject
@@ -25,34 +25,31 @@ if TYPE_CHECKING:
 FOR_EVER_PS = (1 << 63) - 1
 ALIGNMENT = 64  # of launch arguments, bytes
 FENCE_BYTES = 8
+HEADER = codec("npu_cmd_buffer_header", "cmd_buffer_size", "cmd_offset", "api_version", "fence_heap_va")
+EXECUTE = codec("npu_cmd_inference", "h.type", "h.size", "inference_id", "mapped_inference_va")
+SIGNAL = codec("npu_cmd_fence", "h.type", "h.size", "offset", "value")
 REAP_AT = 32  # jobs in flight from which a launch first looks for finished ones
 
 
 class Command:
     """A command buffer with one INFERENCE_EXECUTE and the FENCE_SIGNAL behind it. One job in flight at a time."""
 
-    __slots__ = ("bo", "inference", "prefix", "signal")
+    __slots__ = ("bo", "prefix")
 
     def __init__(self, device: Device, fence: BufferObject) -> None:
-        header_bytes, execute_bytes = sizeof("npu_cmd_buffer_header"), sizeof("npu_cmd_inference")
-        signal_bytes = sizeof("npu_cmd_fence")
-        size = header_bytes + execute_bytes + signal_bytes
+        size = HEADER.size + EXECUTE.size + SIGNAL.size
         self.bo = BufferObject(device.node, size, C.NPU_BO_MAPPABLE)
         memory = self.bo.view
         assert memory is not None
-        memory[:size] = bytes(size)
-        header = view("npu_cmd_buffer_header", memory)
-        header.cmd_buffer_size = size
-        header.cmd_offset = header_bytes
-        header.api_version = C.NPU_CMD_API_VERSION
-        header.fence_heap_va = fence.va
-        self.inference: Any = view("npu_cmd_inference", memory, header_bytes)
-        self.inference.h.type = C.NPU_CMD_INFERENCE_EXECUTE
-        self.inference.h.size = execute_bytes
-        self.signal: Any = view("npu_cmd_fence", memory, header_bytes + execute_bytes)
-        self.signal.h.type = C.NPU_CMD_FENCE_SIGNAL
-        self.signal.h.size = signal_bytes
+        HEADER.pack_into(memory, 0, size, HEADER.size, C.NPU_CMD_API_VERSION, fence.va)
         self.prefix = struct.pack("<II", self.bo.handle, fence.handle)
+
+    def fill(self, number: int, mapped_va: int) -> None:
+        """Write the commands that run the inference at `mapped_va` as the stream's launch `number`."""
+        memory = self.bo.view
+        assert memory is not None
+        EXECUTE.pack_into(memory, HEADER.size, C.NPU_CMD_INFERENCE_EXECUTE, EXECUTE.size, number, mapped_va)
+        SIGNAL.pack_into(memory, HEADER.size + EXECUTE.size, C.NPU_CMD_FENCE_SIGNAL, SIGNAL.size, 0, number)
 
 
 class Stream:
@@ -145,9 +142,7 @@ class Stream:
         instance = blob.instance_for(self, key, handles)
         command = self._idle.pop() if self._idle else Command(self.device, self._fence)
         self._inferences += 1
-        command.inference.inference_id = self._inferences
-        command.inference.mapped_inference_va = instance.mapped_va
-        command.signal.value = self._inferences
+        command.fill(self._inferences, instance.mapped_va)
         submit = self._submit
         handles_segment = command.prefix + instance.segment
         submit.arg.buffer_count = len(handles_segment) // 4
