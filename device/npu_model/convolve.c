@@ -3,7 +3,7 @@
  *
  * 1. The filters of a group are converted once into panels of as many columns as the kernel keeps in registers.
  * 2. For a block of rows, KC terms of the convolution's matrix are converted and multiplied with all panels, ROWS rows at once;
- *    then the next KC terms.
+ *    then the next KC terms. Windows that overlap are not copied: their input is converted once, and rows point into it.
  * 3. Doubtful roundings are settled (exact), and the PPE writes the rows' bits.
  */
 #include "native.h"
@@ -36,24 +36,29 @@ struct npu_convolution {
 enum {
     BLOCK_ROWS = 96,              /* rows of the matrix at a time: KC terms of them fill a third of a second-level cache (chosen) */
     ROWS = 6,                     /* rows of the kernel: with two vectors of columns, 12 of 16 registers */
+    DIRECT_CHANNELS = 16,         /* from which on rows point into the input (chosen): a tap is a loop of its own */
     KC = 256                      /* terms between two visits of the sums. float holds 256 products of 8-bit differences exactly */
 };
 
-/* Rows a, lda apart, times one panel of two vectors per term: added to c, or written when `first`. `rows` is a constant. */
+/* Rows times one panel of two vectors per term: added to c, or written when `first`. Row i has k terms at at[i], k more at
+ * at[i + step] and so on, `taps` times. `rows` is a constant. */
 #define TILE(NAME, T, V, LANES, LOAD, SPREAD, FMA, ZERO, C, PUT)                                                       \
-    INLINE void NAME(const T *a, int64_t lda, const T *b, int64_t k, C *c, int64_t ldc, int first, const int rows)     \
+    INLINE void NAME(const T **at, int64_t step, int64_t taps, const T *b, int64_t k, C *c, int64_t ldc, int first, const int rows)\
     {                                                                                                                  \
-        const T *a1 = a + lda, *a2 = a1 + lda, *a3 = a2 + lda, *a4 = a3 + lda, *a5 = a4 + lda;                         \
         V x0 = ZERO, y0 = ZERO, x1 = ZERO, y1 = ZERO, x2 = ZERO, y2 = ZERO;                                            \
         V x3 = ZERO, y3 = ZERO, x4 = ZERO, y4 = ZERO, x5 = ZERO, y5 = ZERO, s;                                         \
-        for (int64_t i = 0; i < k; i++, b += 2 * LANES) {                                                              \
-            V p = LOAD(b), q = LOAD(b + LANES);                                                                        \
-            s = SPREAD(a + i), x0 = FMA(s, p, x0), y0 = FMA(s, q, y0);                                                 \
-            if (rows > 1) s = SPREAD(a1 + i), x1 = FMA(s, p, x1), y1 = FMA(s, q, y1);                                  \
-            if (rows > 2) s = SPREAD(a2 + i), x2 = FMA(s, p, x2), y2 = FMA(s, q, y2);                                  \
-            if (rows > 3) s = SPREAD(a3 + i), x3 = FMA(s, p, x3), y3 = FMA(s, q, y3);                                  \
-            if (rows > 4) s = SPREAD(a4 + i), x4 = FMA(s, p, x4), y4 = FMA(s, q, y4);                                  \
-            if (rows > 5) s = SPREAD(a5 + i), x5 = FMA(s, p, x5), y5 = FMA(s, q, y5);                                  \
+        for (int64_t t = 0; t < taps; t++, at += step) {                                                               \
+            const T *a0 = at[0], *a1 = at[rows > 1], *a2 = at[rows > 2 ? 2 : 0], *a3 = at[rows > 3 ? 3 : 0];           \
+            const T *a4 = at[rows > 4 ? 4 : 0], *a5 = at[rows > 5 ? 5 : 0];                                            \
+            for (int64_t i = 0; i < k; i++, b += 2 * LANES) {                                                          \
+                V p = LOAD(b), q = LOAD(b + LANES);                                                                    \
+                s = SPREAD(a0 + i), x0 = FMA(s, p, x0), y0 = FMA(s, q, y0);                                            \
+                if (rows > 1) s = SPREAD(a1 + i), x1 = FMA(s, p, x1), y1 = FMA(s, q, y1);                              \
+                if (rows > 2) s = SPREAD(a2 + i), x2 = FMA(s, p, x2), y2 = FMA(s, q, y2);                              \
+                if (rows > 3) s = SPREAD(a3 + i), x3 = FMA(s, p, x3), y3 = FMA(s, q, y3);                              \
+                if (rows > 4) s = SPREAD(a4 + i), x4 = FMA(s, p, x4), y4 = FMA(s, q, y4);                              \
+                if (rows > 5) s = SPREAD(a5 + i), x5 = FMA(s, p, x5), y5 = FMA(s, q, y5);                              \
+            }                                                                                                          \
         }                                                                                                              \
         PUT(c, x0, first), PUT(c + LANES, y0, first);                                                                  \
         if (rows > 1) PUT(c + ldc, x1, first), PUT(c + ldc + LANES, y1, first);                                        \
@@ -83,25 +88,23 @@ TILE(tile_exact, double, __m256d, 4, _mm256_loadu_pd, _mm256_broadcast_sd, _mm25
 TILE(tile_fast, float, __m256, 8, _mm256_loadu_ps, _mm256_broadcast_ss, _mm256_fmadd_ps, _mm256_setzero_ps(), float, put_float)
 TILE(tile_integer, float, __m256, 8, _mm256_loadu_ps, _mm256_broadcast_ss, _mm256_fmadd_ps, _mm256_setzero_ps(), double, put_integer)
 
-/* Add a [rows][n], lda apart, times n terms of all panels of b, which hold k terms each, to c [rows][ldc]; `first` writes. */
-#define LDA(T) (KC + 64 / (int64_t)sizeof(T)) /* rows begin in different sets of a cache */
+/* Add rows, as of TILE, times taps * n terms of all panels of b, which hold k terms each, to c [rows][ldc]; `first` writes. */
 #define MULTIPLY(NAME, TILE_OF, T, C, PANEL)                                                                           \
-    TARGET static void NAME(const T *a, int64_t rows, const T *b, int64_t panels, int64_t k, int64_t n, C *c, int64_t ldc, int first) \
+    TARGET static void NAME(const T **at, int64_t step_of, int64_t taps, int64_t rows, const T *b, int64_t panels, int64_t k, int64_t n, C *c, int64_t ldc, int first) \
     {                                                                                                                  \
-        const int64_t lda = LDA(T);                                                                                    \
         for (int64_t p = 0; p < panels; p++)                                                                           \
             for (int64_t i = 0, step; i < rows; i += step) {                                                           \
-                    const T *left = a + i * lda, *right = b + p * k * PANEL;                                           \
+                    const T **left = at + i, *right = b + p * k * PANEL;                                           \
                     int64_t rest = rows - i;                                                                           \
                     C *to = c + i * ldc + p * PANEL;                                                                   \
                     step = rest <= ROWS ? rest : rest < 2 * ROWS ? (rest + 1) / 2 : ROWS;                              \
                     switch (step) {                                                                                    \
-                    case 1: TILE_OF(left, lda, right, n, to, ldc, first, 1); break;                                       \
-                    case 2: TILE_OF(left, lda, right, n, to, ldc, first, 2); break;                                       \
-                    case 3: TILE_OF(left, lda, right, n, to, ldc, first, 3); break;                                       \
-                    case 4: TILE_OF(left, lda, right, n, to, ldc, first, 4); break;                                       \
-                    case 5: TILE_OF(left, lda, right, n, to, ldc, first, 5); break;                                       \
-                    default: TILE_OF(left, lda, right, n, to, ldc, first, 6); break;                                      \
+                    case 1: TILE_OF(left, step_of, taps, right, n, to, ldc, first, 1); break;                                       \
+                    case 2: TILE_OF(left, step_of, taps, right, n, to, ldc, first, 2); break;                                       \
+                    case 3: TILE_OF(left, step_of, taps, right, n, to, ldc, first, 3); break;                                       \
+                    case 4: TILE_OF(left, step_of, taps, right, n, to, ldc, first, 4); break;                                       \
+                    case 5: TILE_OF(left, step_of, taps, right, n, to, ldc, first, 5); break;                                       \
+                    default: TILE_OF(left, step_of, taps, right, n, to, ldc, first, 6); break;                                      \
                     }                                                                                                  \
             }                                                                                                          \
     }
@@ -199,7 +202,9 @@ TARGET static double square(const double *x, int64_t n)
 struct layout {
     int64_t k, panel, panels, block, ldc;
     size_t unit, sum;             /* bytes of an operand and of a sum */
-    size_t a, b, norms, squares, row, c, scale, bytes; /* offsets in the scratch memory */
+    int64_t pitch;                /* elements of a converted pixel, or of a row's KC terms: rows begin in different sets of a cache */
+    int direct;                   /* rows point into the converted input */
+    size_t a, pixels, zeros, pointers, b, norms, squares, row, c, scale, bytes; /* offsets in the scratch memory */
 };
 
 static struct layout lay_out(const struct npu_convolution *c)
@@ -211,7 +216,12 @@ static struct layout lay_out(const struct npu_convolution *c)
     l.panels = (columns + l.panel - 1) / l.panel;
     l.ldc = l.panels * l.panel;
     l.block = ((c->pixels + blocks - 1) / blocks + ROWS - 1) / ROWS * ROWS; /* at most BLOCK_ROWS; no small last one */
-    l.b = (size_t)(l.block * (KC + l.panel)) * l.unit;
+    l.direct = w->kernel_y * w->kernel_x > 1 && w->channels >= DIRECT_CHANNELS;
+    l.pitch = (l.direct ? (w->channels + 7) / 8 * 8 : KC) + l.panel;
+    l.pixels = (size_t)((l.direct ? w->in_y * w->in_x : l.block) * l.pitch) * l.unit;
+    l.zeros = l.pixels + (size_t)(l.direct ? w->in_y * w->in_x * 8 : 0);
+    l.pointers = l.zeros + (size_t)(l.direct ? l.pitch * 8 : 0);
+    l.b = l.pointers + (size_t)(l.block * (KC / DIRECT_CHANNELS)) * 8;
     l.norms = l.b + (size_t)(l.ldc * l.k) * l.unit;
     l.squares = l.norms + (size_t)l.ldc * 8;
     l.row = l.squares + (size_t)l.block * 8;
@@ -221,12 +231,12 @@ static struct layout lay_out(const struct npu_convolution *c)
     return l;
 }
 
-/* npu_settle for rows [begin, begin + rows) of the window's matrix, given the squares of their norms. A part of KC terms is
- * added in order, then the parts: no term passes through more than `additions` additions, which takes the place of k in the bound. */
+/* npu_settle for rows [begin, begin + rows) of the window's matrix, given the squares of their norms. A part of at most KC
+ * terms is added in order, then the parts, all but the last of which have at least KC / 2 terms: no term passes through more than `additions` additions, which takes the place of k in the bound. */
 TARGET static void settle(const struct npu_window *w, struct layout l, int64_t begin, int64_t rows, const double *squares, double *row,
                           const double *b, const double *norms, int64_t columns, double exact_below, double *sums)
 {
-    double additions = (double)((l.k < KC ? l.k : KC) + (l.k + KC - 1) / KC), largest = 0;
+    double additions = (double)((l.k < KC ? l.k : KC) + 2 * (l.k / KC) + 3), largest = 0;
     for (int64_t z = 0; z < columns; z++) largest = norms[z] > largest ? norms[z] : largest;
     for (int64_t i = 0; i < rows; i++) {
         double norm = __builtin_sqrt(squares[i]) * (1 + 0x1p-20), reach = additions * (0x1p-53 + 0x1p-73) * norm, *v = sums + i * l.ldc;
@@ -255,11 +265,76 @@ static void wrap(double *sums, int64_t count)
     for (int64_t i = 0; i < count; i++) sums[i] = (double)(int32_t)(int64_t)sums[i];
 }
 
+/* Convert the window's input once: [in_y][in_x][pitch], and the squares of the pixels' norms. */
+static void convert_input(const struct npu_window *w, struct layout l, int wide, uint8_t *memory)
+{
+    for (int64_t i = 0; i < w->in_y * w->in_x; i++) {
+        const uint8_t *from = w->act + i / w->in_x * w->stride_y + i % w->in_x * w->stride_x;
+        uint8_t *to = memory + l.a + (size_t)(i * l.pitch) * l.unit;
+        if (wide) {
+            npu_row_f64(from, (double *)to, (size_t)w->channels, w->dtype, w->zero_point, 1);
+            ((double *)(memory + l.pixels))[i] = square((double *)to, w->channels);
+        } else {
+            npu_row_f32(from, (float *)to, (size_t)w->channels, w->dtype, w->zero_point, 1);
+        }
+    }
+    memset(memory + l.zeros, 0, (size_t)l.pitch * 8);
+}
+
+/* Point rows [begin, begin + rows) into the converted input: their terms from `z` on of a tap. Add the squares of the pixels. */
+static void point(const struct npu_window *w, struct layout l, int64_t begin, int64_t rows, int64_t tap, int64_t z, uint8_t *memory,
+                  const void **at, double *squares)
+{
+    const double *pixels = (const double *)(memory + l.pixels);
+    int64_t tap_y = w->first_y + tap / w->kernel_x * w->dilation_y, tap_x = w->first_x + tap % w->kernel_x * w->dilation_x;
+    int64_t out_y = begin / w->out_x, out_x = begin % w->out_x;
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t y = tap_y + out_y * w->step_y, x = tap_x + out_x * w->step_x, pixel = y * w->in_x + x;
+        int inside = y >= 0 && y < w->in_y && x >= 0 && x < w->in_x;
+        at[r] = memory + (inside ? l.a + (size_t)(pixel * l.pitch) * l.unit : l.zeros) + (size_t)z * l.unit;
+        if (squares && inside)
+            squares[r] += pixels[pixel];
+        if (++out_x == w->out_x)
+            out_x = 0, out_y++;
+    }
+}
+
+/* Sums of rows [begin, begin + rows), and under EXACT the squares of their norms. */
+static void multiply(const struct npu_window *w, struct layout l, int sums_of, int64_t begin, int64_t rows, uint8_t *memory)
+{
+    const void **at = (const void **)(memory + l.pointers);
+    uint8_t *b = memory + l.b;
+    void *sums = memory + l.c;
+    double *squares = (double *)(memory + l.squares);
+    int64_t per_tap = l.direct ? w->channels : l.k, together = l.direct && per_tap <= KC ? KC / per_tap : 1, taps;
+    memset(squares, 0, (size_t)rows * 8);
+    for (int64_t tap = 0; tap * per_tap < l.k; tap += taps) {
+        int64_t left = l.k / per_tap - tap;
+        taps = left < together ? left : together;
+        for (int64_t z = 0; z < per_tap; z += KC) {
+            int64_t n = per_tap - z < KC ? per_tap - z : KC;
+            for (int64_t t = 0; l.direct && t < taps; t++)
+                point(w, l, begin, rows, tap + t, z, memory, at + t * rows, sums_of == EXACT && !z ? squares : NULL);
+            for (int64_t r = 0; !l.direct && r < rows; r++) {
+                void *to = memory + l.a + (size_t)(r * l.pitch) * l.unit;
+                npu_window_row(w, begin + r, z, n, to, sums_of == EXACT, 1);
+                if (sums_of == EXACT) squares[r] += square(to, n);
+                at[r] = to;
+            }
+            const uint8_t *right = b + (size_t)((tap * per_tap + z) * l.panel) * l.unit;
+            int first = !tap && !z;
+            if (sums_of == EXACT) multiply_exact((const double **)at, rows, taps, rows, (const double *)right, l.panels, l.k, n, sums, l.ldc, first);
+            else if (sums_of == FAST) multiply_fast((const float **)at, rows, taps, rows, (const float *)right, l.panels, l.k, n, sums, l.ldc, first);
+            else multiply_integer((const float **)at, rows, taps, rows, (const float *)right, l.panels, l.k, n, sums, l.ldc, first);
+        }
+    }
+}
+
 /* Columns [begin, begin + columns), all of one group whose window is w. */
 static void convolve_group(const struct npu_convolution *c, const struct npu_window *w, struct layout l, uint8_t *memory,
                            int64_t begin, int64_t columns)
 {
-    void *a = memory + l.a, *b = memory + l.b, *sums = memory + l.c;
+    void *b = memory + l.b, *sums = memory + l.c;
     double *norms = (double *)(memory + l.norms), *squares = (double *)(memory + l.squares);
     float *scale = (float *)(memory + l.scale), *bias = scale + l.ldc;
     struct npu_ppe ppe = c->ppe;
@@ -277,19 +352,11 @@ static void convolve_group(const struct npu_convolution *c, const struct npu_win
         for (int64_t z = 0; z < columns; z++) scale[z] = c->table[4 * (begin + z)], bias[z] = c->table[4 * (begin + z) + 1];
         ppe.scale = scale, ppe.bias = bias;
     }
+    if (l.direct)
+        convert_input(w, l, c->sums == EXACT, memory);
     for (int64_t i = 0; i < c->pixels; i += l.block) {
         int64_t rows = c->pixels - i < l.block ? c->pixels - i : l.block;
-        for (int64_t z = 0; z < l.k; z += KC) {
-            int64_t n = l.k - z < KC ? l.k - z : KC, lda = KC + l.panel, at = z * l.panel;
-            for (int64_t r = 0; r < rows; r++) {
-                npu_window_row(w, i + r, z, n, (uint8_t *)a + r * lda * (int64_t)l.unit, c->sums == EXACT, 1);
-                if (c->sums == EXACT)
-                    squares[r] = (z ? squares[r] : 0) + square((double *)a + r * lda, n);
-            }
-            if (c->sums == EXACT) multiply_exact(a, rows, (double *)b + at, l.panels, l.k, n, sums, l.ldc, !z);
-            else if (c->sums == FAST) multiply_fast(a, rows, (float *)b + at, l.panels, l.k, n, sums, l.ldc, !z);
-            else multiply_integer(a, rows, (float *)b + at, l.panels, l.k, n, sums, l.ldc, !z);
-        }
+        multiply(w, l, c->sums, i, rows, memory);
         if (c->sums == EXACT)
             settle(w, l, i, rows, squares, (double *)(memory + l.row), b, norms, columns, c->exact_below, sums);
         else if (c->sums == INTEGER && l.k >= 1 << 15) /* 2^31 / 255^2, rounded down to a power of two */
