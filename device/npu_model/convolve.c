@@ -90,7 +90,8 @@ TILE(tile_integer, float, __m256, 8, _mm256_loadu_ps, _mm256_broadcast_ss, _mm25
 
 /* Add rows, as of TILE, times taps * n terms of all panels of b, which hold k terms each, to c [rows][ldc]; `first` writes. */
 #define MULTIPLY(NAME, TILE_OF, T, C, PANEL)                                                                           \
-    TARGET static void NAME(const T **at, int64_t step_of, int64_t taps, int64_t rows, const T *b, int64_t panels, int64_t k, int64_t n, C *c, int64_t ldc, int first) \
+    TARGET static void NAME(const T **at, int64_t step_of, int64_t taps, int64_t rows, const T *b, int64_t panels,     \
+                            int64_t k, int64_t n, C *c, int64_t ldc, int first)                                        \
     {                                                                                                                  \
         for (int64_t p = 0; p < panels; p++)                                                                           \
             for (int64_t i = 0, step; i < rows; i += step) {                                                           \
@@ -232,7 +233,8 @@ static struct layout lay_out(const struct npu_convolution *c)
 }
 
 /* npu_settle for rows [begin, begin + rows) of the window's matrix, given the squares of their norms. A part of at most KC
- * terms is added in order, then the parts, all but the last of which have at least KC / 2 terms: no term passes through more than `additions` additions, which takes the place of k in the bound. */
+ * terms is added in order, then the parts, all but the last of which have at least KC / 2 terms: no term passes through more
+ * than `additions` additions, which takes the place of k in the bound. */
 TARGET static void settle(const struct npu_window *w, struct layout l, int64_t begin, int64_t rows, const double *squares, double *row,
                           const double *b, const double *norms, int64_t columns, double exact_below, double *sums)
 {
@@ -323,8 +325,10 @@ static void multiply(const struct npu_window *w, struct layout l, int sums_of, i
             }
             const uint8_t *right = b + (size_t)((tap * per_tap + z) * l.panel) * l.unit;
             int first = !tap && !z;
-            if (sums_of == EXACT) multiply_exact((const double **)at, rows, taps, rows, (const double *)right, l.panels, l.k, n, sums, l.ldc, first);
-            else if (sums_of == FAST) multiply_fast((const float **)at, rows, taps, rows, (const float *)right, l.panels, l.k, n, sums, l.ldc, first);
+            if (sums_of == EXACT) multiply_exact((const double **)at, rows, taps, rows, (const double *)right,
+                l.panels, l.k, n, sums, l.ldc, first);
+            else if (sums_of == FAST) multiply_fast((const float **)at, rows, taps, rows, (const float *)right,
+                l.panels, l.k, n, sums, l.ldc, first);
             else multiply_integer((const float **)at, rows, taps, rows, (const float *)right, l.panels, l.k, n, sums, l.ldc, first);
         }
     }

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from npu_abi import C
 from npu_device import dpu_compute
+from npu_device.dpu_rounding import Filters
 from npu_device.dpu_work import Work
 from npu_device.faults import MemoryFault
 from npu_model import native
@@ -550,3 +551,16 @@ def test_c_and_numpy_agree_past_every_block_size(types, shape, out_z, groups):
     plain = native.Native(found.ffi, found.lib, 0)
     results = [one.run(helper, blocks)[..., 5:-1] for helper in (found, plain, None)]
     assert results[0].tobytes() == results[1].tobytes() == results[2].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "left", "right", "nearest"),
+    [  # a quarter of a double's last bit above the neighbour of the middle between two float32 values
+        (F32, [1 + 2**-23, 2**-24, -(2**-52), 2**-54], [1, 1, 1, 1], 1 + 2**-23),
+        (F16, [1024, 2**-3, 2**-4, -(2**-16), 2**-17], [1024, 1, 1, 2**-16, 2**-17], 2**20 + 2**-3),
+    ],
+)
+def test_sum_beside_the_middle_of_two_results_rounds_as_the_exact_one(dtype, left, right, nearest, helper):
+    matrix, weights, out = np.array([left], np.float64), np.array([right], np.float64), np.empty((1, 1))
+    Filters(weights, dtype, helper).product(matrix, out)
+    assert np.float32(out[0, 0]) == nearest
