@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from libnpu.compiler.frontend.source import ModelError
+from libnpu.compiler.frontend.source import ModelError, OpenShape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from libnpu.compiler.ir import Graph
 
-__all__ = ["ModelError", "load", "stages"]
+__all__ = ["ModelError", "OpenShape", "load", "stages"]
 
 
 def load(

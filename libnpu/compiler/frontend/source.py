@@ -34,6 +34,15 @@ class ModelError(ValueError):
     """The model file is damaged, inconsistent or incomplete; the message names the node or value."""
 
 
+class OpenShape(ModelError):
+    """The model leaves a dimension of an input open, and no shape was given; `what` says which, without the way out."""
+
+    def __init__(self, input_name: str, what: str) -> None:
+        super().__init__(f"{what}; give one with shapes={{{input_name!r}: ...}}")
+        self.input_name = input_name
+        self.what = what
+
+
 def read_model(source: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
     """Return the checked model, with external data loaded. Raises ModelError, Unsupported, OSError."""
     model = _parse(source)
@@ -77,14 +86,24 @@ def _parse(source: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
     if isinstance(source, onnx.ModelProto):
         return source
     what = "data" if isinstance(source, bytes) else str(source)
+    if not (source if isinstance(source, bytes) else Path(source).stat().st_size):
+        raise ModelError(f"{what}: is empty; expected an ONNX model")
     try:
-        model = onnx.load_from_string(source) if isinstance(source, bytes) else onnx.load(source)
+        if isinstance(source, bytes):
+            model = onnx.load_from_string(source)
+        else:
+            model = onnx.load(source, load_external_data=False)
     except OSError:
         raise
     except Exception as error:  # protobuf's DecodeError has no stable home
         raise ModelError(f"{what}: not an ONNX file: {error}") from error
     if not model.HasField("graph"):
-        raise ModelError(f"{what}: holds no graph")
+        raise ModelError(f"{what}: not an ONNX file: it holds no graph")
+    if isinstance(source, str | Path):
+        try:
+            onnx.load_external_data_for_model(model, str(Path(source).parent))
+        except (onnx.checker.ValidationError, OSError, ValueError) as error:
+            raise ModelError(f"{what}: its external data cannot be read: {error}") from error
     return model
 
 
@@ -169,9 +188,7 @@ def _static_shape(value: onnx.ValueInfoProto, override: Shape | None) -> Shape:
         raise Unsupported(f"input {value.name}: type {value.type.WhichOneof('value')}, only tensors are supported")
     if not tensor.HasField("shape"):
         if override is None:
-            raise ModelError(
-                f"input {value.name}: the model gives no shape; give one with shapes={{{value.name!r}: ...}}"
-            )
+            raise OpenShape(value.name, f"input {value.name}: the model gives no shape")
         return tuple(override)
     dims = [(dim.dim_value if dim.HasField("dim_value") else None, dim.dim_param) for dim in tensor.shape.dim]
     declared = [size if size is not None and size >= 0 else None for size, _ in dims]
@@ -183,9 +200,7 @@ def _static_shape(value: onnx.ValueInfoProto, override: Shape | None) -> Shape:
             raise ModelError(f"input {value.name}: shape {tuple(override)} contradicts the model's {_spelled(dims)}")
         return tuple(override)
     if None in declared:
-        raise ModelError(
-            f"input {value.name}: shape {_spelled(dims)} is not static; give one with shapes={{{value.name!r}: ...}}"
-        )
+        raise OpenShape(value.name, f"input {value.name}: shape {_spelled(dims)} is not static")
     return tuple(size for size in declared if size is not None)
 
 
