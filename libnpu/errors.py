@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from enum import IntEnum
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from npu_abi import C, name_of
 from npu_abi import enum as abi_enum
@@ -29,6 +29,7 @@ _BY_ERRNO = {
     errno.EAGAIN: C.NPU_ERROR_OUT_OF_RESOURCES,
     errno.ENOSPC: C.NPU_ERROR_OUT_OF_DEVICE_MEMORY,
     errno.ENOMEM: C.NPU_ERROR_OUT_OF_DEVICE_MEMORY,
+    errno.ENOBUFS: C.NPU_ERROR_OUT_OF_HOST_MEMORY,  # the machine that simulates the device has no more
     errno.EALREADY: C.NPU_ERROR_INVALID_VALUE,
     errno.ETIMEDOUT: C.NPU_TIMEOUT,
     errno.EDEADLK: C.NPU_ERROR_BARRIER_DEADLOCK,
@@ -95,15 +96,13 @@ class Unimplemented(NpuError):
         super().__init__(C.NPU_ERROR_UNIMPLEMENTED, message)
 
 
-def raise_errno(code: int, what: str, log: Sequence[str] = ()) -> NoReturn:
-    """Raise the NpuError of driver answer -`code` to call `what`; the last line of the kernel's `log` says why."""
+def errno_error(code: int, what: str, log: Sequence[str] = ()) -> NpuError:
+    """Return the NpuError of driver answer -`code` to call `what`; the last line of the kernel's `log` says why."""
     result = _BY_ERRNO.get(code, C.NPU_ERROR_INTERNAL)
     name = errno.errorcode.get(code, str(code))
     why = log[-1].partition(f"{name}: ")[2] if log else ""
     message = f"{what}: {why or os.strerror(code)} ({name})"
-    if code == errno.EOPNOTSUPP:
-        raise Unimplemented(message)
-    raise NpuError(result, message, errno=code)
+    return Unimplemented(message) if code == errno.EOPNOTSUPP else NpuError(result, message, errno=code)
 
 
 def job_result(status: int, detail: int = 0) -> int:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from npu_abi import C, ffi, ioctl_request
+from npu_model.profile import load_profile
 
-from libnpu.errors import raise_errno
+from libnpu.errors import NpuError, errno_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from npu_model.profile import Profile
 
     Syscall = Callable[[int, bytes, list[bytes], int], tuple[int, bytes, list[Any], int]]
+    Machine = tuple[Syscall, Sequence[str]]  # a kernel's door and its log
 
 _NO_SEGMENTS: list[bytes] = []
 
@@ -40,17 +42,29 @@ class Request:
 class Node:
     """An open device node of one process. `now_ps` is the host's position; only this module and `advance` move it.
 
-    `log` is the kernel's message buffer, where there is one to read: errors quote it.
+    `log` is the kernel's message buffer, where there is one to read: errors quote it. `power_cycle` starts the machine
+    behind the node again, for `reopen` of a lost device. `calls` counts the calls that were made.
     """
 
-    __slots__ = ("_behind", "_fd_bits", "_sys_mmap", "_syscall", "log", "now_ps", "profile")
+    __slots__ = (
+        "_behind", "_down", "_fd_bits", "_power_cycle", "_sys_mmap", "_syscall", "calls", "log", "now_ps", "profile",
+    )  # fmt: skip
 
-    def __init__(self, syscall: Syscall, profile: Profile, log: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        syscall: Syscall,
+        profile: Profile,
+        log: Sequence[str] = (),
+        power_cycle: Callable[[], Machine] | None = None,
+    ) -> None:
         self.log = log
         self._syscall = syscall
+        self._power_cycle = power_cycle
         self.profile = profile
         self.now_ps = 0
+        self.calls = 0
         self._behind = False
+        self._down: tuple[int, str] | None = None  # why nothing can be asked: enum npu_result, reason
         self._fd_bits = 0
         self._sys_mmap = Request(C.NPU_SYS_MMAP, "npu_mmap", "mmap")
         self._open()
@@ -58,13 +72,32 @@ class Node:
     def _open(self) -> None:
         fd, *_ = self._call(ioctl_request(C.NPU_SYS_OPEN, None), b"", _NO_SEGMENTS)
         if fd < 0:
-            raise_errno(-fd, "open", self.log)
+            self._down = (int(C.NPU_ERROR_DEVICE_LOST), "the device could not be opened again")
+            raise errno_error(-fd, "open", self.log)
         self._fd_bits = fd << 32
 
     def _call(self, number: int, arg: bytes, segments: list[bytes]) -> tuple[int, bytes, list[Any]]:
-        ret, out, replies, self.now_ps = self._syscall(self._fd_bits | number, arg, segments, self.now_ps)
+        if self._down is not None:
+            raise NpuError(*self._down)
+        self.calls += 1
+        try:
+            ret, out, replies, self.now_ps = self._syscall(self._fd_bits | number, arg, segments, self.now_ps)
+        except BaseException as error:
+            self.lose(error)
+            raise
         self._behind = False
         return ret, out, replies
+
+    def check_usable(self) -> None:
+        """Raise STALE_HANDLE when the node is closed, DEVICE_LOST after `lose`."""
+        if self._down is not None:
+            raise NpuError(*self._down)
+
+    def lose(self, error: BaseException) -> None:
+        """Give the device up: `error` broke out of a call, and nobody knows how far the call got."""
+        if self._down is None:
+            reason = f"{type(error).__name__} broke off a call of the device, which is lost: Device.reset begins anew"
+            self._down = (int(C.NPU_ERROR_DEVICE_LOST), reason)
 
     def ioctl(self, request: Request, segments: Sequence[bytes] = ()) -> list[Any]:
         """Do `request`; its structure then has the outputs.
@@ -73,7 +106,7 @@ class Node:
         """
         ret, out, replies = self._call(request.number, bytes(request.buffer), list(segments))
         if ret < 0:
-            raise_errno(-ret, request.name, self.log)
+            raise errno_error(-ret, request.name, self.log)
         if request.arg is not None:
             request.buffer[:] = out
         return replies
@@ -105,20 +138,30 @@ class Node:
             self.ioctl(request)
 
     def reopen(self) -> None:
-        """Close the node and open it again: a new context. The clock goes on."""
+        """Close the node and open it again: a new context. The clock goes on. A lost device is started anew.
+
+        Raises STALE_HANDLE after `close`.
+        """
+        lost = self._down is not None
+        if self._down is not None and self._down[0] == C.NPU_ERROR_STALE_HANDLE:
+            raise NpuError(*self._down)
         self.close()
+        if lost and self._power_cycle is not None:
+            self._syscall, self.log = self._power_cycle()
+        self._down = None
         self._open()
 
     @property
-    def is_open(self) -> bool:
-        """Whether `close` has not been called."""
-        return self._fd_bits != 0
+    def is_usable(self) -> bool:
+        """Whether calls reach the driver: neither closed nor lost."""
+        return self._down is None
 
     def close(self) -> None:
         """Close the node: the driver waits for its jobs and frees what it owned. Twice is allowed."""
-        if self._fd_bits:
+        if self._down is None:
             self._call(ioctl_request(C.NPU_SYS_CLOSE, None), b"", _NO_SEGMENTS)
-            self._fd_bits = 0
+        self._fd_bits = 0
+        self._down = (int(C.NPU_ERROR_STALE_HANDLE), "the device is closed")
 
 
 def open_device(profile: str, *, compute: bool, numerics: str, trace: bool) -> Node:
@@ -128,5 +171,10 @@ def open_device(profile: str, *, compute: bool, numerics: str, trace: bool) -> N
     """
     from npu_driver.platform import start
 
-    kernel, hardware = start(profile, compute=compute, numerics=numerics, trace=trace)
-    return Node(kernel.syscall, hardware, kernel.log)
+    def power_on() -> Machine:
+        kernel = start(hardware, compute=compute, numerics=numerics, trace=trace)
+        return kernel.syscall, kernel.log
+
+    hardware = load_profile(profile)
+    syscall, log = power_on()
+    return Node(syscall, hardware, log, power_on)

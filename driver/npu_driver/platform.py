@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npu_device import Device
-from npu_model.profile import load_profile
 
 from npu_driver.kernel import Kernel
 
@@ -13,7 +12,6 @@ if TYPE_CHECKING:
     from npu_model.profile import Profile
 
 
-def start(profile: str, *, compute: bool, numerics: str, trace: bool) -> tuple[Kernel, Profile]:
-    """Return the driver of a new device of hardware profile `profile` (name, alias or path), and the profile."""
-    hardware = load_profile(profile)
-    return Kernel(Device(hardware, compute=compute, numerics=numerics, trace=trace)), hardware
+def start(profile: Profile, *, compute: bool, numerics: str, trace: bool) -> Kernel:
+    """Return the driver of a new device of hardware profile `profile`."""
+    return Kernel(Device(profile, compute=compute, numerics=numerics, trace=trace))

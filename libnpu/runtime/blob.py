@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+import stat
 from typing import TYPE_CHECKING, Any
 
 from npu_abi import C
@@ -11,6 +11,7 @@ from npu_abi import C
 from libnpu.blob import TASK_SECTIONS, BlobError, read
 from libnpu.errors import NpuError
 from libnpu.runtime.buffer import BufferObject, DeviceBuffer
+from libnpu.runtime.guard import failures_yield_to, public
 from libnpu.runtime.instance import Instance
 from libnpu.runtime.placement import (
     ARGS,
@@ -48,6 +49,7 @@ class Blob:
         profile = device.profile
         check_resources(image, profile)
         self.device = device
+        self.guard = device.guard
         self.name = image.name
         self.inputs = [TensorInfo(t.name, t.dtype, t.shape, t.size_bytes) for t in image.inputs]
         self.outputs = [TensorInfo(t.name, t.dtype, t.shape, t.size_bytes) for t in image.outputs]
@@ -66,7 +68,7 @@ class Blob:
         self._objects: list[BufferObject] = []
         self._shared: dict[str, int] = {}
         self._instances: list[Instance] = []
-        self._io: dict[str, DeviceBuffer] | None = None
+        self._io: list[DeviceBuffer] | None = None
         try:
             self._place(layout([(WEIGHTS, image.weights)]), C.NPU_BO_DMA_MEM | C.NPU_BO_READ_ONLY)
             low_object = self._place(low, C.NPU_BO_SHAVE_MEM)
@@ -98,8 +100,7 @@ class Blob:
         """Return an instance bound to the addresses `key` that a launch in `stream` may use; `handles` are its
         buffers'.
         """
-        if not self._instances:
-            raise NpuError(C.NPU_ERROR_STALE_HANDLE, f"blob {self.name!r} was unloaded")
+        self._check_loaded()
         idle = None
         for instance in self._instances:
             if instance.key == key and instance.only_in(stream):
@@ -127,19 +128,17 @@ class Blob:
         entry = names[ids[index]]
         return str(entry.get("name")) if isinstance(entry, dict) else None
 
+    @public
     def run(self, arrays: Mapping[str, Any], stream: Stream | None = None) -> dict[str, NDArray[Any]]:
         """Copy `arrays` in, launch, wait, and return the outputs by name ({} on a device that computes no values).
 
-        Raises INVALID_VALUE for a name, type or shape that is not the blob's, and what `Stream.synchronize` raises.
+        Raises INVALID_VALUE for a name, type or shape that is not the blob's, STALE_HANDLE after `unload`, and what
+        `Stream.synchronize` raises.
         """
+        self._check_loaded()
         check_names(arrays, [t.name for t in self.inputs], "inputs")
         checked = [tensor.check(arrays[tensor.name]) for tensor in self.inputs]
-        if self._io is None:
-            self._io = {
-                symbol: self.device.alloc(max(1, tensor.size_bytes))
-                for symbol, tensor in zip(self._symbols, [*self.inputs, *self.outputs], strict=True)
-            }
-        buffers = [self._io[symbol] for symbol in self._symbols]
+        buffers = self._io_buffers()
         ins, outs = buffers[: len(self.inputs)], buffers[len(self.inputs) :]
         queue = stream or self.device.default_stream
         for buffer, array in zip(ins, checked, strict=True):
@@ -154,6 +153,21 @@ class Blob:
             return {}
         return {t.name: b.read(t.numpy_dtype, t.shape) for t, b in zip(self.outputs, outs, strict=True)}
 
+    def _io_buffers(self) -> list[DeviceBuffer]:
+        """Return memory for all inputs and outputs, made on first use. Raises OUT_OF_DEVICE_MEMORY, with none left."""
+        if self._io is None:
+            made: list[DeviceBuffer] = []
+            try:
+                for tensor in (*self.inputs, *self.outputs):
+                    buffer = self.device.alloc(max(1, tensor.size_bytes))
+                    made.append(buffer)
+            except BaseException:
+                for buffer in made:
+                    buffer.free()
+                raise
+            self._io = made
+        return self._io
+
     def layer_name(self, task_id: int) -> str:
         """Return the layer that a task belongs to, as far as .npu.debug tells."""
         names = self._task_names
@@ -162,6 +176,7 @@ class Blob:
             return f"task {task_id}"
         return str(entry.get("layer") or entry.get("name") or f"task {task_id}")
 
+    @public
     def unload(self) -> None:
         """Free its memory. Raises IN_USE while a launch of it has not been waited for. Twice is allowed."""
         if self.in_flight:
@@ -175,19 +190,30 @@ class Blob:
             instance.abandon()
         for bo in self._objects:
             bo.abandon()
-        for buffer in (self._io or {}).values():
+        for buffer in self._io or ():
             buffer.abandon()
         self._release()
 
     def __enter__(self) -> Blob:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.unload()
+    @public
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Unload it. When an exception ends the block, launches in flight go on and keep the memory until they end."""
+        with failures_yield_to(kind):
+            if kind is None:
+                self.unload()
+            else:
+                self._release()
+                self.device.forget_blob(self)
+
+    def _check_loaded(self) -> None:
+        if not self._instances:
+            raise NpuError(C.NPU_ERROR_STALE_HANDLE, f"blob {self.name!r} was unloaded")
 
     def _release(self) -> None:
         io, self._io = self._io, None
-        for buffer in (io or {}).values():
+        for buffer in io or ():
             buffer.free()
         for instance in self._instances:
             instance.free()
@@ -201,19 +227,43 @@ def _has_ids(array: NDArray[Any]) -> bool:
     return "task_id" in (array.dtype.names or ())
 
 
-def read_blob(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> BlobImage:
+def read_blob(source: str | os.PathLike[str] | bytes | bytearray | memoryview, limit_bytes: int = 1 << 32) -> BlobImage:
     """Return the image in a file or in bytes.
 
-    Raises FILE when it cannot be read, INVALID_BLOB when it is damaged or foreign.
+    Raises FILE when it cannot be read, INVALID_BLOB when it is damaged or foreign or larger than `limit_bytes`.
     """
-    if isinstance(source, str | os.PathLike):
-        try:
-            source = Path(source).read_bytes()
-        except OSError as error:
-            raise NpuError(C.NPU_ERROR_FILE, f"{os.fspath(error.filename)!r}: {error.strerror}") from None
+    match source:
+        case str() | os.PathLike():
+            data = _read_file(os.fspath(source), limit_bytes)
+        case bytes() | bytearray() | memoryview():
+            data = bytes(source)  # one copy, whatever a view strides over and whoever writes to it meanwhile
+        case _:
+            raise TypeError(f"a blob is a path or bytes, not {type(source).__name__}")
     try:
-        image = read(source)
+        image = read(data)
     except BlobError as error:
         raise NpuError(C.NPU_ERROR_INVALID_BLOB, str(error)) from error
     assert all(name in TASK_SECTIONS for name in image.tasks)
     return image
+
+
+def _read_file(path: str, limit_bytes: int) -> bytes:
+    """Return what is in a regular file. Pipes and devices are refused, never waited for."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                what = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+                raise NpuError(C.NPU_ERROR_FILE, f"it is {what}: {path!r}")
+            if status.st_size > limit_bytes:
+                why = f"{status.st_size} bytes; a blob for this device has {limit_bytes} at most: {path!r}"
+                raise NpuError(C.NPU_ERROR_INVALID_BLOB, why)
+            with os.fdopen(fd, "rb", closefd=False) as file:
+                return file.read(limit_bytes)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise NpuError(C.NPU_ERROR_FILE, f"{error.strerror}: {path!r}") from None
+    except ValueError as error:  # a NUL in the path
+        raise NpuError(C.NPU_ERROR_FILE, f"{error}: {path!r}") from None

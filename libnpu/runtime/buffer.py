@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from npu_abi import C
 
 from libnpu.errors import NpuError
+from libnpu.runtime.guard import Guard, public
 from libnpu.syscalls import Node, Request
 
 if TYPE_CHECKING:
@@ -48,7 +51,8 @@ class BufferObject:
             request = Request(C.NPU_IOCTL_BO_FREE, "npu_bo_free", "BO_FREE")
             request.arg.handle = self.handle
             self.abandon()
-            self._node.ioctl(request)
+            if self._node.is_usable:  # else the memory went with the device
+                self._node.ioctl(request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +75,16 @@ class DeviceBuffer:
     Copies are complete on return and cost host time; they wait for no stream.
     """
 
-    __slots__ = ("_bo", "_copy_ps", "_forget", "_node", "_values", "device_address", "offset", "size")
+    __slots__ = ("_bo", "_copy_ps", "_forget", "_node", "_values", "device_address", "guard", "offset", "size")
 
-    def __init__(self, node: Node, size: int, *, values: bool, forget: Callable[[DeviceBuffer], None]) -> None:
+    def __init__(self, guard: Guard, size: int, *, values: bool, forget: Callable[[DeviceBuffer], None]) -> None:
+        size = index(size)
         if size <= 0:
             raise NpuError(C.NPU_ERROR_INVALID_SIZE, f"a buffer of {size} bytes")
+        node = guard.node
+        if size >= 1 << 64:  # the driver cannot even be asked
+            raise NpuError(C.NPU_ERROR_OUT_OF_DEVICE_MEMORY, f"{size} bytes asked")
+        self.guard = guard
         self._node = node
         self._bo = BufferObject(node, size, C.NPU_BO_MAPPABLE | C.NPU_BO_DMA_MEM)
         self._values = values
@@ -99,10 +108,12 @@ class DeviceBuffer:
 
     def at(self, offset: int, size: int | None = None) -> DeviceSpan:
         """Return the part of `size` bytes (default: the rest) from `offset`."""
-        length = self.size - offset if size is None else size
+        offset = index(offset)
+        length = self.size - offset if size is None else index(size)
         self._check(offset, length)
         return DeviceSpan(self, offset, length)
 
+    @public
     def write(self, data: ArrayLike | bytes | memoryview, offset: int = 0) -> None:
         """Copy an array (or bytes) to `offset`. Raises OUT_OF_RANGE when it does not fit."""
         source = _bytes_of(data)
@@ -111,14 +122,23 @@ class DeviceBuffer:
             view[:] = source.data
         self._node.advance(round(source.nbytes * self._copy_ps))
 
-    def read(self, dtype: DTypeLike = np.uint8, shape: tuple[int, ...] | None = None, offset: int = 0) -> NDArray[Any]:
-        """Return a copy as an array of `dtype` and `shape` (default: 1-d, the rest of the buffer)."""
-        kind = np.dtype(dtype)
-        if shape is None:
-            shape = ((self.size - offset) // kind.itemsize,)
-        count = int(np.prod(shape, dtype=np.int64))
-        return self._copy_out(offset, count * kind.itemsize).view(kind).reshape(shape)
+    @public
+    def read(
+        self, dtype: DTypeLike = np.uint8, shape: int | tuple[int, ...] | None = None, offset: int = 0
+    ) -> NDArray[Any]:
+        """Return a copy as an array of `dtype` and `shape` (default: 1-d, the rest of the buffer).
 
+        Raises OUT_OF_RANGE when the buffer does not hold it, INVALID_VALUE for a type without a size or with objects.
+        """
+        kind = np.dtype(dtype)
+        if not kind.itemsize or kind.hasobject:
+            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"memory cannot be read as {kind}: no bytes have that type")
+        lengths = ((self.size - offset) // kind.itemsize,) if shape is None else _lengths(shape)
+        if min(lengths, default=0) < 0:
+            raise NpuError(C.NPU_ERROR_OUT_OF_RANGE, f"shape {lengths} at {offset} of a buffer of {self.size} bytes")
+        return self._copy_out(offset, prod(lengths) * kind.itemsize).view(kind).reshape(lengths)
+
+    @public
     def read_bytes(self, offset: int, size: int) -> bytes:
         """Return a copy of `size` bytes at `offset`. Raises BAD_STATE on a device that computes no values."""
         return self._copy_out(offset, size).tobytes()
@@ -129,11 +149,13 @@ class DeviceBuffer:
             raise NpuError(
                 C.NPU_ERROR_BAD_STATE, "the device was opened with compute=False: its memory holds no values"
             )
+        data = np.empty(size, np.uint8)
         self._node.catch_up()
-        data = np.frombuffer(view, np.uint8).copy()
+        data[:] = view
         self._node.advance(round(size * self._copy_ps))
         return data
 
+    @public
     def free(self) -> None:
         """Give the memory back; jobs in flight keep it until they end. Twice is allowed."""
         if self._bo.handle:
@@ -157,8 +179,17 @@ class DeviceBuffer:
             raise NpuError(C.NPU_ERROR_OUT_OF_RANGE, f"{size} bytes at {offset} of a buffer of {self.size} bytes")
 
 
+def _lengths(shape: int | tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(map(index, shape)) if isinstance(shape, tuple | list) else (index(shape),)
+
+
 def _bytes_of(data: ArrayLike | bytes | memoryview) -> NDArray[np.uint8]:
-    if isinstance(data, bytes | bytearray | memoryview):
+    if isinstance(data, bytes | bytearray):
         return np.frombuffer(data, np.uint8)
-    array = np.ascontiguousarray(data)
+    try:
+        array = np.ascontiguousarray(data)
+    except ValueError as error:  # ragged
+        raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"no array: {error}") from None
+    if array.dtype.hasobject:
+        raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"{array.dtype} has Python objects, which have no bytes")
     return array.reshape(-1).view(np.uint8)

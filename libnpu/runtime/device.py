@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from dataclasses import dataclass
+from operator import index
 from typing import TYPE_CHECKING
 
 import npu_abi
@@ -14,8 +15,12 @@ from libnpu import syscalls
 from libnpu.errors import NpuError
 from libnpu.runtime.blob import Blob, read_blob
 from libnpu.runtime.buffer import DeviceBuffer
+from libnpu.runtime.guard import Guard, failures_yield_to, public
 from libnpu.runtime.stream import Stream
+from libnpu.runtime.time import LAST_PS, duration_ps
 from libnpu.syscalls import Node, Request
+
+FILE_FACTOR = 2  # chosen: a file has names and relocations beside what it places in memory
 
 if TYPE_CHECKING:
     import os
@@ -40,11 +45,15 @@ class DeviceInfo:
 
 
 class Device:
-    """An open device; a context manager. Everything made from it ends with `close`."""
+    """An open device; a context manager. Everything made from it ends with `close`.
+
+    It and everything made from it may be used by several threads; one call runs at a time (`guard.py`).
+    """
 
     def __init__(self, node: Node, *, compute: bool) -> None:
         host = node.profile.host
         self.node = node
+        self.guard = Guard(node)
         self.profile = node.profile
         self.compute = compute
         self.api_ps = round(host.api_call_ns * 1000)
@@ -56,24 +65,27 @@ class Device:
         self._ran: dict[int, Blob] = {}  # by job id: what the last job of that id ran
         self._default: Stream | None = None
 
+    @public
     def load(self, source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> Blob:
         """Load a blob from a file or bytes.
 
         Raises INVALID_BLOB, FILE, OUT_OF_DEVICE_MEMORY; then nothing stays allocated.
         """
         self._enter()
-        blob = Blob(self, read_blob(source))
+        blob = Blob(self, read_blob(source, FILE_FACTOR * self.profile.ddr.capacity_bytes))
         self._blobs.append(blob)
         return blob
 
+    @public
     def alloc(self, nbytes: int) -> DeviceBuffer:
         """Allocate device memory, page aligned, poison until written. Raises INVALID_SIZE, OUT_OF_DEVICE_MEMORY."""
         self._enter()
-        buffer = DeviceBuffer(self.node, nbytes, values=self.compute, forget=self._forget_buffer)
+        buffer = DeviceBuffer(self.guard, nbytes, values=self.compute, forget=self._forget_buffer)
         self._buffers[buffer.device_address] = buffer
         insort(self._addresses, buffer.device_address)
         return buffer
 
+    @public
     def create_stream(self) -> Stream:
         """Create a stream. Raises OUT_OF_RESOURCES when the driver has no queue left."""
         self._enter()
@@ -82,16 +94,18 @@ class Device:
         return stream
 
     @property
+    @public
     def default_stream(self) -> Stream:
         """The stream that `Blob.run` uses, made on first use."""
         if self._default is None:
             self._default = self.create_stream()
         return self._default
 
+    @public
     def synchronize(self) -> None:
         """Wait for all streams, in the order of their creation. Raises the first error that was not raised before."""
         self._enter()
-        for stream in self._streams:
+        for stream in list(self._streams):
             stream.synchronize()
 
     @property
@@ -99,20 +113,36 @@ class Device:
         """The host's position on the clock, in picoseconds."""
         return self.node.now_ps
 
+    @public
     def host_delay(self, duration_ns: float) -> None:
-        """Let the host work for `duration_ns` while the device goes on."""
-        if duration_ns < 0:
-            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"a delay of {duration_ns} ns")
-        self.node.advance(round(duration_ns * 1000))
+        """Let the host work for `duration_ns` while the device goes on.
+
+        Raises INVALID_VALUE when it is negative or the clock would pass 2^62 ps.
+        """
+        self.node.check_usable()
+        delay_ps = duration_ps(duration_ns, "delay")
+        if delay_ps is None or self.now_ps + delay_ps > LAST_PS:
+            raise NpuError(
+                C.NPU_ERROR_INVALID_VALUE,
+                f"a delay of {duration_ns} ns: the clock is at {self.now_ps} ps and would pass its end at 2^62 ps",
+            )
+        self.node.advance(delay_ps)
         self.node.catch_up()
 
+    @public
     def set_schedule(self, seed: int | None = None) -> None:
-        """Order ready work by time (None, the default), or stretch task durations by a generator seeded with `seed`."""
+        """Order ready work by time (None, the default), or stretch task durations by a generator seeded with `seed`.
+
+        Raises INVALID_VALUE for a seed that does not fit 64 bits.
+        """
+        if seed is not None and not 0 <= index(seed) < 1 << 64:
+            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"seed {seed}; 0 to 2^64 - 1 are allowed")
         request = Request(C.NPU_IOCTL_EMU_SET_SCHEDULE, "npu_emu_schedule", "EMU_SET_SCHEDULE")
         if seed is not None:
             request.arg.kind, request.arg.seed = C.NPU_SCHEDULE_SEED, seed
         self.node.ioctl(request)
 
+    @public
     def counters(self) -> dict[str, int]:
         """Return the PMU counters by name: "CYCLES", "DMA_BUSY", ... of enum npu_pmu. Unit and meaning: npu_hw.h."""
         request = Request(C.NPU_IOCTL_EMU_COUNTERS, "npu_emu_counters", "EMU_COUNTERS")
@@ -121,6 +151,7 @@ class Device:
         kinds = npu_abi.enum("npu_pmu")
         return {kinds(i).name.removeprefix("NPU_PMU_"): value for i, value in enumerate(values)}
 
+    @public
     def trace(self) -> NDArray[np.void]:
         """Return and forget what the device did since the last call: struct npu_trace_record, oldest first.
 
@@ -141,6 +172,7 @@ class Device:
             data = self.node.ioctl(request)[0]
         return np.frombuffer(bytearray(data), record)
 
+    @public
     def overflows(self) -> list[tuple[str, int]]:
         """Return and forget which layers rounded finite values to infinity in fp16, and how many, in order of their first one.
 
@@ -156,6 +188,7 @@ class Device:
             found[layer] = found.get(layer, 0) + count
         return list(found.items())
 
+    @public
     def info(self) -> DeviceInfo:
         """Return what the driver says about the device."""
         name = b"".join(self._param(C.NPU_PARAM_PROFILE_NAME, i).to_bytes(8, "little") for i in range(8))
@@ -172,10 +205,12 @@ class Device:
             firmware_api=tuple(f"{v >> 16}.{v & 0xFFFF}" for v in versions),
         )
 
+    @public
     def memory_info(self) -> tuple[int, int]:
         """Return (free, total) bytes of device memory."""
         return self._param(C.NPU_PARAM_DDR_FREE_BYTES), self._param(C.NPU_PARAM_DDR_BYTES)
 
+    @public
     def close(self) -> None:
         """End everything: work in flight is waited for or aborted, blobs, buffers and streams become stale.
 
@@ -184,14 +219,17 @@ class Device:
         self._abandon()
         self.node.close()
 
+    @public
     def reset(self) -> None:
         """Begin anew with an empty context, for instance after a fault ended the old one (DEVICE_LOST); everything
-        made before is stale.
+        made before is stale. The clock goes on; a device that was lost as a whole is started again, and its schedule
+        and counters begin anew too. Raises STALE_HANDLE after `close`.
         """
         self._abandon()
         self.node.reopen()
 
     def _abandon(self) -> None:
+        self._default = None
         for stream in self._streams:
             stream.abandon()
         for blob in self._blobs:
@@ -203,13 +241,13 @@ class Device:
         self._ran.clear()
         self._buffers.clear()
         self._addresses.clear()
-        self._default = None
 
     def __enter__(self) -> Device:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with failures_yield_to(kind):
+            self.close()
 
     # ---- for the other modules of the runtime ----
 
@@ -226,8 +264,8 @@ class Device:
 
         Raises ARG_KIND when none does, ARG_SIZE when it ends before.
         """
-        index = bisect_right(self._addresses, address) - 1
-        buffer = self._buffers[self._addresses[index]] if index >= 0 else None
+        at = bisect_right(self._addresses, address) - 1
+        buffer = self._buffers[self._addresses[at]] if at >= 0 else None
         if buffer is None or address >= buffer.device_address + buffer.size:
             raise NpuError(C.NPU_ERROR_ARG_KIND, f"{address:#x} is not device memory")
         left = buffer.device_address + buffer.size - address
@@ -246,7 +284,8 @@ class Device:
 
     def forget_stream(self, stream: Stream) -> None:
         """Drop a closed stream."""
-        self._streams.remove(stream)
+        if stream in self._streams:
+            self._streams.remove(stream)
         if stream is self._default:
             self._default = None
 
@@ -256,8 +295,7 @@ class Device:
             self._addresses.remove(buffer.device_address)
 
     def _enter(self) -> None:
-        if not self.node.is_open:
-            raise NpuError(C.NPU_ERROR_STALE_HANDLE, "the device is closed")
+        self.node.check_usable()
         self.node.advance(self.api_ps)
 
     def _param(self, param: int, index: int = 0) -> int:

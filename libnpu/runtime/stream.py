@@ -5,14 +5,17 @@ from __future__ import annotations
 import errno
 import struct
 from collections import deque
+from operator import index
 from typing import TYPE_CHECKING
 
 from npu_abi import C, codec
 
-from libnpu.errors import NpuError, raise_errno
+from libnpu.errors import NpuError, errno_error
 from libnpu.runtime.buffer import BufferObject
+from libnpu.runtime.guard import failures_yield_to, public
 from libnpu.runtime.job import Job
 from libnpu.runtime.tensor import check_names
+from libnpu.runtime.time import LAST_PS, duration_ps
 from libnpu.syscalls import Request
 
 if TYPE_CHECKING:
@@ -66,6 +69,7 @@ class Stream:
             self._fence.free()
             raise
         self.device = device
+        self.guard = device.guard
         self._node = device.node
         self._submit = Request(C.NPU_IOCTL_CMDQ_SUBMIT, "npu_cmdq_submit", "CMDQ_SUBMIT")
         self._submit.arg.cmdq_id = self._cmdq_id = create.arg.cmdq_id
@@ -78,6 +82,7 @@ class Stream:
         self._api_ps = device.api_ps
         self._open = True
 
+    @public
     def launch(
         self,
         blob: Blob,
@@ -87,9 +92,10 @@ class Stream:
         """Enqueue `blob` on device memory by tensor name, and return at once.
 
         The buffers must stay until the job is done. A full queue makes it wait for the oldest job. Raises
-        INVALID_VALUE for names, ARG_SIZE for a buffer that is too small, MISALIGNED, WRONG_CONTEXT; what happens on
-        the device comes from the wait.
+        INVALID_VALUE for names, ARG_SIZE for a buffer that is too small, MISALIGNED, STALE_HANDLE for a freed one,
+        WRONG_CONTEXT for another device's; what happens on the device comes from the wait.
         """
+        self._check_open()
         if inputs.keys() != blob.input_names:
             check_names(inputs, [t.name for t in blob.inputs], "inputs")
         if outputs.keys() != blob.output_names:
@@ -98,6 +104,7 @@ class Stream:
         for tensors, given in ((blob.inputs, inputs), (blob.outputs, outputs)):
             for tensor in tensors:
                 span = given[tensor.name]
+                handles.append(span.buffer.handle)
                 if span.size < tensor.size_bytes:
                     raise NpuError(
                         C.NPU_ERROR_ARG_SIZE,
@@ -106,7 +113,6 @@ class Stream:
                 if self.device.owner_of(span.buffer) is not self.device:
                     raise NpuError(C.NPU_ERROR_WRONG_CONTEXT, f"the memory of {tensor.name!r} is another device's")
                 key.append(span.device_address)
-                handles.append(span.buffer.handle)
         while True:
             try:
                 return self._enqueue(blob, tuple(key), handles)
@@ -115,11 +121,14 @@ class Stream:
                     raise
             self._finish(self._jobs[0], FOR_EVER_PS)  # the queue is full: wait for its oldest job
 
+    @public
     def launch_addresses(self, blob: Blob, addresses: Sequence[int]) -> Job:
         """Enqueue `blob` on device addresses, its inputs' and then its outputs', all in buffers of this device.
 
         As `launch`, but never waits: raises OUT_OF_RESOURCES when the queue is full.
         """
+        self._check_open()
+        addresses = [index(address) for address in addresses]
         tensors = [*blob.inputs, *blob.outputs]
         if len(addresses) != len(tensors):
             raise NpuError(C.NPU_ERROR_ARG_COUNT, f"{len(addresses)} addresses for {len(tensors)} tensors")
@@ -130,7 +139,6 @@ class Stream:
         return self._enqueue(blob, tuple(addresses), handles)
 
     def _enqueue(self, blob: Blob, key: tuple[int, ...], handles: list[int]) -> Job:
-        self._check_open()
         if blob.device is not self.device:
             raise NpuError(C.NPU_ERROR_WRONG_CONTEXT, f"blob {blob.name!r} is another device's")
         for address in key:
@@ -152,36 +160,47 @@ class Stream:
             if ret == -errno.EBUSY:
                 full = f"the queue already holds {len(self._jobs)} launches: synchronise first"
                 raise NpuError(C.NPU_ERROR_OUT_OF_RESOURCES, full, errno=errno.EBUSY)
-            raise_errno(-ret, submit.name, self._node.log)
+            raise errno_error(-ret, submit.name, self._node.log)
         job = Job(self, blob, instance, command)
         instance.jobs.append(job)
         self._jobs.append(job)
         return job
 
+    @public
     def synchronize(self, timeout_ns: float | None = None) -> None:
-        """Wait for everything enqueued. Raises the first error of that work which was not raised before, or TIMEOUT."""
-        self._check_open()
-        node = self._node
-        node.advance(self._api_ps)
-        deadline = FOR_EVER_PS if timeout_ns is None else node.now_ps + round(timeout_ns * 1000)
+        """Wait for everything enqueued, for `timeout_ns` at most (None, infinity: for ever).
+
+        Raises the first error of that work which was not raised before, or TIMEOUT; INVALID_VALUE for a negative time.
+        """
+        deadline = self._deadline(timeout_ns)
         while self._jobs:
             if not self._finish(self._jobs[0], deadline):
                 raise NpuError(C.NPU_TIMEOUT, f"{len(self._jobs)} launches have not finished after {timeout_ns} ns")
         self._raise_failed()
 
+    @public
     def wait(self, job: Job, timeout_ns: float | None = None) -> None:
-        """Wait for one job of this stream, and raise its error or TIMEOUT."""
-        self._check_open()
-        node = self._node
-        node.advance(self._api_ps)
-        deadline = FOR_EVER_PS if timeout_ns is None else node.now_ps + round(timeout_ns * 1000)
+        """Wait for one job of this stream, and raise its error, each time, or TIMEOUT; INVALID_VALUE for another's job."""
+        if job.stream is not self:
+            raise NpuError(C.NPU_ERROR_INVALID_VALUE, "the job is another stream's")
+        deadline = 0 if job.done else self._deadline(timeout_ns)
         while not job.done:
             if not self._finish(self._jobs[0], deadline):
                 raise NpuError(C.NPU_TIMEOUT, f"the launch has not finished after {timeout_ns} ns")
-        if job.error is not None and not job.reported:
-            self._report(job)
+        if job.error is not None:
+            if not job.reported:
+                self._report(job)
             raise job.error
 
+    def _deadline(self, timeout_ns: float | None) -> int:
+        """Let the host make a call that waits, and return the time at which it gives up."""
+        self._check_open()
+        timeout_ps = None if timeout_ns is None else duration_ps(timeout_ns, "time-out")
+        self._node.advance(self._api_ps)
+        deadline = FOR_EVER_PS if timeout_ps is None else self._node.now_ps + timeout_ps
+        return deadline if deadline <= LAST_PS else FOR_EVER_PS
+
+    @public
     def query(self) -> bool:
         """Return whether all work has finished. Raises the first error of it which was not raised before."""
         self._check_open()
@@ -191,6 +210,7 @@ class Stream:
         return not self._jobs
 
     @property
+    @public
     def fence(self) -> int:
         """The fence value in host memory: the device wrote there how many launches had run when the last one ended well."""
         self._check_open()
@@ -198,9 +218,14 @@ class Stream:
         assert self._fence.view is not None
         return int.from_bytes(self._fence.view[:FENCE_BYTES], "little")
 
+    @public
     def close(self) -> None:
         """Wait for the work and free the queue; errors of the work are dropped. Twice is allowed."""
         if not self._open:
+            return
+        if not self._node.is_usable:  # the queue went with the device
+            self.abandon()
+            self.device.forget_stream(self)
             return
         while self._jobs:
             self._finish(self._jobs[0], FOR_EVER_PS)
@@ -215,18 +240,22 @@ class Stream:
         self.device.forget_stream(self)
 
     def abandon(self) -> None:
-        """Forget everything without asking the driver, whose file is closed."""
+        """Forget everything without asking the driver, whose file is closed. What was in flight has failed."""
         self._open = False
         for job in self._jobs:
             job.instance.jobs.clear()
+            job.done = True
+            job.error = NpuError(C.NPU_ERROR_STALE_HANDLE, "the context of the launch has ended", job=job)
+        self._failed.extend(self._jobs)
         self._jobs.clear()
         self._fence.abandon()
 
     def __enter__(self) -> Stream:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with failures_yield_to(kind):
+            self.close()
 
     def _check_open(self) -> None:
         if not self._open:
@@ -248,14 +277,10 @@ class Stream:
             return False
         if ret < 0:
             self._drop(job)
-            job.error = NpuError(
-                C.NPU_ERROR_BARRIER_DEADLOCK,
-                "the device is idle and the launch cannot finish",
-                errno=-ret,
-                job=job,
-            )
-            if ret != -errno.EDEADLK:
-                raise_errno(-ret, request.name, self._node.log)
+            job.error = errno_error(-ret, request.name, self._node.log)
+            if ret == -errno.EDEADLK:
+                idle = "the device is idle and the launch cannot finish"
+                job.error = NpuError(C.NPU_ERROR_BARRIER_DEADLOCK, idle, errno=errno.EDEADLK, job=job)
             self._failed.append(job)
             return True
         job.start_ps, job.end_ps = arg.start_ps, arg.end_ps

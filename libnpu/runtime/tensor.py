@@ -36,7 +36,10 @@ class TensorInfo:
 
         Raises INVALID_VALUE naming expected and found.
         """
-        array = np.asarray(value)
+        try:
+            array = np.asarray(value)
+        except ValueError as error:  # ragged
+            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"{self.name!r} is no array: {error}") from None
         if array.dtype != self.numpy_dtype:
             raise NpuError(
                 C.NPU_ERROR_INVALID_VALUE, f"{self.name!r} is {array.dtype}, the blob expects {self.numpy_dtype}"
@@ -48,9 +51,9 @@ class TensorInfo:
         return np.ascontiguousarray(array).reshape(self.shape)
 
 
-def check_names(given: Iterable[str], expected: Iterable[str], what: str) -> None:
+def check_names(given: Iterable[object], expected: Iterable[str], what: str) -> None:
     """Raise INVALID_VALUE unless the two hold the same names."""
-    missing, unknown = sorted(set(expected) - set(given)), sorted(set(given) - set(expected))
+    missing, unknown = sorted(set(expected) - set(given)), sorted(set(given) - set(expected), key=repr)
     if missing or unknown:
         parts = [f"missing {', '.join(map(repr, missing))}"] if missing else []
         parts += [f"unknown {', '.join(map(repr, unknown))}"] if unknown else []

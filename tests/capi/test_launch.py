@@ -309,7 +309,7 @@ def test_load_names_what_is_wrong_with_a_blob(run, blobs, tmp_path):
     assert run(program, str(tmp_path / "damaged.blob"), str(blobs / "copy.blob")) == [
         "INVALID_BLOB",
         "FILE",
-        "npu_load_blob: '/nonexistent/model.blob': No such file or directory",
+        "npu_load_blob: No such file or directory: '/nonexistent/model.blob'",
         "NULL_POINTER",
         "BAD_ADDRESS",
         "NULL_POINTER",

@@ -153,7 +153,7 @@ def test_a_closed_stream_is_stale(device, empty_bytes):
         (lambda d, x, y: ({"x": x}, {"y": y, "z": y}), C.NPU_ERROR_INVALID_VALUE),
         (lambda d, x, y: ({"x": x}, {"y": d.alloc(1000)}), C.NPU_ERROR_ARG_SIZE),
         (lambda d, x, y: ({"x": x}, {"y": d.alloc(4096).at(32)}), C.NPU_ERROR_MISALIGNED),
-        (lambda d, x, y: ({"x": x}, {"y": freed(d)}), C.NPU_ERROR_WRONG_CONTEXT),
+        (lambda d, x, y: ({"x": x}, {"y": freed(d)}), C.NPU_ERROR_STALE_HANDLE),
     ],
 )
 def test_bad_arguments_are_refused_and_nothing_is_enqueued(device, blob_bytes, arguments, result):

@@ -1,0 +1,19 @@
+"""Durations that programs give: nanoseconds on the virtual clock."""
+
+from __future__ import annotations
+
+from npu_abi import C
+
+from libnpu.errors import NpuError
+
+LAST_PS = 1 << 62  # end of the clock: 53 days
+
+
+def duration_ps(duration_ns: float, what: str) -> int | None:
+    """Return `duration_ns` in picoseconds; None when no clock gets so far, infinity included.
+
+    Raises INVALID_VALUE for a negative one or NaN; `what` names it.
+    """
+    if not duration_ns >= 0:
+        raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"a {what} of {duration_ns} ns; 0 is the least")
+    return round(duration_ns * 1000) if duration_ns * 1000 <= LAST_PS else None
