@@ -15,7 +15,7 @@ from libnpu.compiler.emit import emit
 from libnpu.compiler.lower import CompileError, lower
 from libnpu.compiler.lower.text import program_text, schedule_text
 from libnpu.compiler.lower.verify import verify_program
-from libnpu.compiler.schedule import DoesNotFit, FeasibleMemoryScheduler, synchronise
+from libnpu.compiler.schedule import DoesNotFit, FeasibleMemoryScheduler, OutOfBarriers, synchronise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +74,11 @@ def compile_graph(graph: Graph, options: CompileOptions, dumps: dict[str, str] |
         raise CompileError(str(error)) from None
     dump("FeasibleMemoryScheduler", lambda: decisions_text(schedule))
     dump("schedule", lambda: schedule_text(schedule))
-    plan = synchronise(schedule, profile.barriers_per_tile)
+    try:
+        plan = synchronise(schedule, profile.barriers_per_tile)
+    except OutOfBarriers as error:
+        op = schedule.ops[error.operation].op
+        raise CompileError(f"{op.layer} ({op.name}): {error}") from None
     dump("barriers", lambda: barriers_text(plan))
     image = emit(graph, program, schedule, plan, profile)
     dump("blob", lambda: blob.disassemble(image, "digest"))

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from libnpu.compiler.lower.builder import Builder
+from libnpu.compiler.lower.eltwise import lower_eltwise
 from libnpu.compiler.lower.errors import CompileError
-from libnpu.compiler.lower.matrix import lower_average_pool, lower_conv, lower_eltwise, lower_matmul, lower_max_pool
+from libnpu.compiler.lower.matrix import lower_average_pool, lower_conv, lower_matmul, lower_max_pool
 from libnpu.compiler.lower.movement import (
     lower_concat,
     lower_expand,
@@ -73,8 +74,11 @@ def lower(graph: Graph, profile: Profile, cmx_bytes: int | None = None, pingpong
     builder = Builder(graph, profile, available, pingpong)
     plan_concats(builder)
     for node in graph.nodes:
+        if builder.is_done(node):
+            continue
         lowering = LOWERINGS.get(node.op)
         if lowering is None:
             raise Unimplemented(f"{node.name}: operator {node.op} has no lowering")
         lowering(builder, node)
+        builder.done(node)
     return builder.finish()

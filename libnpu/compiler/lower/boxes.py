@@ -12,6 +12,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from libnpu.compiler.lower.errors import does_not_fit
+from libnpu.compiler.lower.view import aligned
 
 if TYPE_CHECKING:
     from libnpu.compiler.ir import Node
@@ -85,12 +86,14 @@ def tile_boxes(
 
     def tile_bytes(size: Sequence[int]) -> int:
         return sum(
-            prod(1 if n == 1 or s == 0 else k for k, n, s in zip(size, v.shape, v.strides, strict=True))
-            * v.dtype.itemsize
+            aligned(
+                prod(1 if n == 1 or s == 0 else k for k, n, s in zip(size, v.shape, v.strides, strict=True))
+                * v.dtype.itemsize
+            )
             for v in streamed
         )
 
-    size = _box_size(builder, node, shape, axes, tile_bytes, builder.room(resident))
+    size = _box_size(builder, node, shape, axes, tile_bytes, builder.rooms(resident))
     pieces = prod(-(-n // k) for n, k in zip(shape, size, strict=True))
     if prod(shape) >= PARALLEL_ELEMENTS:
         wanted = units * (2 if tile_bytes(shape) >= STREAM_BYTES else 1)
@@ -121,12 +124,12 @@ def _box_size(
     shape: Sequence[int],
     axes: Sequence[int],
     tile_bytes: Callable[[Sequence[int]], int],
-    room: int,
+    rooms: Sequence[int],
 ) -> list[int]:
-    """Return the largest box whose tile buffers fit: two sets of them when double buffering, else one."""
+    """Return the largest box whose tile buffers fit: two sets of them when double buffering, else one, at last to the brim."""
     limit = prod(shape[k] for k in axes)
-    for copies in (2, 1) if builder.pingpong else (1,):
-        whole = tile_bytes(shape)
+    whole = tile_bytes(shape)
+    for room, copies in ((rooms[-2], 2), (rooms[-2], 1), (rooms[-1], 1))[0 if builder.pingpong else 1 :]:
         if whole <= room:
             return list(shape)
         pieces = max(1, whole * copies // max(room, 1))

@@ -15,9 +15,8 @@ import numpy as np
 from npu_model import cycles
 
 from libnpu.compiler.lower.copy import copies
-from libnpu.compiler.lower.errors import CompileError
 from libnpu.compiler.lower.records import dma_records, dpu_records
-from libnpu.compiler.lower.view import Order, View, dense
+from libnpu.compiler.lower.view import ALIGNMENT, Order, View, aligned, dense
 from libnpu.compiler.program import (
     Access,
     Buffer,
@@ -32,18 +31,17 @@ from libnpu.compiler.program import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from npu_model.profile import Profile
     from numpy.typing import NDArray
 
     from libnpu.compiler.ir import Graph, Node, Value
 
-ALIGNMENT = 64
-RESIDENT_FRACTION = 4  # a value lives in CMX when it takes at most one part in this many
-FILL = (
-    0.9  # of CMX that one operation may need, its resident operands included; the rest is room for alignment and gaps
-)
+SMALL = 0.25  # of CMX: a value of at most this lives there
+LARGE = 0.42  # of CMX: so does one of at most this, when it and what lives there then take no more than CROWDED
+CROWDED = 0.67
+FILL = 0.9  # of CMX that one operation should need, what lives there included; the rest is room for gaps
 CHANNELS_LAST: Order = (0, 2, 3, 1)
 _CHANNELS_LAST_OPS = frozenset({"Conv", "MaxPool", "AvgPool"})
 _LAYOUT_NEUTRAL_OPS = frozenset({"Elementwise", "Concat", "Pad", "Slice"})
@@ -67,6 +65,8 @@ class Builder:
         self._written_outputs: set[Value] = set()
         self._inside: dict[Value, tuple[Value, int, int]] = {}  # value -> (concatenation it is part of, axis, start)
         self._consumers: dict[Value, list[tuple[Node, int]]] = {}
+        self._done: set[Node] = set()
+        self._resident: dict[Value, None] = {}  # values that live in CMX and are still needed
         self._channels_last: dict[Value, bool] = {}
         for node in graph.nodes:
             for index, value in enumerate(node.inputs):
@@ -102,15 +102,65 @@ class Builder:
             view = self.place(whole, order).sliced(starts, value.shape)
         else:
             view = self.storage(value.name, value.shape, value.dtype, order)
-        self.homes[value] = view
+        self._settle(value, view)
         return view
+
+    def _settle(self, value: Value, view: View) -> None:
+        self.homes[value] = view
+        if view.in_cmx:
+            self._resident[value] = None
+
+    def place_over(self, value: Value, other: Value) -> View | None:
+        """Give `value` the home of `other`, when that is in CMX and nothing but the producer of `value` still needs it."""
+        home = self.homes[other]
+        if (
+            value in self._outputs
+            or value in self._inside
+            or value in self.homes
+            or not isinstance(home.target, Buffer)
+        ):
+            return None
+        if home.shape != value.shape or home.dtype != value.dtype or home.nbytes != home.target.size_bytes:
+            return None
+        if any(self._needed(v, value) for v in self._resident if self.homes[v].target is home.target):
+            return None
+        self._settle(value, home)
+        return home
+
+    def _needed(self, value: Value, but_for: Value | None = None) -> bool:
+        """Whether a node that is not done, other than the producer of `but_for`, reads `value`; or the graph returns it."""
+        return (value in self._outputs and value not in self._written_outputs) or any(
+            node not in self._done and but_for not in node.outputs for node, _ in self._consumers.get(value, ())
+        )
+
+    def only_consumer(self, value: Value) -> Node | None:
+        """Return the node that alone reads `value`, once, when its producer may leave it to that node where the value is."""
+        readers = self._consumers.get(value, ())
+        free = value not in self._outputs and value not in self._inside and value not in self.homes
+        return readers[0][0] if free and len(readers) == 1 else None
+
+    def is_done(self, node: Node) -> bool:
+        """Whether the operations of `node` have been appended."""
+        return node in self._done
+
+    def done(self, node: Node) -> None:
+        """Note that all operations of `node` have been appended."""
+        self._done.add(node)
+        for value in [v for v in node.inputs if v in self._resident]:
+            if value is not None and not self._needed(value):
+                self._resident.pop(value, None)
+
+    def _live(self) -> dict[Buffer, None]:
+        """Return the buffers in which values live that are still needed."""
+        targets = (self.homes[value].target for value in self._resident)
+        return {target: None for target in targets if isinstance(target, Buffer)}
 
     def bind(self, value: Value, view: View, node: Node) -> None:
         """Make `value` a view of bytes that exist; copied when its home is decided already (outputs, concatenations)."""
         if value in self._outputs or value in self._inside:
             self.copy(self.place(value, view.order()), view, node, "copy")
         else:
-            self.homes[value] = replace(view, dtype=value.dtype)
+            self._settle(value, replace(view, dtype=value.dtype))
 
     def set_inside(self, value: Value, whole: Value, axis: int, start: int) -> bool:
         """Let the producer of `value` write straight into the concatenation `whole`; False when it cannot."""
@@ -125,11 +175,11 @@ class Builder:
         shape: Sequence[int],
         dtype: np.dtype[Any],
         order: Order | None = None,
-        small: bool | None = None,
     ) -> View:
-        """Return a fresh dense home: CMX when small (by the rule, unless `small` says), else DDR scratch."""
+        """Return a fresh dense home: CMX when it is small or there is much left, else DDR scratch."""
         size = prod(shape) * dtype.itemsize
-        if small if small is not None else size * RESIDENT_FRACTION <= self.cmx_bytes:
+        crowded = _total(self._live()) + size > self.cmx_bytes * CROWDED
+        if size <= self.cmx_bytes * (SMALL if crowded else LARGE):
             return dense(Buffer(name, size), shape, dtype, order)
         tensor = DdrTensor(name, size, DdrKind.SCRATCH, symbol=_SECTIONS[DdrKind.SCRATCH])
         self.ddr.append(tensor)
@@ -168,31 +218,35 @@ class Builder:
 
     # ---- room -------------------------------------------------------------------------------------
 
-    def room(self, views: Sequence[View], streams: int = 1) -> int:
-        """Return the bytes that each of `streams` sets of tile buffers may take beside the resident operands."""
-        buffers = {view.target: view.target.size_bytes for view in views if isinstance(view.target, Buffer)}
-        return max(0, int(self.cmx_bytes * FILL) - sum(_aligned(size) for size in buffers.values())) // streams
+    def rooms(self, views: Sequence[View]) -> tuple[int, int, int]:
+        """Return the bytes that tile buffers should take beside all that lives in CMX, and may and can take beside `views`."""
+        own = {view.target: None for view in views if isinstance(view.target, Buffer)}
+        fill = int(self.cmx_bytes * FILL)
+        whole = self.cmx_bytes // ALIGNMENT * ALIGNMENT
+        return max(0, fill - _total(own | self._live())), max(0, fill - _total(own)), max(0, whole - _total(own))
 
     def relieve(self, values: Sequence[Value], reserve_bytes: int, node: Node) -> None:
         """Move resident operands of `node` to DDR, the largest first, until `reserve_bytes` fit beside them."""
-        while self.room([self.home(v) for v in values]) < reserve_bytes:
+        while True:
             homes = [self.home(v) for v in values]
-            resident = [h.target for h in homes if isinstance(h.target, Buffer)]
-            if not resident:
-                raise CompileError(
-                    f"{node.name} ({node.op}): needs {reserve_bytes} bytes of CMX, there are {int(self.cmx_bytes * FILL)}"
-                )
-            self._evict(max(resident, key=lambda b: b.size_bytes), node)
+            resident = [home.target for home in homes if isinstance(home.target, Buffer)]
+            if not resident or self.rooms(homes)[1] >= reserve_bytes:
+                return
+            self.evict(max(resident, key=lambda b: b.size_bytes), node)
 
-    def _evict(self, buffer: Buffer, node: Node) -> None:
+    def evict(self, buffer: Buffer, node: Node) -> DdrTensor:
+        """Move what lives in `buffer` to DDR; return where it is now."""
         tensor = DdrTensor(buffer.name, buffer.size_bytes, DdrKind.SCRATCH, symbol=_SECTIONS[DdrKind.SCRATCH])
         self.ddr.append(tensor)
-        byte = np.dtype(np.uint8)
-        shape = (buffer.size_bytes,)
-        self.copy(dense(tensor, shape, byte), dense(buffer, shape, byte), node, "evict")
+        if any(access.target is buffer for op in self.ops for access in op.writes):
+            byte = np.dtype(np.uint8)
+            shape = (buffer.size_bytes,)
+            self.copy(dense(tensor, shape, byte), dense(buffer, shape, byte), node, "evict")
         for value, view in self.homes.items():
             if view.target is buffer:
                 self.homes[value] = replace(view, target=tensor)
+                self._resident.pop(value, None)
+        return tensor
 
     # ---- operations -------------------------------------------------------------------------------
 
@@ -288,8 +342,8 @@ def _size(value: Value) -> int:
     return prod(value.shape) * value.dtype.itemsize
 
 
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
+def _total(buffers: Iterable[Buffer]) -> int:
+    return sum(aligned(buffer.size_bytes) for buffer in buffers)
 
 
 def _ps(count: int, clock_hz: int) -> int:

@@ -6,8 +6,7 @@ stores. Each task is one invariant with several variants (channel blocks, or row
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import inf
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,19 +14,21 @@ from npu_abi import C, dtype
 from npu_model.cycles import dpu_cycles
 from npu_model.dtypes import code_of_numpy
 
-from libnpu.compiler.lower.dpu_tiler import Geometry, plan_tiles
+from libnpu.compiler.lower.dpu_tiler import Geometry, TilePlan, plan_tiles
+from libnpu.compiler.lower.errors import CompileError
+from libnpu.compiler.lower.invariant import VARIANT_CHANNELS, variants
 from libnpu.compiler.lower.view import View
-from libnpu.compiler.lower.weights import Loaded, WeightSource
-from libnpu.compiler.program import DpuPayload
+from libnpu.compiler.lower.weights import ActivationWeights, Loaded, WeightSource
+from libnpu.compiler.program import Buffer, DpuPayload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from libnpu.compiler.ir import Node
     from libnpu.compiler.lower.builder import Builder
+    from libnpu.compiler.lower.eltwise import Follower
 
-VARIANT_CHANNELS = 64  # channels of one workload; chosen: four blocks of the MAC array
-_VARIANT_ROWS = 4  # row groups are multiples of the MAC array's block height
+MPE_PIXELS = 16  # pixels of a MAC block, which a matmul fills from its rows one after the other
 _MEMORY_ORDER = (0, 1, 2, 3)
 
 
@@ -48,7 +49,10 @@ class Window:
 
 @dataclass(slots=True, frozen=True)
 class Job:
-    """One operation on the matrix engine. `act` and `out` are [N][Y][X][Z] views; Z of `out` is split by `weights`."""
+    """One operation on the matrix engine. `act` and `out` are [N][Y][X][Z] views; Z of `out` is split by `weights`.
+
+    With a `follower`, `out` is where that puts its result; the operation's own result is a tile that nobody else sees.
+    """
 
     node: Node
     op: int  # enum npu_dpu_op
@@ -61,6 +65,7 @@ class Job:
     fields: dict[str, Any]  # PPE and flags of the invariant
     per_channel: bool = False  # output channel z reads input channel z only
     row_axis: int = 1  # Y, or X for MATMUL
+    follower: Follower | None = None
 
     @property
     def act_resident(self) -> bool:
@@ -71,6 +76,11 @@ class Job:
     def out_resident(self) -> bool:
         """Whether the engine can write the output where it goes."""
         return self.out.in_cmx and _channels_dense(self.out)
+
+    @property
+    def other_resident(self) -> bool:
+        """Whether a follower can read its other operand where it is."""
+        return self.follower is None or (self.follower.other.in_cmx and _channels_dense(self.follower.other))
 
     @property
     def taps(self) -> int:
@@ -101,31 +111,9 @@ def _channels_dense(view: View) -> bool:
     return True
 
 
-def ppe_fields(act: tuple[Any, ...] | None, scale: float = 1.0) -> dict[str, Any]:
-    """Return the PPE part of an invariant for an activation of the IR."""
-    fields: dict[str, Any] = {
-        "ppe_scale": scale,
-        "ppe_bias": 0.0,
-        "ppe_fn": C.NPU_PPE_NONE,
-        "clamp_low": -inf,
-        "clamp_high": inf,
-    }
-    if act is None:
-        return fields
-    if act[0] == "relu":
-        fields["ppe_fn"] = C.NPU_PPE_RELU
-    elif act[0] == "clip":
-        fields["clamp_low"], fields["clamp_high"] = float(act[1]), float(act[2])
-    elif act[0] == "leaky_relu":
-        fields["ppe_fn"], fields["lrelu_slope"] = C.NPU_PPE_LRELU, float(act[1])
-    else:
-        raise AssertionError(f"activation {act!r}")
-    return fields
-
-
 def emit_job(builder: Builder, job: Job) -> None:
     """Append the tiles of one operation."""
-    plan = plan_tiles(_geometry(builder, job), _room(builder, job), builder.profile, builder.pingpong, _label(job))
+    job, plan = _planned(builder, job)
     images, rows, channels = job.out.shape[0], job.out.shape[job.row_axis], job.out.shape[3]
     row_tiles = [(n, r0, min(r0 + plan.rows, rows)) for n in range(images) for r0 in range(0, rows, plan.rows)]
     channel_tiles = [(c0, min(c0 + plan.channels, channels)) for c0 in range(0, channels, plan.channels)]
@@ -145,16 +133,45 @@ def emit_job(builder: Builder, job: Job) -> None:
             _task(builder, job, act or _load_act(builder, job, row, c), loaded_c, row, c)
 
 
-def _label(job: Job) -> str:
-    return f"{job.node.name} ({job.node.op})"
+def _planned(builder: Builder, job: Job) -> tuple[Job, TilePlan]:
+    """Return the tiling of a job, and the job with as many of its operands moved to DDR as that takes."""
+    label = f"{job.node.name} ({job.node.op})"
+    while True:
+        views = _resident(job)
+        try:
+            return job, plan_tiles(
+                _geometry(builder, job), builder.rooms(views), builder.profile, builder.pingpong, label
+            )
+        except CompileError:
+            buffers = [view.target for view in views if isinstance(view.target, Buffer)]
+            if not buffers:
+                raise
+            job = _moved(builder, job, max(buffers, key=lambda buffer: buffer.size_bytes))
 
 
-def _room(builder: Builder, job: Job) -> int:
-    resident = [v for v, used in ((job.act, job.act_resident), (job.out, job.out_resident)) if used]
-    matrix = getattr(job.weights, "matrix", None)
-    if matrix is not None and job.weights.tile_bytes(1) == 0:
-        resident.append(matrix)
-    return builder.room(resident)
+def _resident(job: Job) -> list[View]:
+    """Return the operands that the engine uses where they are."""
+    views = [v for v, used in ((job.act, job.act_resident), (job.out, job.out_resident)) if used]
+    if job.follower is not None and job.other_resident:
+        views.append(job.follower.other)
+    if isinstance(job.weights, ActivationWeights) and job.weights.resident:
+        views.append(job.weights.matrix)
+    return views
+
+
+def _moved(builder: Builder, job: Job, buffer: Buffer) -> Job:
+    """Return the job after `buffer` has left CMX."""
+    tensor = builder.evict(buffer, job.node)
+
+    def moved(view: View) -> View:
+        return replace(view, target=tensor) if view.target is buffer else view
+
+    weights, follower = job.weights, job.follower
+    if isinstance(weights, ActivationWeights):
+        weights = replace(weights, matrix=moved(weights.matrix))
+    if follower is not None:
+        follower = replace(follower, other=moved(follower.other))
+    return replace(job, act=moved(job.act), out=moved(job.out), weights=weights, follower=follower)
 
 
 def _geometry(builder: Builder, job: Job) -> Geometry:
@@ -172,7 +189,11 @@ def _geometry(builder: Builder, job: Job) -> Geometry:
         return 0 if job.act_resident else used * in_columns * (high - low) * job.act.dtype.itemsize
 
     def out_bytes(rows: int, channels: int) -> int:
-        return 0 if job.out_resident else rows * out_columns * channels * job.out.dtype.itemsize
+        in_place = job.out_resident and job.follower is None
+        return 0 if in_place else rows * out_columns * channels * job.out.dtype.itemsize
+
+    def other_bytes(rows: int, channels: int) -> int:
+        return 0 if job.other_resident else rows * out_columns * channels * job.out.dtype.itemsize
 
     def act_run_bytes(channels: int) -> int:
         low, high = job.input_channels(0, channels)
@@ -180,15 +201,19 @@ def _geometry(builder: Builder, job: Job) -> Geometry:
 
     return Geometry(
         rows=job.out.shape[job.row_axis],
+        row_unit=MPE_PIXELS if job.op == C.NPU_DPU_MATMUL else 1,
         images=job.out.shape[0],
         channels=job.out.shape[3],
         channel_unit=min(unit, job.out.shape[3]),
         act_bytes=act_bytes,
         out_bytes=out_bytes,
+        other_bytes=other_bytes,
+        stored=not job.out_resident,
         weight_bytes=job.weights.tile_bytes,
         act_run_bytes=act_run_bytes,
         out_run_bytes=lambda channels: _run_bytes(job.out, channels, builder.profile.dma.bytes_per_cycle),
         act_per_channel=job.per_channel or job.groups > 1,
+        parts=1 if job.follower is None else 2,
         task_cycles=lambda tiles: _task_cycles(builder, job, tiles),
     )
 
@@ -210,7 +235,8 @@ def _task(builder: Builder, job: Job, act: View, loaded: Loaded, row: tuple[int,
     starts, extents = [row[0], 0, 0, c[0]], [1, job.out.shape[1], job.out.shape[2], c[1] - c[0]]
     starts[job.row_axis], extents[job.row_axis] = row[1], row[2] - row[1]
     box = job.out.sliced(starts, extents)
-    tile = box if job.out_resident else builder.scratch_tile(box, _MEMORY_ORDER, job.node)
+    in_place = job.out_resident and job.follower is None
+    tile = box if in_place else builder.scratch_tile(box, _MEMORY_ORDER, job.node)
     pads = {}
     for axis, window, before, after in ((1, job.y, "pad_top", "pad_bottom"), (2, job.x, "pad_left", "pad_right")):
         first, count = (row[1], row[2] - row[1]) if axis == job.row_axis else (0, job.out.shape[axis])
@@ -236,7 +262,12 @@ def _task(builder: Builder, job: Job, act: View, loaded: Loaded, row: tuple[int,
     builder.dpu(job.node, payload, [act.access(), *loaded.reads], [tile.access()])
     if job.op in (C.NPU_DPU_CONV, C.NPU_DPU_DWCONV, C.NPU_DPU_MATMUL):
         builder.macs += tile.shape[1] * tile.shape[2] * tile.shape[3] * job.taps
-    if tile is not box:
+    if job.follower is not None:
+        other = job.follower.other.sliced(starts, extents)
+        if not job.other_resident:
+            other = builder.fetch(other, _MEMORY_ORDER, job.follower.node, "other")
+        job.follower.emit(builder, tile, other, box if job.out_resident else tile)
+    if not job.out_resident:
         builder.flush(box, tile, job.node)
 
 
@@ -295,7 +326,11 @@ def _task_cycles(builder: Builder, job: Job, tiles: Sequence[tuple[int, int]]) -
     records["variant_count"], records["variant_first"] = 1, np.arange(len(tiles))
     parts["invariant_index"] = np.arange(len(tiles))
     counts = -(-channels // VARIANT_CHANNELS)
-    found = dpu_cycles(builder.profile, records, parts) + (counts - 1) * builder.profile.dpu.workload_cycles
+    dpu = builder.profile.dpu
+    found = dpu_cycles(builder.profile, records, parts) + (counts - 1) * dpu.workload_cycles
+    if job.follower is not None:
+        elements = rows * job.out.shape[3 - job.row_axis] * channels
+        found += dpu.startup_cycles + counts * dpu.workload_cycles + elements // dpu.eltwise_elements_per_cycle
     return [int(count) for count in found]
 
 
@@ -305,27 +340,3 @@ def _stride(view: View, axis: int) -> int:
         return view.strides[axis]
     x = view.strides[2] if view.shape[2] > 1 else view.shape[3] * view.dtype.itemsize
     return x if axis == 2 else x * view.shape[2]
-
-
-def variants(shape: tuple[int, ...], pads: dict[str, int]) -> Iterator[dict[str, Any]]:
-    """Yield the workloads of an output [y][x][z]: blocks of channels, or row groups when there is one block."""
-    rows, columns, channels = shape
-    step_z = VARIANT_CHANNELS
-    step_y = rows
-    if channels <= step_z and rows >= 2 * _VARIANT_ROWS:
-        step_y = -(-rows // 2 // _VARIANT_ROWS) * _VARIANT_ROWS
-    for z in range(0, channels, step_z):
-        for y in range(0, rows, step_y):
-            yield {
-                "start_x": 0,
-                "start_y": y,
-                "start_z": z,
-                "size_x": columns,
-                "size_y": min(step_y, rows - y),
-                "size_z": min(step_z, channels - z),
-                "pad_left": 0,
-                "pad_right": 0,
-                "pad_top": 0,
-                "pad_bottom": 0,
-                **pads,
-            }

@@ -8,9 +8,11 @@ row tile; activations once per row tile, or once per channel tile.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 from libnpu.compiler.lower.errors import does_not_fit
+from libnpu.compiler.lower.view import aligned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from npu_model.profile import Profile
 
 PS_PER_SECOND = 10**12
+_SLACK_PERCENT = 3  # of predicted time that fewer tasks may cost; chosen by trials: what the prediction leaves out
 _SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 
 
@@ -26,15 +29,19 @@ class Geometry:
     """What a tile needs, as functions of its output rows r and channels c. Byte functions give 0 for resident operands."""
 
     rows: int  # of one image; split into tiles of `r`
+    row_unit: int  # tiles hold multiples of this many rows, except the last
     images: int
     channels: int
     channel_unit: int  # tiles hold multiples of this many channels, except the last
     act_bytes: Callable[[int, int], int]
-    out_bytes: Callable[[int, int], int]
+    out_bytes: Callable[[int, int], int]  # of the buffer that a task writes
+    other_bytes: Callable[[int, int], int]  # of a second operand that each task loads
+    stored: bool  # the task's buffer goes to DDR
     weight_bytes: Callable[[int], int]
     act_run_bytes: Callable[[int], int]  # contiguous in DDR when `c` channels are loaded, stored
     out_run_bytes: Callable[[int], int]
     act_per_channel: bool  # a channel tile reads only its own input channels
+    parts: int  # engine tasks per tile
     task_cycles: Callable[[Sequence[tuple[int, int]]], list[int]]  # of the engine, for each (rows, channels)
 
 
@@ -48,6 +55,7 @@ class TilePlan:
     keep_weights: bool
     tile_bytes: int
     cost_ps: int
+    tasks: int
 
 
 def sizes(total: int, unit: int) -> Iterator[int]:
@@ -61,32 +69,36 @@ def sizes(total: int, unit: int) -> Iterator[int]:
             yield size
 
 
-def plan_tiles(geometry: Geometry, room_bytes: int, profile: Profile, pingpong: bool, operation: str) -> TilePlan:
-    """Return the cheapest tiling whose buffers fit `room_bytes`; two sets of them when `pingpong` and they fit at all.
+def plan_tiles(
+    geometry: Geometry, rooms_bytes: Sequence[int], profile: Profile, pingpong: bool, operation: str
+) -> TilePlan:
+    """Return the tiling with the fewest tasks among those that are nearly the fastest.
 
-    Raises CompileError that names `operation` when the smallest tile does not fit.
+    `rooms_bytes` are the bytes that its buffers should, may and can take. Two sets of buffers, when `pingpong`, are tried in
+    all but the last, then one set in all but the first. Raises CompileError that names `operation` when the smallest tile
+    does not fit.
     """
-    tiles = [(r, c) for r in sizes(geometry.rows, 1) for c in sizes(geometry.channels, geometry.channel_unit)]
-    tiles = [tile for tile in tiles if _tile_bytes(geometry, *tile) <= room_bytes]
-    cycles = dict(zip(tiles, geometry.task_cycles(tiles), strict=True)) if tiles else {}
-    for copies in (2, 1) if pingpong else (1,):
-        plans = [
-            plan for tile in tiles for plan in _candidates(geometry, *tile, cycles[tile], room_bytes, profile, copies)
-        ]
+    rows, channels = sizes(geometry.rows, geometry.row_unit), sizes(geometry.channels, geometry.channel_unit)
+    tiles = list(product(rows, channels))
+    needed = {tile: _tile_bytes(geometry, *tile) for tile in tiles}
+    tiles = [tile for tile in tiles if needed[tile] <= rooms_bytes[-1]]
+    if not tiles:
+        smallest = min(needed, key=lambda tile: needed[tile])
+        what = f"a tile of {smallest[0]} rows and {smallest[1]} channels"
+        raise does_not_fit(operation, what, needed[smallest], rooms_bytes[-1])
+    cycles = dict(zip(tiles, geometry.task_cycles(tiles), strict=True))
+    tries = [(room, 2) for room in rooms_bytes[:-1] if pingpong] + [(room, 1) for room in rooms_bytes[1:]]
+    for room, copies in tries:
+        plans = [plan for tile in tiles for plan in _candidates(geometry, *tile, cycles[tile], room, profile, copies)]
         if plans:
-            return min(plans, key=lambda p: (p.cost_ps, p.tile_bytes))
-    smallest_rows, smallest_channels = (
-        min(sizes(geometry.rows, 1)),
-        min(sizes(geometry.channels, geometry.channel_unit)),
-    )
-    needed = _tile_bytes(geometry, smallest_rows, smallest_channels)
-    raise does_not_fit(
-        operation, f"a tile of {smallest_rows} rows and {smallest_channels} channels", needed, room_bytes
-    )
+            limit_ps = min(plan.cost_ps for plan in plans) * (100 + _SLACK_PERCENT) // 100
+            return min((p for p in plans if p.cost_ps <= limit_ps), key=lambda p: (p.tasks, p.cost_ps, p.tile_bytes))
+    raise AssertionError(f"{operation}: a tile fits, but no loop order does")
 
 
 def _tile_bytes(geometry: Geometry, rows: int, channels: int) -> int:
-    return geometry.act_bytes(rows, channels) + geometry.out_bytes(rows, channels) + geometry.weight_bytes(channels)
+    operands = (geometry.act_bytes, geometry.out_bytes, geometry.other_bytes)
+    return sum(aligned(size(rows, channels)) for size in operands) + geometry.weight_bytes(channels)
 
 
 def _candidates(
@@ -96,26 +108,33 @@ def _candidates(
     row_tiles = -(-geometry.rows // rows) * geometry.images
     channel_tiles = -(-geometry.channels // channels)
     tasks = row_tiles * channel_tiles
-    act, out = geometry.act_bytes(rows, channels), geometry.out_bytes(rows, channels)
+    act, out, other = (
+        aligned(size(rows, channels)) for size in (geometry.act_bytes, geometry.out_bytes, geometry.other_bytes)
+    )
     weights, all_weights = geometry.weight_bytes(channels), geometry.weight_bytes(geometry.channels)
     acts_per_row = channel_tiles if geometry.act_per_channel else 1
-    buffers = out * min(copies, tasks) + act * min(copies, row_tiles * acts_per_row)
-    stores = tasks if out else 0
+    buffers = (out + other) * min(copies, tasks) + act * min(copies, row_tiles * acts_per_row)
+    stored = out if geometry.stored else 0
+    streams = (stored > 0) + (other > 0)
+    core = profile.core
     rate = min(profile.ddr.bytes_per_second, profile.dma.bytes_per_cycle * profile.dma.clock_hz * profile.dma_ports)
     latency_ps = round(profile.ddr.latency_ns * 1000) // profile.dma_ports
     dpu_ps = tasks * cycles * PS_PER_SECOND // profile.dpu.clock_hz
-    exposed_ps = (act + out + weights) * PS_PER_SECOND // rate
+    exposed_ps = (act + other + stored + weights) * PS_PER_SECOND // rate
 
     def plan(outside: bool, keep: bool, held: int, act_loads: int, weight_bytes: int, weight_loads: int) -> TilePlan:
-        traffic = act * act_loads + out * tasks + weight_bytes
-        transfers = (act_loads if act else 0) + (weight_loads if weights else 0) + stores
+        traffic = act * act_loads + (other + stored) * tasks + weight_bytes
+        transfers = (act_loads if act else 0) + (weight_loads if weights else 0) + streams * tasks
         port_cycles = _port_cycles(profile, act * act_loads, geometry.act_run_bytes(channels))
-        port_cycles += _port_cycles(profile, out * tasks, geometry.out_run_bytes(channels))
+        port_cycles += _port_cycles(profile, (other + stored) * tasks, geometry.out_run_bytes(channels))
         port_cycles += transfers * (profile.dma.setup_cycles + 1)
         port_ps = port_cycles * PS_PER_SECOND // (profile.dma.clock_hz * profile.dma_ports)
         ddr_ps = traffic * PS_PER_SECOND // rate
         dma_ps = max(ddr_ps, port_ps) + min(ddr_ps, port_ps) // 4 + transfers * latency_ps
-        return TilePlan(rows, channels, outside, keep, act + out + held, max(dma_ps, dpu_ps) + exposed_ps)
+        core_cycles = core.fetch_cycles + core.dispatch_cycles + core.barrier_cycles
+        core_ps = (tasks * geometry.parts + transfers) * core_cycles * PS_PER_SECOND // core.clock_hz
+        cost_ps = max(dma_ps, dpu_ps, core_ps) + exposed_ps
+        return TilePlan(rows, channels, outside, keep, act + out + other + held, cost_ps, tasks)
 
     if all_weights + buffers <= room:
         yield plan(False, True, all_weights, row_tiles * acts_per_row, all_weights, channel_tiles)

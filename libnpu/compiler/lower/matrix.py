@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from npu_abi import C
-from npu_model.dtypes import code_of_numpy
 
-from libnpu.compiler.lower.boxes import in_place, tile_boxes
-from libnpu.compiler.lower.dpu_ops import Job, Window, emit_job, ppe_fields, variants
-from libnpu.compiler.lower.shave_tiler import elementwise_operands
+from libnpu.compiler.lower.dpu_ops import Job, Window, emit_job
+from libnpu.compiler.lower.eltwise import Follower, following
+from libnpu.compiler.lower.invariant import ppe_fields
 from libnpu.compiler.lower.view import View
 from libnpu.compiler.lower.weights import ActivationWeights, ConstantWeights, NoWeights, WeightSource
-from libnpu.compiler.program import DpuPayload
 from libnpu.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ _MAX_FIELD = 255  # kernel, stride and dilation are 8-bit fields
 _NHWC = (0, 2, 3, 1)
 _NWHC = (0, 2, 1, 3)  # of a channels-last view: rows and columns exchanged
 _BLOCK_ROWS = 4  # pixel rows of a MAC block
-_ELTWISE = {"add": C.NPU_DPU_ELTWISE_ADD, "mul": C.NPU_DPU_ELTWISE_MUL}
 
 
 def _float_input(node: Node) -> Value:
@@ -65,18 +63,55 @@ def _windowed_job(
 ) -> None:
     """Emit a node that slides windows over [N, C, H, W]; `weights(swapped)` gives its weight source."""
     source, value = _float_input(node), node.outputs[0]
-    act, out = builder.home(source), builder.place(value, _NHWC)
+    found = following(builder, node, _NHWC)
+    follower, out = found if found is not None else (None, builder.place(value, _NHWC))
     y, x = _windows(node, kernel)
-    act, out = act.permuted(_NHWC), out.permuted(_NHWC)
+    act, out = builder.home(source).permuted(_NHWC), out.permuted(_NHWC)
+    if follower is not None:
+        follower = replace(follower, other=follower.other.permuted(_NHWC))
+    if op == C.NPU_DPU_CONV and groups == 1 and y == x == Window():
+        flat = _pixels(act, out, follower)
+        if flat is not None:
+            act, out, follower = flat
+            emit_job(
+                builder, Job(node, C.NPU_DPU_MATMUL, act, out, y, x, 1, weights(False), fields, False, 2, follower)
+            )
+            return
     row_axis, swapped = 1, False
     if act.shape[2] == out.shape[2] == 1 < out.shape[1] and x == Window():  # one column: make it one row
         swapped = True
         act, out, y, x = act.permuted(_NWHC), out.permuted(_NWHC), x, y
+        if follower is not None:
+            follower = replace(follower, other=follower.other.permuted(_NWHC))
     if act.shape[1] == out.shape[1] == 1 < out.shape[2] and y == Window():
         row_axis = 2
-        if out.shape[2] % _BLOCK_ROWS == 0 and x.pad == 0 and x.inputs(0, out.shape[2])[1] <= act.shape[2]:
+        if (
+            follower is None
+            and out.shape[2] % _BLOCK_ROWS == 0
+            and x.pad == 0
+            and x.inputs(0, out.shape[2])[1] <= act.shape[2]
+        ):
             act, out = _folded(act, out, x)
-    emit_job(builder, Job(node, op, act, out, y, x, groups, weights(swapped), fields, per_channel, row_axis))
+    job = Job(node, op, act, out, y, x, groups, weights(swapped), fields, per_channel, row_axis, follower)
+    emit_job(builder, job)
+
+
+def _pixels(act: View, out: View, follower: Follower | None) -> tuple[View, View, Follower | None] | None:
+    """Lay all pixels in one row, as the matmul that a pointwise convolution is; None when they do not lie at one distance.
+
+    A matmul fills MAC blocks with 16 pixels of the row, a convolution with 4 x 4 of the plane, which its edges cut.
+    """
+
+    def row(view: View) -> View | None:
+        return view.reshaped((1, 1, prod(view.shape[:3]), view.shape[3]))
+
+    flat_act, flat_out = row(act), row(out)
+    if follower is not None:
+        other = row(follower.other)
+        if other is None:
+            return None
+        follower = replace(follower, other=other)
+    return None if flat_act is None or flat_out is None else (flat_act, flat_out, follower)
 
 
 def _folded(act: View, out: View, x: Window) -> tuple[View, View]:
@@ -204,100 +239,3 @@ def _matmul(builder: Builder, node: Node, a: View, out: View, source: WeightSour
     act = View(a.target, a.offset, (1, 1, *a.shape), (0, 0, *a.strides), a.dtype)
     target = View(out.target, out.offset, (1, 1, *out.shape), (0, 0, *out.strides), out.dtype)
     emit_job(builder, Job(node, C.NPU_DPU_MATMUL, act, target, Window(), Window(), 1, source, fields, row_axis=2))
-
-
-def lower_eltwise(builder: Builder, node: Node) -> bool:
-    """Emit a sum or product of two equal-shaped tensors on the matrix engine; False when it has to go to the SHAVEs."""
-    found = _eltwise_operation(builder, node)
-    if found is None:
-        return False
-    op, values, act = found
-    order, inputs, out = elementwise_operands(builder, node, values)
-    shape = node.outputs[0].shape
-    fields = ppe_fields(act) | {"op": op}
-
-    def emit(tiles: list[View], tile: View) -> None:
-        _eltwise_task(
-            builder, node, [t.broadcast(tile.shape).permuted(order) for t in tiles], tile.permuted(order), fields
-        )
-
-    usable = [in_place(v, order) for v in inputs]
-    tile_boxes(builder, node, inputs, out, shape, [order] * 3, order, usable, 1, emit)
-    return True
-
-
-def _eltwise_operation(builder: Builder, node: Node) -> tuple[int, list[Value], tuple[Any, ...] | None] | None:
-    """Return (operation, operands, activation) when the node is one that the engine has.
-
-    The second operand may be one vector of channels for every pixel, when the first lies channels last.
-    """
-    expr, act = node.attrs["expr"], None
-    if expr[0] == "relu":
-        expr, act = expr[1], ("relu",)
-    if expr[0] not in _ELTWISE or any(part[0] != "in" for part in expr[1:]):
-        return None
-    operands = [node.inputs[part[1]] for part in expr[1:]]
-    values = [v for v in operands if v is not None and v.const is None]
-    value = node.outputs[0]
-    values.sort(key=lambda v: v.shape != value.shape)
-    if len(values) != 2 or value.dtype not in _FLOATS or any(v.dtype != value.dtype for v in values):
-        return None
-    first, second = values
-    per_channel = (
-        len(value.shape) == 4
-        and second.shape[-3:] == (value.shape[1], 1, 1)
-        and builder.order_for(value, builder.home(first)) == _NHWC
-    )
-    if first.shape != value.shape or not (second.shape == value.shape or per_channel):
-        return None
-    return _ELTWISE[expr[0]], values, act
-
-
-def _eltwise_task(builder: Builder, node: Node, tiles: list[View], tile: View, fields: dict[str, Any]) -> None:
-    """Append the tasks of one box: [y][x][z] with dense z; boxes of more than three axes are several tasks."""
-    views = [*tiles, tile]
-    dims, steps = _three_dims(list(tile.shape), [list(v.strides) for v in views])
-    size = tile.dtype.itemsize
-    if dims[-1] > 1 and any(step[-1] != size for step in steps):
-        dims, steps = [*dims, 1], [[*step, size] for step in steps]
-    dims, steps = [1] * (3 - len(dims)) + dims, [[0] * (3 - len(step)) + step for step in steps]
-    for index in np.ndindex(*dims[:-3]):
-        a, b, out = (
-            View(
-                v.target,
-                v.offset + sum(i * s for i, s in zip(index, step, strict=False)),
-                tuple(dims[-3:]),
-                tuple(step[-3:]),
-                v.dtype,
-            )
-            for v, step in zip(views, steps, strict=True)
-        )
-        y, x, z = a.shape
-        code = code_of_numpy(out.dtype)
-        strides = {
-            f"{name}_stride_{axis}": v.strides[k]
-            for name, v in (("act", a), ("act2", b), ("out", out))
-            for axis, k in (("x", 1), ("y", 0))
-        }
-        described = {
-            "in_x": x, "in_y": y, "in_z": z, "out_x": x, "out_y": y, "out_z": z, **strides,
-            "groups": 1, "kernel_x": 1, "kernel_y": 1, "stride_x": 1, "stride_y": 1, "dilation_x": 1, "dilation_y": 1,
-            "act_dtype": code, "wt_dtype": code, "out_dtype": code, **fields,
-        }  # fmt: skip
-        payload = DpuPayload(
-            {"act_addr": a.ref, "act2_addr": b.ref, "out_addr": out.ref}, described, list(variants(out.shape, {}))
-        )
-        builder.dpu(node, payload, [a.access(), b.access()], [out.access()])
-
-
-def _three_dims(dims: list[int], steps: list[list[int]]) -> tuple[list[int], list[list[int]]]:
-    """Drop leading axes of one element and merge outer axes until three are left, where every operand walks them as one."""
-    while len(dims) > 3:
-        if dims[0] == 1:
-            dims, steps = dims[1:], [step[1:] for step in steps]
-        elif dims[1] == 1 or all(step[0] == step[1] * dims[1] for step in steps):
-            inner = [step[0] if dims[1] == 1 else step[1] for step in steps]
-            dims, steps = [dims[0] * dims[1], *dims[2:]], [[k, *s[2:]] for k, s in zip(inner, steps, strict=True)]
-        else:
-            break
-    return dims, steps

@@ -228,7 +228,7 @@ def lower_gather(builder: Builder, node: Node) -> None:
     flat = out.reshaped((outer, count, inner))
     target = flat or _flat(builder.storage(f"{node.name}.rows", value.shape, value.dtype), (outer, count, inner))
     table = _flat(data, (outer, n, inner))
-    if table.nbytes > builder.room([table] if table.in_cmx else []) and not table.in_cmx:
+    if table.nbytes > builder.rooms([table] if table.in_cmx else [])[1] and not table.in_cmx:
         raise Unsupported(
             f"{node.name} (Gather): its table of {table.nbytes} bytes does not fit CMX ({builder.cmx_bytes} bytes)"
         )

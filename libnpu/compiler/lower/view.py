@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     import numpy as np
 
 Order = tuple[int, ...]
+ALIGNMENT = 64  # of buffers in CMX and of constants in the weights section
+
+
+def aligned(size_bytes: int) -> int:
+    """Return the bytes that an allocation of `size_bytes` takes."""
+    return -(-size_bytes // ALIGNMENT) * ALIGNMENT
 
 
 @dataclass(slots=True, frozen=True)

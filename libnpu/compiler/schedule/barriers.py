@@ -18,7 +18,11 @@ from npu_abi import C
 
 
 class OutOfBarriers(ValueError):
-    """A schedule that holds more orders open at once than the ids can express."""
+    """A schedule that holds more orders open at once, when its operation number `operation` comes, than the ids can express."""
+
+    def __init__(self, open_count: int, id_count: int, operation: int) -> None:
+        super().__init__(f"{open_count} orders are open at operation {operation}; there are {id_count} barrier ids")
+        self.operation = operation
 
 
 @dataclass(slots=True, frozen=True)
@@ -84,9 +88,7 @@ def assign_barriers(
             real[k], previous[k] = entry[1], entry[2]
             following[entry[2]] = k
         else:
-            raise OutOfBarriers(
-                f"{len(open_until) + 1} barriers are open at operation {groups[k].first}; there are {id_count} ids"
-            )
+            raise OutOfBarriers(len(open_until) + 1, id_count, groups[k].first)
         open_until.append((groups[k].last, real[k], k))
     count = len(dependences)
     waits, posts, after = [0] * count, [0] * count, [-1] * count
@@ -143,9 +145,7 @@ def _fit(groups: list[_Group], starts: Sequence[int], ends: Sequence[int], id_co
                 serial += 1
         while len(active) > id_count:
             if not _merge_waiting(active, starts, ends, now):
-                raise OutOfBarriers(
-                    f"{len(active)} orders are open at operation {group.first}; there are {id_count} barrier ids"
-                )
+                raise OutOfBarriers(len(active), id_count, group.first)
             merged += 1
     groups[:] = kept + active
     return merged

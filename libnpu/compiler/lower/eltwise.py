@@ -1,0 +1,159 @@
+"""Sums and products of two tensors on the matrix engine: as operations of their own, or on the tiles of the one before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from npu_abi import C
+from npu_model.dtypes import code_of_numpy
+
+from libnpu.compiler.lower.boxes import in_place, tile_boxes
+from libnpu.compiler.lower.invariant import ppe_fields, variants
+from libnpu.compiler.lower.shave_tiler import elementwise_operands
+from libnpu.compiler.lower.view import View
+from libnpu.compiler.program import DpuPayload
+
+if TYPE_CHECKING:
+    from libnpu.compiler.ir import Node, Value
+    from libnpu.compiler.lower.builder import Builder
+    from libnpu.compiler.lower.view import Order
+
+_FLOATS = (np.dtype(np.float16), np.dtype(np.float32))
+_NHWC = (0, 2, 3, 1)
+_ELTWISE = {"add": C.NPU_DPU_ELTWISE_ADD, "mul": C.NPU_DPU_ELTWISE_MUL}
+
+
+@dataclass(slots=True, frozen=True)
+class Follower:
+    """A sum or product of an operation's result with `other`, computed on each tile of the result before it leaves CMX."""
+
+    node: Node
+    other: View  # of the shape of the operation's output
+    fields: dict[str, Any]  # PPE and operation of the invariant
+
+    def emit(self, builder: Builder, tile: View, other: View, out: View) -> None:
+        """Append the task of one box; `out` may be `tile` or `other`."""
+        eltwise_task(builder, self.node, [tile, other], out, self.fields)
+
+
+def following(builder: Builder, node: Node, order: Order) -> tuple[Follower, View] | None:
+    """Return the sum or product that can follow `node` tile by tile, and the home of its result; None when there is none.
+
+    Its other operand must exist by now, and nothing else may read the result of `node`. `order` is that in which `node` writes.
+    The node counts as lowered.
+    """
+    value = node.outputs[0]
+    reader = builder.only_consumer(value)
+    if reader is None or reader.op != "Elementwise" or any(v is None for v in reader.inputs):
+        return None
+    others = [v for v in reader.inputs if v is not None and v is not value]
+    if len(others) != 1 or others[0].shape != value.shape or others[0] not in builder.homes:
+        return None
+    found = _eltwise_operation(builder, reader)
+    if found is None:
+        return None
+    op, _, act = found
+    result = reader.outputs[0]
+    out = builder.place_over(result, others[0]) or builder.place(result, order)
+    builder.done(reader)
+    return Follower(reader, builder.home(others[0]), ppe_fields(act) | {"op": op}), out
+
+
+def lower_eltwise(builder: Builder, node: Node) -> bool:
+    """Emit a sum or product of two equal-shaped tensors on the matrix engine; False when it has to go to the SHAVEs."""
+    found = _eltwise_operation(builder, node)
+    if found is None:
+        return False
+    op, values, act = found
+    order, inputs, out = elementwise_operands(builder, node, values)
+    shape = node.outputs[0].shape
+    fields = ppe_fields(act) | {"op": op}
+
+    def emit(tiles: list[View], tile: View) -> None:
+        eltwise_task(
+            builder, node, [t.broadcast(tile.shape).permuted(order) for t in tiles], tile.permuted(order), fields
+        )
+
+    usable = [in_place(v, order) for v in inputs]
+    tile_boxes(builder, node, inputs, out, shape, [order] * 3, order, usable, 1, emit)
+    return True
+
+
+def _eltwise_operation(builder: Builder, node: Node) -> tuple[int, list[Value], tuple[Any, ...] | None] | None:
+    """Return (operation, operands, activation) when the node is one that the engine has.
+
+    The second operand may be one vector of channels for every pixel, when the first lies channels last.
+    """
+    expr, act = node.attrs["expr"], None
+    if expr[0] == "relu":
+        expr, act = expr[1], ("relu",)
+    if expr[0] not in _ELTWISE or any(part[0] != "in" for part in expr[1:]):
+        return None
+    operands = [node.inputs[part[1]] for part in expr[1:]]
+    values = [v for v in operands if v is not None and v.const is None]
+    value = node.outputs[0]
+    values.sort(key=lambda v: v.shape != value.shape)
+    if len(values) != 2 or value.dtype not in _FLOATS or any(v.dtype != value.dtype for v in values):
+        return None
+    first, second = values
+    if first.shape == second.shape == value.shape:
+        return _ELTWISE[expr[0]], values, act
+    per_channel = (
+        first.shape == value.shape
+        and len(value.shape) == 4
+        and second.shape[-3:] == (value.shape[1], 1, 1)
+        and builder.order_for(value, builder.home(first)) == _NHWC
+    )
+    return (_ELTWISE[expr[0]], values, act) if per_channel else None
+
+
+def eltwise_task(builder: Builder, node: Node, tiles: list[View], tile: View, fields: dict[str, Any]) -> None:
+    """Append the tasks of one box: [y][x][z] with dense z; boxes of more than three axes are several tasks."""
+    views = [*tiles, tile]
+    dims, steps = _three_dims(list(tile.shape), [list(v.strides) for v in views])
+    size = tile.dtype.itemsize
+    if dims[-1] > 1 and any(step[-1] != size for step in steps):
+        dims, steps = [*dims, 1], [[*step, size] for step in steps]
+    dims, steps = [1] * (3 - len(dims)) + dims, [[0] * (3 - len(step)) + step for step in steps]
+    for index in np.ndindex(*dims[:-3]):
+        a, b, out = (
+            View(
+                v.target,
+                v.offset + sum(i * s for i, s in zip(index, step, strict=False)),
+                tuple(dims[-3:]),
+                tuple(step[-3:]),
+                v.dtype,
+            )
+            for v, step in zip(views, steps, strict=True)
+        )
+        y, x, z = a.shape
+        code = code_of_numpy(out.dtype)
+        strides = {
+            f"{name}_stride_{axis}": v.strides[k]
+            for name, v in (("act", a), ("act2", b), ("out", out))
+            for axis, k in (("x", 1), ("y", 0))
+        }
+        described = {
+            "in_x": x, "in_y": y, "in_z": z, "out_x": x, "out_y": y, "out_z": z, **strides,
+            "groups": 1, "kernel_x": 1, "kernel_y": 1, "stride_x": 1, "stride_y": 1, "dilation_x": 1, "dilation_y": 1,
+            "act_dtype": code, "wt_dtype": code, "out_dtype": code, **fields,
+        }  # fmt: skip
+        payload = DpuPayload(
+            {"act_addr": a.ref, "act2_addr": b.ref, "out_addr": out.ref}, described, list(variants(out.shape, {}))
+        )
+        builder.dpu(node, payload, [a.access(), b.access()], [out.access()])
+
+
+def _three_dims(dims: list[int], steps: list[list[int]]) -> tuple[list[int], list[list[int]]]:
+    """Drop leading axes of one element and merge outer axes until three are left, where every operand walks them as one."""
+    while len(dims) > 3:
+        if dims[0] == 1:
+            dims, steps = dims[1:], [step[1:] for step in steps]
+        elif dims[1] == 1 or all(step[0] == step[1] * dims[1] for step in steps):
+            inner = [step[0] if dims[1] == 1 else step[1] for step in steps]
+            dims, steps = [dims[0] * dims[1], *dims[2:]], [[k, *s[2:]] for k, s in zip(inner, steps, strict=True)]
+        else:
+            break
+    return dims, steps
