@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from npu_model.profile_ranges import problem
+
 FOLDER = Path(__file__).parent / "profiles"
 
 
@@ -123,26 +125,38 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.json"))
 
 
-@cache
 def load_profile(name_or_path: str) -> Profile:
-    """Return the shipped profile of that name or alias, or the one in the JSON file at that path."""
-    path = Path(name_or_path)
-    if path.suffix != ".json":
-        for candidate in sorted(FOLDER.glob("*.json")):
-            profile = _decode(candidate)
-            if name_or_path == profile.name or name_or_path in profile.aliases:
-                return profile
-        raise ProfileError(
-            f"no hardware profile named {name_or_path!r}; there are {', '.join(names())}, or give a .json file"
-        )
-    if not path.exists():
-        raise ProfileError(f"no such profile file: {name_or_path}")
-    return _decode(path)
+    """Return the shipped profile of that name or alias, or the one in the JSON file at that path, as it is now.
+
+    Raises ProfileError.
+    """
+    if Path(name_or_path).suffix == ".json":
+        return _read(Path(name_or_path))
+    for profile in _shipped():
+        if name_or_path == profile.name or name_or_path in profile.aliases:
+            return profile
+    raise ProfileError(
+        f"no hardware profile named {name_or_path!r}; there are {', '.join(names())}, or give a .json file"
+    )
 
 
 @cache
-def _decode(path: Path) -> Profile:
+def _shipped() -> list[Profile]:
+    return [_read(path) for path in sorted(FOLDER.glob("*.json"))]
+
+
+def _read(path: Path) -> Profile:
+    if path.exists() and not path.is_file():  # never wait for a pipe
+        raise ProfileError(f"{path}: not a regular file")
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Profile)
+        profile = msgspec.json.decode(path.read_bytes(), type=Profile)
     except msgspec.MsgspecError as error:
         raise ProfileError(f"{path.name}: {error}") from None
+    except FileNotFoundError:
+        raise ProfileError(f"no such profile file: {path}") from None
+    except (OSError, ValueError) as error:
+        raise ProfileError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    why = problem(profile)
+    if why is not None:
+        raise ProfileError(f"{path.name}: {why}")
+    return profile
