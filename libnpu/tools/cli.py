@@ -1,7 +1,8 @@
 """The `npu` command: its subcommands, its exit status and its errors. Each subcommand is a module of this package.
 
 Exit status: 0 when it worked, 1 when it did not (one line on stderr, `npu: error: ...`), 2 for a wrong command line.
-A mistake of this software itself is a traceback.
+With --json a failure is an object on stdout too: `error.result` is its name in enum npu_result, or null, and `error.message`
+the line. A failed check prints its report instead. A mistake of this software itself is a traceback.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import argparse
 import importlib
 import os
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +27,29 @@ COMMANDS = {
 }
 
 
+class _Once(argparse.Action):
+    """Store a value, and refuse a second one: which of two was meant, nobody knows."""
+
+    given = False
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        if self.given:
+            raise argparse.ArgumentError(self, "given twice")
+        self.given = True
+        setattr(namespace, self.dest, values)
+
+
 class _Parser(argparse.ArgumentParser):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.register("action", None, _Once)  # the action of an argument that names none
+
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"npu: error: {message} (see {self.prog} --help)\n")
 
@@ -36,9 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         return _dispatch(arguments)
-    except BrokenPipeError:
-        # The reader of a pipe has gone; what is left in the buffer must not raise again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of a pipe has gone, and wants no message
+        _close_stdout()
         return 1
     except KeyboardInterrupt:
         print("npu: interrupted", file=sys.stderr)
@@ -46,9 +68,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if not is_user_error(error):
             raise
-        text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
-        print(f"npu: error: {' '.join(text.split())}", file=sys.stderr)
+        _report(error, as_json="--json" in arguments)
         return 1
+
+
+def _report(error: Exception, as_json: bool) -> None:
+    """Print a user error on stderr, and as JSON on stdout when that is wanted and no report stands there."""
+    from npu_abi import name_of
+
+    from libnpu.errors import NpuError
+    from libnpu.tools.console import CheckFailed, print_json
+
+    text, result = str(error), None
+    if isinstance(error, NpuError):
+        text, result = error.message, name_of("npu_result", error.result)
+    elif isinstance(error, OSError):
+        text = f"{error.filename or 'standard output'}: {error.strerror}" if error.strerror else text
+    elif isinstance(error, MemoryError):
+        text = f"this machine has not enough memory: {text}" if text else "this machine has not enough memory"
+    text = " ".join(text.split())
+    print(f"npu: error: {text}", file=sys.stderr)
+    if isinstance(error, OSError) and not error.filename:
+        _close_stdout()
+    elif as_json and not isinstance(error, CheckFailed):
+        print_json({"error": {"result": result, "message": text}})
+
+
+def _close_stdout() -> None:
+    """Send what is left in the buffer of stdout nowhere: it could not be written, and must not raise again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -79,10 +127,11 @@ def _dispatch(arguments: list[str]) -> int:
 def is_user_error(error: Exception) -> bool:
     """Tell whether `error` speaks of the caller's input or of a limit, and not of a bug.
 
-    Those are NpuError and what the layers raise as their own kind of ValueError (BlobError, ProfileError, the compiler's).
+    Those are NpuError, what the layers raise as their own kind of ValueError (BlobError, ProfileError, the compiler's), and
+    what the machine refuses: OSError and MemoryError.
     """
     from libnpu.errors import NpuError
 
-    return isinstance(error, NpuError | OSError) or (
+    return isinstance(error, NpuError | OSError | MemoryError) or (
         isinstance(error, ValueError) and type(error).__module__ != "builtins"
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from libnpu.compiler.options import UnknownPass
 from libnpu.tools import source
 from libnpu.tools.console import ToolError, format_bytes, print_json, print_table, progress
+from libnpu.tools.files import check_targets, write_file
 
 if TYPE_CHECKING:
     import argparse
@@ -35,16 +36,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Compile `options.model`. Writes the blob last, so that a failure leaves no file."""
-    if source.is_blob(options.model):
-        raise ToolError(f"{options.model}: is a blob already; expected an ONNX model")
+    source.check_model(options.model)
+    output = options.output or str(Path(options.model).with_suffix(".blob"))
+    check_targets({"--output": output}, source.files_read(options))
     with progress(f"Compiling {options.model}"):
         try:
             compiled = source.compile_source(options, tuple(options.dump_pass))
         except UnknownPass as error:
             raise ToolError(f"--dump-pass {error}") from None
     dumps = compiled.report["dumps"]
-    output = options.output or str(Path(options.model).with_suffix(".blob"))
-    Path(output).write_bytes(compiled.blob)
+    write_file(output, compiled.blob)
     if options.json:
         print_json({"blob": output, "blob_bytes": len(compiled.blob), **compiled.report})
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,10 @@ PIPE_WIDTH = 120  # columns when stdout is no terminal
 
 class ToolError(ValueError):
     """Something that a command was asked for and cannot do; its text is the message on stderr."""
+
+
+class CheckFailed(ToolError):
+    """A check that was asked for found something; the report, with the details, has been printed."""
 
 
 @contextmanager
@@ -53,8 +58,16 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
 
 
 def json_text(value: Any) -> str:
-    """Return `value` as indented JSON with a newline at the end."""
-    return json.dumps(value, indent=2) + "\n"
+    """Return `value` as indented JSON with a newline at the end. JSON has no infinity and no NaN: they are null."""
+    return json.dumps(_finite(value), indent=2, allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(member) for key, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(member) for member in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def print_json(value: Any) -> None:

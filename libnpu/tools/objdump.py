@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npu_abi import C, name_of
@@ -11,8 +10,8 @@ from npu_model import dtypes
 from libnpu import blob
 from libnpu.blob import TASK_SECTIONS, BlobImage, elf
 from libnpu.blob.text import task_lines, task_names
-from libnpu.tools import cmx_map
-from libnpu.tools.console import ToolError, format_bytes, format_count, print_json, print_table
+from libnpu.tools import cmx_map, source
+from libnpu.tools.console import CheckFailed, ToolError, format_bytes, format_count, print_json, print_table
 from libnpu.tools.objdump_json import blob_json, flag_names
 
 if TYPE_CHECKING:
@@ -58,8 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print `options.blob`. Raises ToolError when --verify finds a problem."""
-    data = Path(options.blob).read_bytes()
-    image = blob.read(data)
+    data, image = source.read_blob(options.blob)
     if options.hazards and not options.verify:
         raise ToolError("--hazards goes with --verify")
     problems = blob.verify(image) if options.verify else []
@@ -91,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
         for problem in problems:
             print(problem)
     if problems:
-        raise ToolError(f"{options.blob}: {len(problems)} rules broken, the first: {problems[0]}")
+        raise CheckFailed(f"{options.blob}: {len(problems)} rules broken, the first: {problems[0]}")
     if options.verify and not options.json:
         print(f"{options.blob}: no rule broken")
     if options.check_flat and not options.json:

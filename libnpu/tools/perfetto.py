@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from libnpu.tools.console import ToolError
+from libnpu.tools.files import write_file
 from libnpu.tools.timeline import ENGINES, Instant, Slice
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def write_trace(
         events.append({"ph": "i", "s": "t", "name": instant.name, **place})
     events += _bandwidth(slices, ddr_bytes or {})
     document = {"displayTimeUnit": "ns", "otherData": dict(summary or {}), "traceEvents": events}
-    Path(path).write_text(json.dumps(document, separators=(",", ":")) + "\n", encoding="utf-8")
+    write_file(path, (json.dumps(document, separators=(",", ":")) + "\n").encode())
 
 
 def read_trace(path: str) -> tuple[list[Slice], dict[str, Any]]:

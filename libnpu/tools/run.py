@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from libnpu.tools import console, reference, source, timeline, values
 from libnpu.tools.console import (
+    CheckFailed,
     ToolError,
     format_bytes,
     format_count,
@@ -19,6 +20,7 @@ from libnpu.tools.console import (
     print_table,
     progress,
 )
+from libnpu.tools.files import check_targets, write_file
 from libnpu.tools.perfetto import write_trace
 from libnpu.tools.session import Execution, ddr_bytes_by_task, execute
 from libnpu.tools.timeline_report import overlap_json, print_layers, print_usage, usage_json
@@ -38,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL|BLOB", help="an ONNX file, or what npu compile made of one")
     parser.add_argument("--inputs", metavar="FILE.npz", help="arrays by input name (default: seeded random values)")
     parser.add_argument("--outputs", metavar="FILE.npz", help="write the outputs, by output name")
-    parser.add_argument("--seed", type=int, default=0, help="of the random inputs (default 0)")
-    source.add_compile_arguments(parser)
+    parser.add_argument("--seed", type=source.count, metavar="N", default=0, help="of the random inputs (default 0)")
+    source.add_compile_arguments(parser, "npu-37xx, or the blob's")
     parser.add_argument(
         "--check", action="store_true", help="compare with onnxruntime, or else with onnx's own evaluator"
     )
@@ -105,40 +107,49 @@ def run(options: argparse.Namespace) -> int:
         write_trace(options.trace, execution.slices, execution.instants, execution.host, ddr_bytes, summary)
         report["trace"] = options.trace
     comparisons: list[reference.Comparison] = []
+    precision = options.precision or "fp16"
     passed = True
     if options.check:
         assert model.model_path is not None
         with progress("Running the reference"):
             name, expected = reference.reference_outputs(model.model_path, execution.inputs)
         comparisons = reference.compare(execution.outputs, expected)
-        precision = options.precision or "fp16"
         passed = all(c.passes(precision) for c in comparisons)
         report["check"] = {"reference": name, "passed": passed, "outputs": [asdict(c) for c in comparisons]}
     untiled = _compare_untiled(options, profile, make_inputs, execution.outputs) if options.compare_untiled else {}
     if options.compare_untiled:
         report["untiled"] = {"max_abs_diff": untiled}
     if options.stats and options.stats != "-":
-        Path(options.stats).write_text(json_text(report))
+        write_file(options.stats, json_text(report).encode())
     if options.json or options.stats == "-":
         print_json(report)
     else:
         _print(report, execution, usage, comparisons)
     if options.leak_check and execution.leaked_bytes:
-        raise ToolError(f"{options.model}: {execution.leaked_bytes} bytes of device memory are not free after the run")
+        raise CheckFailed(
+            f"{options.model}: {execution.leaked_bytes} bytes of device memory are not free after the run"
+        )
     for name, difference in untiled.items():
         if difference:
-            raise ToolError(f"{options.model}: output {name!r} differs by {difference:.3g} from the untiled one")
+            raise CheckFailed(f"{options.model}: output {name!r} differs by {difference:.3g} from the untiled one")
     if not passed:
-        worst = max(comparisons, key=lambda c: c.max_relative_error)
-        raise ToolError(
-            f"{options.model}: output {worst.name!r} differs from {report['check']['reference']}: "
-            f"relative error {worst.max_relative_error:.3g}, cosine {worst.cosine:.6f}"
+        worst = max((c for c in comparisons if not c.passes(precision)), key=lambda c: c.max_relative_error)
+        raise CheckFailed(
+            f"{options.model}: output {worst.name!r} differs from {report['check']['reference']}: {worst.difference()}"
         )
     return 0
 
 
 def _check_options(options: argparse.Namespace) -> None:
-    """Raise ToolError for options that exclude each other."""
+    """Raise ToolError for options that exclude each other, and for files that would be lost."""
+    check_targets(
+        {
+            "--outputs": options.outputs,
+            "--trace": options.trace,
+            "--stats": None if options.stats == "-" else options.stats,
+        },
+        source.files_read(options) | {"--inputs": options.inputs},
+    )
     if options.no_compute:
         for name in ("check", "outputs", "compare_untiled"):
             if getattr(options, name):

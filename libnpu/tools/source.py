@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from libnpu.blob import BlobImage
 
 ELF_MAGIC = b"\x7fELF"
-_UNITS = {"K": 1 << 10, "M": 1 << 20}
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,11 @@ class Source:
     model_path: str | None
 
 
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+def add_model_arguments(parser: argparse.ArgumentParser, profile_default: str = "npu-37xx") -> None:
     """Declare the options of the compiler that say what is computed, and for which device."""
     parser.add_argument("--precision", choices=("fp16", "fp32"), default=None, help="of the computation (default fp16)")
     parser.add_argument(
-        "--profile", default=None, metavar="NAME", help="hardware profile (default npu-37xx, or the blob's)"
+        "--profile", default=None, metavar="NAME", help=f"hardware profile, see npu info (default {profile_default})"
     )
     parser.add_argument(
         "--shape", action="append", default=[], metavar="NAME=1,3,224,224", help="fix an input's shape; repeatable"
@@ -39,11 +39,16 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-pingpong", action="store_true", help="do not load the next tile while an engine works")
 
 
-def add_compile_arguments(parser: argparse.ArgumentParser) -> None:
+def add_compile_arguments(parser: argparse.ArgumentParser, profile_default: str = "npu-37xx") -> None:
     """Declare the options of the compiler that `run` and `compile` share."""
-    add_model_arguments(parser)
+    add_model_arguments(parser, profile_default)
     parser.add_argument(
-        "--cmx-bytes", "--cmx", type=byte_size, default=None, metavar="N", help="use at most N bytes of CMX (256K, 1M)"
+        "--cmx-bytes",
+        "--cmx",
+        type=byte_size,
+        default=None,
+        metavar="SIZE",
+        help="use at most so much of each tile's CMX, as 262144, 256K or 1M",
     )
     parser.add_argument(
         "--prefetching-level-limit",
@@ -56,18 +61,22 @@ def add_compile_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def count(text: str) -> int:
-    """Return the number that `text` is, 0 or more."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected a number, found {text!r}")
+    """Return the number that `text` is, 0 or more and below 2^63."""
+    if not _is_number(text):
+        raise argparse.ArgumentTypeError(f"expected a number, 0 or more, found {text!r}")
     return int(text)
 
 
 def byte_size(text: str) -> int:
-    """Return the bytes that `text` means: a number above 0, `K` and `M` behind it are 1024 and 1024²."""
+    """Return the bytes that `text` means: a number above 0; `K`, `M`, `G` behind it are 1024, 1024², 1024³."""
     digits, unit = (text[:-1], _UNITS[text[-1:].upper()]) if text[-1:].upper() in _UNITS else (text, 1)
-    if not digits.isdecimal() or int(digits) == 0:
-        raise argparse.ArgumentTypeError(f"expected a number above 0, found {text!r}")
+    if not _is_number(digits) or int(digits) == 0:
+        raise argparse.ArgumentTypeError(f"expected whole bytes above 0, such as 262144, 256K or 1M, found {text!r}")
     return int(digits) * unit
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < len(str(1 << 63))
 
 
 def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
@@ -75,15 +84,12 @@ def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, equals, dims = text.rpartition("=")
-        try:
-            shape = tuple(int(dim) for dim in dims.split(",")) if dims else ()
-        except ValueError:
-            shape = (-1,)
-        if not equals or not name or any(dim < 0 for dim in shape):
+        sizes = dims.split(",") if dims else []
+        if not equals or not name or not all(map(_is_number, sizes)):
             raise ToolError(f"--shape {text}: expected NAME=1,3,224,224")
         if name in found:
             raise ToolError(f"--shape {text}: {name!r} has a shape already")
-        found[name] = shape
+        found[name] = tuple(map(int, sizes))
     return found
 
 
@@ -93,15 +99,37 @@ def is_blob(path: str) -> bool:
         return file.read(len(ELF_MAGIC)) == ELF_MAGIC
 
 
+def check_model(path: str) -> None:
+    """Raise ToolError when the file at `path` is a blob."""
+    if is_blob(path):
+        raise ToolError(f"{path}: is a blob already; expected an ONNX model")
+
+
+def read_blob(path: str) -> tuple[bytes, BlobImage]:
+    """Return the bytes of the blob at `path`, and what they hold. Raises ToolError with the path for any other file."""
+    from libnpu.blob import BlobError, read
+
+    if not is_blob(path):
+        raise ToolError(f"{path}: is not a blob; npu compile makes one of an ONNX model")
+    data = Path(path).read_bytes()
+    try:
+        return data, read(data)
+    except BlobError as error:
+        raise ToolError(f"{path}: {error}") from None
+
+
+def files_read(options: argparse.Namespace) -> dict[str, str | None]:
+    """Return the files that the options of `add_model_arguments` read, by what the command line calls them."""
+    profile = options.profile if options.profile and options.profile.endswith(".json") else None
+    return {"the model": options.model, "--profile": profile}
+
+
 def open_source(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> Source:
     """Return what `options.model` names, compiled with the options of `add_compile_arguments` when it is a model."""
-    from libnpu.blob import read
-
     path: str = options.model
     if is_blob(path):
         _no_compile_options(options)
-        data = Path(path).read_bytes()
-        return Source(data, read(data), {}, None)
+        return Source(*read_blob(path), {}, None)
     with progress(f"Compiling {path}"):
         compiled = compile_source(options, dump)
     return Source(compiled.blob, compiled.image, compiled.report, path)
@@ -110,6 +138,7 @@ def open_source(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> Sour
 def compile_source(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> Any:
     """Return the compiler's result for the model `options.model`; print its warnings on stderr, a line each."""
     from libnpu.compiler import CompileOptions, compile_model
+    from libnpu.compiler.frontend import OpenShape
 
     given = {
         "precision": options.precision,
@@ -117,15 +146,18 @@ def compile_source(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> A
         "cmx_bytes": options.cmx_bytes,
         "prefetching_level_limit": options.prefetching_level_limit,
     }
-    compiled = compile_model(
-        options.model,
-        CompileOptions(
-            shapes=parse_shapes(options.shape),
-            pingpong=not options.no_pingpong,
-            dump=dump,
-            **{name: value for name, value in given.items() if value is not None},
-        ),
+    wanted = CompileOptions(
+        shapes=parse_shapes(options.shape),
+        pingpong=not options.no_pingpong,
+        dump=dump,
+        **{name: value for name, value in given.items() if value is not None},
     )
+    try:
+        compiled = compile_model(options.model, wanted)
+    except OpenShape as error:
+        raise ToolError(f"{options.model}: {error.what}; give one with --shape {error.input_name}=N,N,...") from None
+    if not compiled.image.outputs:
+        raise ToolError(f"{options.model}: the model has no outputs, so that there is nothing to compute")
     for warning in compiled.report["warnings"]:
         print(f"npu: warning: {warning}", file=sys.stderr)
     return compiled

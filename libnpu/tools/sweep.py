@@ -8,7 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from libnpu.tools import source, values
-from libnpu.tools.console import ToolError, format_bytes, format_time, print_json, print_table, progress
+from libnpu.tools.console import format_bytes, format_time, print_json, print_table, progress
 from libnpu.tools.session import execute
 
 if TYPE_CHECKING:
@@ -52,8 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print one row per combination of the options' values."""
-    if source.is_blob(options.model):
-        raise ToolError(f"{options.model}: is a blob already; expected an ONNX model")
+    source.check_model(options.model)
     points = [
         _measure(options, limit, size) for limit, size in product(options.prefetching_level_limit, options.cmx_bytes)
     ]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
+import zlib
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from libnpu.tools.console import ToolError
+from libnpu.tools.files import write_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,11 +36,7 @@ def load_inputs(path: str, tensors: Sequence[Tensor]) -> dict[str, NDArray[Any]]
 
     Raises ToolError when an array is missing or too many, or its type or shape is not the tensor's.
     """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            found = {name: file[name] for name in file.files}
-    except (ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise ToolError(f"{path}: not a .npz file: {error}") from None
+    found = _arrays(path)
     names = [tensor.name for tensor in tensors]
     for tensor in tensors:
         array = found.get(tensor.name)
@@ -51,6 +50,23 @@ def load_inputs(path: str, tensors: Sequence[Tensor]) -> dict[str, NDArray[Any]]
     for name in found:
         if name not in names:
             raise ToolError(f"{path}: array {name!r} is no input; the model's inputs are {', '.join(names)}")
+    return found
+
+
+def _arrays(path: str) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a .npz file by name. Raises ToolError for any other file."""
+    with open(path, "rb") as file:
+        if not zipfile.is_zipfile(file):
+            raise ToolError(f"{path}: not a .npz file; numpy.savez writes one, with an array for each input by name")
+        file.seek(0)
+        try:
+            with np.load(file, allow_pickle=False) as content:
+                found = {name: content[name] for name in content.files}
+        except (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+            raise ToolError(f"{path}: a damaged .npz file: {error}") from None
+    for name, array in found.items():
+        if not isinstance(array, np.ndarray):  # a member of the archive that is no .npy file
+            raise ToolError(f"{path}: {name!r} is no array")
     return found
 
 
@@ -71,7 +87,9 @@ def random_inputs(tensors: Sequence[Tensor], seed: int) -> dict[str, NDArray[Any
 
 def save_outputs(path: str, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write `arrays` to the .npz file at `path`; any name is allowed, and the same arrays give the same bytes."""
-    with zipfile.ZipFile(path, "w") as archive:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
         for name, array in arrays.items():
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
+    write_file(path, data.getvalue())

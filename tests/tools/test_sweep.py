@@ -43,8 +43,8 @@ def test_a_sweep_without_ranges_is_one_point(npu, model_path):
     ("arguments", "status", "message"),
     [
         (["--prefetchingLevelLimit", "3..1"], 2, "'3..1' is empty"),
-        (["--prefetchingLevelLimit", "a..b"], 2, "expected a number, found 'a'"),
-        (["--cmx", "64K,0"], 2, "expected a number above 0, found '0'"),
+        (["--prefetchingLevelLimit", "a..b"], 2, "expected a number, 0 or more, found 'a'"),
+        (["--cmx", "64K,0"], 2, "expected whole bytes above 0, such as 262144, 256K or 1M, found '0'"),
         (["--cmx", "1K"], 1, "bytes"),
     ],
 )
@@ -61,12 +61,12 @@ def test_a_blob_cannot_be_swept(npu, blob_path):
     assert "is a blob already" in err
 
 
-@pytest.mark.parametrize(("text", "size"), [("1", 1), ("256K", 262_144), ("2m", 2_097_152)])
+@pytest.mark.parametrize(("text", "size"), [("1", 1), ("256K", 262_144), ("2m", 2_097_152), ("1G", 1 << 30)])
 def test_sizes_have_units_of_1024(text, size):
     assert source.byte_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "K", "0", "0K", "-1", "1.5M", "1G"])
+@pytest.mark.parametrize("text", ["", "K", "0", "0K", "-1", "1.5M", "1T", "-1K", "1_0", "٣", "9" * 20])
 def test_other_sizes_are_refused(text):
     with pytest.raises(argparse.ArgumentTypeError):
         source.byte_size(text)

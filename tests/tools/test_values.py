@@ -1,11 +1,13 @@
 """Random inputs, files of arrays, and the comparison with a reference."""
 
+import json
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
-from libnpu.tools.reference import compare
+from libnpu.tools.console import ToolError, json_text
+from libnpu.tools.reference import compare, reference_outputs
 from libnpu.tools.source import parse_shapes
 from libnpu.tools.values import load_inputs, random_inputs, save_outputs
 
@@ -55,6 +57,15 @@ def test_shapes_of_the_command_line():
         ([np.inf, 2.0], [np.inf, 2.0], True, True),
         ([0.0, 0.0], [0.0, 0.0], True, True),
         ([0.0, 1.0], [0.0, 0.0], False, False),
+        ([1.0, 3.0], [15.0, 45.0], False, False),  # a cosine of 1, and 15 times too small
+        ([15.0, 45.0], [1.0, 3.0], False, False),
+        ([65504.0], [1e6], False, False),  # one element always has a cosine of 1
+        ([1.04, 2.08], [1.0, 2.0], False, True),
+        ([1.06, 2.12], [1.0, 2.0], False, False),
+        ([1e30, 2e30], [1e30, 2e30], True, True),
+        ([np.inf, 2.0], [3.0, 2.0], False, False),
+        ([3.0, 2.0], [np.inf, 2.0], False, False),
+        ([], [], True, True),
     ],
 )
 def test_what_passes_a_check(found, expected, fp32, fp16):
@@ -76,6 +87,36 @@ def test_the_arg_max_agrees_up_to_fp16_rounding(found, expected, same):
     assert result.same_argmax == same
 
 
-def test_an_output_of_another_shape_fails():
-    (result,) = compare({"y": np.zeros(3)}, {"y": np.zeros(4)})
+@pytest.mark.parametrize(
+    ("found", "expected", "difference"),
+    [
+        (np.zeros(3), np.zeros(4), "it is float64 [3], not float64 [4]"),
+        (np.zeros((1, 4)), np.zeros(4), "it is float64 [1, 4], not float64 [4]"),
+        (np.zeros(4, np.float32), np.zeros(4, np.int64), "it is float32 [4], not int64 [4]"),
+        (np.zeros((0, 4), np.float32), np.zeros((4, 0), np.float32), "it is float32 [0, 4], not float32 [4, 0]"),
+    ],
+)
+def test_an_output_of_another_shape_or_type_fails(found, expected, difference):
+    (result,) = compare({"y": found}, {"y": expected})
     assert not result.passes("fp16")
+    assert not result.passes("fp32")
+    assert result.difference() == difference
+
+
+def test_a_reference_beyond_float16_is_said_so():
+    (result,) = compare({"y": np.float32([np.inf, 1])}, {"y": np.float32([7e4, 1])})
+    assert result.beyond_fp16 == 1
+    assert "1 values of the reference are beyond float16 (65504): try --precision fp32" in result.difference()
+    (result,) = compare({"y": np.float32([1, 1])}, {"y": np.float32([np.inf, 65504])})
+    assert result.beyond_fp16 == 0
+
+
+def test_a_model_that_the_reference_cannot_run_is_a_user_error(tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_text("text")
+    with pytest.raises(ToolError, match=r"model\.onnx: the reference cannot run it"):
+        reference_outputs(str(path), {})
+
+
+def test_json_has_null_for_what_it_cannot_say():
+    assert json.loads(json_text({"a": [np.inf, float("nan"), 1.5], "b": (1,)})) == {"a": [None, None, 1.5], "b": [1]}
