@@ -131,8 +131,19 @@ def _reduce(node: Node, operands: Sequence[Array | None]) -> Array:
         count = math.prod(x.shape[axis] for axis in axes)
         total = wide.sum(axis=axes, keepdims=keepdims)
         return np.asarray(np.sign(total) * (np.abs(total) // count))
+    if 0 in x.shape and kind in ("mean", "max", "min"):
+        return np.full(node.outputs[0].shape, _of_nothing(kind, x.dtype), wide.dtype)
     reduction: Any = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min, "prod": np.prod}[kind]
     return np.asarray(reduction(wide, axis=axes, keepdims=keepdims))
+
+
+def _of_nothing(kind: str, dtype: np.dtype[Any]) -> float:
+    """Return the mean, the largest or the smallest of no number."""
+    if kind == "mean":
+        return math.nan
+    if dtype.kind in "iu":
+        return int(np.iinfo(dtype).min if kind == "max" else np.iinfo(dtype).max)
+    return -math.inf if kind == "max" else math.inf
 
 
 def _softmax(node: Node, operands: Sequence[Array | None]) -> Array:
@@ -206,6 +217,14 @@ def _divide(a: Array, b: Array) -> Array:
     return np.asarray(np.where(b == 0, 0, np.sign(a) * np.sign(b) * quotient))
 
 
+def _power(a: Array, b: Array) -> Array:
+    """Integer powers wrap; those of negative exponents go towards zero."""
+    if a.dtype.kind == "f":
+        return np.asarray(np.power(a, b))
+    one_way = np.where(np.abs(a) == 1, np.power(a, np.abs(b) % 2), 0)
+    return np.asarray(np.where(b < 0, one_way, np.power(a, np.maximum(b, 0))))
+
+
 def _erf(x: Array) -> Array:
     return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), np.float64)
 
@@ -250,7 +269,7 @@ _FUNCTIONS: dict[str, Any] = {
     "div": _divide,
     "max": np.maximum,
     "min": np.minimum,
-    "pow": np.power,
+    "pow": _power,
     "mod": np.mod,
     "eq": np.equal,
     "ne": np.not_equal,

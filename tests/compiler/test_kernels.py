@@ -207,6 +207,24 @@ def test_integers_and_floats_meet_in_fp32_and_whole_constants_stay_integers():
     np.testing.assert_array_equal(apply(("div", ("cast_f32", X), ("const", 2)), x), np.float32([0.5, 1.0, 1.5]))
 
 
+def test_integer_powers_are_exact_and_wrap():
+    base = np.array([7, 3, -3, 2, 2, -1, -1, 1, 0, 0, 5, 2], np.int32)
+    exponent = np.array([10, 19, 19, 31, 32, -2, -3, -7, 0, 4, -1, 2**31 - 1], np.int32)
+    expected = [282475249, 1162261467, -1162261467, -(2**31), 0, 1, -1, 1, 1, 0, 0, 0]
+    np.testing.assert_array_equal(apply(("pow", X, Y), base, exponent, out=np.int32), expected)
+
+
+@pytest.mark.parametrize(("exponent", "expected"), [(0, [1, 1]), (1, [-3, 7]), (9, [-19683, 40353607]), (-1, [0, 0])])
+def test_integer_powers_with_a_known_exponent(exponent, expected):
+    x = np.array([-3, 7], np.int32)
+    np.testing.assert_array_equal(apply(("pow", X, ("const", exponent)), x, out=np.int32), expected)
+
+
+def test_hard_swish_of_the_largest_number_is_itself():
+    largest = np.array([np.finfo(np.float32).max], np.float32)
+    np.testing.assert_array_equal(apply(("hard_swish", X), largest), largest)
+
+
 def test_nan_and_infinity_pass_through():
     x = np.array([np.nan, np.inf, -np.inf, -0.0], np.float32)
     np.testing.assert_array_equal(apply(("relu", X), x), np.float32([np.nan, np.inf, 0, 0]))

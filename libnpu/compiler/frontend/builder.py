@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from libnpu.compiler.frontend.infer import Shape, infer_shape
+from libnpu.compiler.frontend.ranges import wrapped
 from libnpu.compiler.ir import Expr, Node, Value
 
 if TYPE_CHECKING:
@@ -42,17 +43,24 @@ class Builder:
         shape: Shape | None = None,
         dtype: np.dtype[Any] | None = None,
     ) -> Value:
-        """Append a node and return its output; `shape` only for Reshape and Expand. Raises ShapeMismatch."""
+        """Append a node and return its output; `shape` only for Reshape and Expand. Raises ShapeMismatch.
+
+        A result without elements is a constant: no node makes it.
+        """
         present = [value for value in inputs if value is not None]
         inferred = infer_shape(op, [value.shape for value in present], attrs)
         final = inferred if inferred is not None else shape
         assert final is not None, f"{op} needs its output shape"
+        if 0 in final:  # nothing to compute
+            return self.const(np.zeros(final, dtype or present[0].dtype), f"{self.layer}/empty")
         name = _unique(self.layer, self._node_names)
         output = Value(self.unique(f"{name}/result"), final, dtype or present[0].dtype)
         self.nodes.append(Node(op, name, list(inputs), [output], attrs, [self.layer]))
         return output
 
     def elementwise(self, expr: Expr, inputs: Sequence[Value], dtype: np.dtype[Any] | None = None) -> Value:
+        """Append an expression of `inputs`; integers of up to 16 bits wrap as ONNX's do. `dtype`: by default the first's."""
+        expr = wrapped(expr, inputs, dtype or inputs[0].dtype)
         return self.emit("Elementwise", inputs, {"expr": expr}, dtype=dtype)
 
     def reshape(self, x: Value, shape: Sequence[int]) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,7 +65,8 @@ def evaluate(node: onnx.NodeProto, opset: int, operands: Sequence[NDArray[Any] |
         evaluator = ReferenceEvaluator(
             onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
         )
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a mean of nothing, for one
             results = evaluator.run(wanted, feeds)
     except Exception as error:
         raise ModelError(f"node {node.name or node.output[0]}: {node.op_type} of constants: {error}") from error

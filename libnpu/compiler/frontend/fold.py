@@ -9,20 +9,29 @@ from libnpu.compiler.ir import Value
 from libnpu.compiler.reference import run_node
 
 if TYPE_CHECKING:
-    from libnpu.compiler.ir import Graph
+    from libnpu.compiler.ir import Graph, Node
 
 
 def fold(graph: Graph) -> Graph:
-    """Return `graph` with nodes of constants evaluated; a node that makes a graph output stays."""
+    """Return `graph` with nodes of constants evaluated; one that makes a graph output becomes a copy of its value."""
     edit = Rewriter(graph)
     for node in edit.nodes():
-        if edit.is_output(node.outputs[0]) or any(v is not None and v.const is None for v in node.inputs):
+        if any(v is not None and v.const is None for v in node.inputs):
             continue
         made = node.outputs[0]
-        array = run_node(node, [None if value is None else value.const for value in node.inputs])
-        edit.replace(made, Value(made.name, made.shape, made.dtype, array))
-        edit.remove(node)
+        if not edit.is_output(made):
+            edit.replace(made, _evaluated(node, made.name))
+            edit.remove(node)
+        elif node.op != "Elementwise" or node.attrs["expr"] != ("in", 0):
+            edit.set_inputs(node, [_evaluated(node, f"{made.name}.value")])
+            node.op, node.attrs = "Elementwise", {"expr": ("in", 0)}
     return edit.done()
+
+
+def _evaluated(node: Node, name: str) -> Value:
+    made = node.outputs[0]
+    array = run_node(node, [None if value is None else value.const for value in node.inputs])
+    return Value(name, made.shape, made.dtype, array)
 
 
 def remove_dead(graph: Graph) -> Graph:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from libnpu.compiler.frontend.infer import Shape
 
-Scope = dict[str, Value]
+Scope = dict[str, Value | None]  # None: an operand that the caller of a function leaves out
 # What a handler meets when attributes lack items, have the wrong type, or contradict the operands.
 _MALFORMED = (IndexError, KeyError, ValueError, TypeError, AttributeError, ZeroDivisionError, OverflowError)
 MAX_DEPTH = 32  # chosen: nesting of functions and branches, far above any exporter's
@@ -48,9 +48,11 @@ def import_model(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Graph:
     inputs = []
     for info in model.graph.input:
         if info.name in static:
-            value = Value(walk.build.unique(info.name), static[info.name], _dtype(info))
-            scope[info.name] = value
+            value = Value(info.name, static[info.name], _dtype(info))
             inputs.append(value)
+            # What has no element has one value: nothing reads the input.
+            empty = Value(info.name, value.shape, value.dtype, np.zeros(value.shape, value.dtype))
+            scope[info.name] = empty if 0 in value.shape else value
     walk.nodes(model.graph.node, scope, {}, "", 0)
     outputs = _bind_outputs(walk.build, model.graph.output, scope, inputs)
     return Graph(model.graph.name or "model", inputs, outputs, walk.build.nodes)
@@ -70,14 +72,21 @@ def _dtype(info: onnx.ValueInfoProto) -> np.dtype[Any]:
 def _bind_outputs(
     build: Builder, declared: Iterable[onnx.ValueInfoProto], scope: Scope, inputs: list[Value]
 ) -> list[Value]:
-    """Give each output its declared name; what is no node's result, or already an output, is copied."""
+    """Give each output its declared name; what is no node's result, or already an output, is copied.
+
+    An output that is declared twice is one. It may have the name of the input that it is.
+    """
     outputs: list[Value] = []
     for info in declared:
+        if any(info.name == other.name for other in outputs):
+            continue
         value = scope.get(info.name)
         if value is None:
             raise ModelError(f"output {info.name} is computed by no node")
         if info.type.tensor_type.elem_type and value.dtype != _dtype(info):
             raise ModelError(f"output {info.name}: computed as {value.dtype}, declared as {_dtype(info)}")
+        if 0 in value.shape:
+            raise Unsupported(f"output {info.name}: shape {value.shape} has no element")
         if value.const is not None or any(value is other for other in (*inputs, *outputs)):
             build.layer = info.name
             value = build.elementwise(("in", 0), [value])
@@ -94,9 +103,9 @@ class _Walk:
         self.opset = opset_of(model)
         self.functions = {(function.domain, function.name): function for function in model.functions}
         self.count = 0
-        # Outputs get their names last, by force.
-        for info in model.graph.output:
-            self.build.unique(info.name)
+        # Inputs keep their names; outputs get theirs last, by force.
+        for name in dict.fromkeys(info.name for info in (*model.graph.input, *model.graph.output)):
+            self.build.unique(name)
 
     def nodes(
         self,
@@ -115,7 +124,7 @@ class _Walk:
             bound = _bind_attributes(node, parameters)
             inputs = [self._operand(source, scope, name) if source else None for source in node.input]
             try:
-                results = self._node(bound, name, inputs, scope, depth)
+                results = self._node(bound, name, inputs, scope, parameters, depth)
             except (ModelError, Unsupported, Unimplemented):
                 raise
             except ShapeMismatch as error:
@@ -127,13 +136,19 @@ class _Walk:
                 if output:
                     scope[output] = value
 
-    def _operand(self, source: str, scope: Scope, name: str) -> Value:
+    def _operand(self, source: str, scope: Scope, name: str) -> Value | None:
         if source not in scope:
             raise ModelError(f"node {name}: input {source} is defined by nothing before it")
         return scope[source]
 
     def _node(
-        self, node: onnx.NodeProto, name: str, inputs: list[Value | None], scope: Scope, depth: int
+        self,
+        node: onnx.NodeProto,
+        name: str,
+        inputs: list[Value | None],
+        scope: Scope,
+        parameters: Mapping[str, onnx.AttributeProto],
+        depth: int,
     ) -> list[Value]:
         self.build.layer = name
         if node.domain in STANDARD_DOMAINS and (node.domain, node.op_type) not in self.functions:
@@ -142,7 +157,7 @@ class _Walk:
             if known is not None:
                 return known
             if node.op_type == "If":
-                return self._branch(node, name, inputs, scope, depth)
+                return self._branch(node, name, inputs, scope, parameters, depth)
             handler = HANDLERS.get(node.op_type)
             if handler is not None:
                 attrs = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
@@ -179,13 +194,24 @@ class _Walk:
             return None
         else:
             operands = [None if value is None else value.const for value in inputs]
-            arrays = list(evaluate(node, self.opset, operands))
+            try:
+                arrays = list(evaluate(node, self.opset, operands))
+            except ModelError:
+                if node.op_type not in HANDLERS:
+                    raise
+                return None  # the handler knows better, or says what is wrong; its nodes are folded
         names = [output for output in node.output if output]
         made = iter([self.build.const(array, output) for array, output in zip(arrays, names, strict=True)])
         return [next(made) if output else _nothing() for output in node.output]
 
     def _branch(
-        self, node: onnx.NodeProto, name: str, inputs: list[Value | None], scope: Scope, depth: int
+        self,
+        node: onnx.NodeProto,
+        name: str,
+        inputs: list[Value | None],
+        scope: Scope,
+        parameters: Mapping[str, onnx.AttributeProto],
+        depth: int,
     ) -> list[Value]:
         condition = inputs[0].const if inputs and inputs[0] is not None else None
         if condition is None:
@@ -195,8 +221,9 @@ class _Walk:
         inner = dict(scope)
         for tensor in body.initializer:
             inner[tensor.name] = self.build.const(tensor_array(tensor), tensor.name)
-        self.nodes(body.node, inner, {}, f"{name}/", depth + 1)
-        return [self._operand(output.name, inner, name) for output in body.output]
+        self.nodes(body.node, inner, parameters, f"{name}/", depth + 1)
+        results = [self._operand(output.name, inner, name) for output in body.output]
+        return [_nothing() if value is None else value for value in results]
 
     def _function(
         self, node: onnx.NodeProto, function: onnx.FunctionProto, name: str, inputs: list[Value | None], depth: int
@@ -207,14 +234,15 @@ class _Walk:
             defaults = {name: attribute.default_value for name, attribute in schema.attributes.items()}
             parameters |= {name: value for name, value in defaults.items() if value.type}
         parameters |= {item.name: item for item in node.attribute}
-        inner = {source: value for source, value in zip(function.input, inputs, strict=False) if value is not None}
+        inner: Scope = dict.fromkeys(function.input)
+        inner |= dict(zip(function.input, inputs, strict=False))
         versions = [entry.version for entry in function.opset_import if entry.domain in STANDARD_DOMAINS]
         outer, self.opset = self.opset, versions[0] if versions else self.opset
         try:
             self.nodes(function.node, inner, parameters, f"{name}/", depth + 1)
         finally:
             self.opset = outer
-        return [inner[output] if output in inner else _nothing() for output in function.output]
+        return [inner.get(output) or _nothing() for output in function.output]
 
     def _schema_body(self, node: onnx.NodeProto, inputs: list[Value | None]) -> onnx.FunctionProto | None:
         """Return the body that ONNX's schema gives for the operator at these operand types, None without one."""

@@ -31,6 +31,8 @@ def infer_shape(op: str, shapes: Sequence[Shape], attrs: dict[str, Any]) -> Shap
         case "Reduce":
             return _reduced(shapes[0], attrs["axes"], attrs["keepdims"])
         case "ArgMax":
+            if shapes[0][attrs["axis"]] == 0:
+                raise ShapeMismatch(f"no largest element on axis {attrs['axis']} of {shapes[0]}")
             return _reduced(shapes[0], [attrs["axis"]], attrs["keepdims"])
         case "Softmax":
             return shapes[0]
@@ -85,7 +87,7 @@ def _spatial(size: Shape, kernel: Sequence[int], attrs: dict[str, Any]) -> Shape
 
 def _conv(x: Shape, w: Shape, attrs: dict[str, Any]) -> Shape:
     group = attrs["group"]
-    if len(x) != 4 or len(w) != 4 or w[1] * group != x[1] or w[0] % group:
+    if len(x) != 4 or len(w) != 4 or 0 in w or w[1] * group != x[1] or w[0] % group:
         raise ShapeMismatch(f"input {x} and weights {w} with {group} groups")
     return (x[0], w[0], *_spatial(x[2:], w[2:], attrs))
 

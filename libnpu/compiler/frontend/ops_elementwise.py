@@ -101,10 +101,14 @@ def power(call: Call) -> Value:
         if known in spelled:
             return call.build.elementwise(spelled[known], [base])
     if is_float(base) == is_float(exponent):
-        power_of: Expr = Y
+        expr: Expr = ("pow", X, Y)
+    elif is_float(base):
+        expr = ("pow", X, ("cast_f32", Y))
+    elif known is not None and known == int(known):
+        expr = ("pow", X, ("cast_i32", Y))
     else:
-        power_of = ("cast_f32" if is_float(base) else "cast_i32", Y)
-    return call.build.elementwise(("pow", X, power_of), [base, exponent], base.dtype)
+        expr = ("cast_i32", ("pow", ("cast_f32", X), Y))
+    return call.build.elementwise(expr, [base, exponent], base.dtype)
 
 
 def cast(call: Call) -> Value:
@@ -151,7 +155,9 @@ def leaky_relu(call: Call) -> Value:
 
 
 def prelu(call: Call) -> Value:
-    return call.build.elementwise(("prelu", X, Y), [call.input(0), call.input(1)])
+    x, slope = call.input(0), call.input(1)
+    expr: Expr = ("prelu", X, Y) if is_float(x) else ("where", ("lt", X, ("const", 0)), ("mul", X, Y), X)
+    return call.build.elementwise(expr, [x, slope])
 
 
 def hard_sigmoid(call: Call) -> Value:
@@ -168,8 +174,8 @@ def activation(call: Call) -> Value:
     def exp_minus_one(x: Expr) -> Expr:
         return ("sub", ("exp", x), one)
 
-    # log(1 + e^x) without overflow: max(x, 0) + log(1 + e^-|x|)
-    softplus: Expr = ("add", ("relu", X), ("log", ("add", ("exp", ("neg", ("abs", X))), one)))
+    # log(1 + e^x) without overflow: max(x, 0) + log(1 + e^-|x|), whose tail needs the logarithm near 1
+    softplus: Expr = ("add", ("relu", X), _log_of_one_plus(("exp", ("neg", ("abs", X)))))
     match call.op:
         case "Elu":
             expr: Expr = ("where", positive, X, ("mul", ("const", alpha), exp_minus_one(X)))
@@ -194,6 +200,13 @@ def activation(call: Call) -> Value:
         case _:
             raise AssertionError(call.op)
     return call.build.elementwise(expr, [call.input(0)])
+
+
+def _log_of_one_plus(x: Expr) -> Expr:
+    """Return log(1 + x) that is right for small x too: the rounding of 1 + x cancels in log(u) · x / (u - 1)."""
+    one: Expr = ("const", 1.0)
+    u: Expr = ("add", x, one)
+    return ("where", ("eq", u, one), x, ("div", ("mul", ("log", u), x), ("sub", u, one)))
 
 
 def _gelu(approximate: bytes) -> Expr:

@@ -61,7 +61,7 @@ def global_pool(call: Call) -> Value:
     """GlobalAveragePool and GlobalMaxPool: one window over the image if the engine's kernel reaches, else a reduction."""
     x = call.input(0)
     average = call.op == "GlobalAveragePool"
-    if len(x.shape) == 4 and max(x.shape[2:]) <= MAX_KERNEL:
+    if len(x.shape) == 4 and min(x.shape[2:]) > 0 and max(x.shape[2:]) <= MAX_KERNEL:
         attrs: dict[str, Any] = {"kernel": list(x.shape[2:]), "strides": [1, 1], "pads": [0, 0, 0, 0]}
         attrs |= {"count_include_pad": False} if average else {"dilations": [1, 1]}
         return call.build.emit("AvgPool" if average else "MaxPool", [x], attrs)
@@ -97,12 +97,7 @@ def gemm(call: Call) -> Value:
         b = build.transpose(b, [1, 0]) if b.const is None else build.const(np.ascontiguousarray(b.const.T), b.name)
     columns = b.shape[1]
     bias: Value | None = None
-    if (
-        c is not None
-        and c.const is not None
-        and c.const.size in (1, columns)
-        and c.shape[-1:] in ((), (1,), (columns,))
-    ):
+    if c is not None and c.const is not None and (c.const.size == 1 or c.shape in ((columns,), (1, columns))):
         row = np.broadcast_to(c.const.reshape(-1), (columns,))
         bias = build.const((row.astype(np.float64) * beta).astype(row.dtype), c.name)
     product = build.emit("MatMul", [a, b, bias], {"act": None, "scale": alpha})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from libnpu.compiler.frontend.call import shape_product
+from libnpu.compiler.frontend.infer import infer_shape
 from libnpu.compiler.frontend.ops_resample import pad_by_copies
 from libnpu.compiler.frontend.source import ModelError
 
@@ -16,11 +17,14 @@ if TYPE_CHECKING:
 
 
 def identity(call: Call) -> list[Value]:
-    """Identity and Dropout at inference: the operand itself; Dropout's mask lets everything pass."""
+    """Identity and Dropout at inference: the operand itself; Dropout's mask lets everything pass.
+
+    The mask has the operand's type before opset 10, truth values from then on.
+    """
     x = call.input(0)
     if call.output_count == 1:
         return [x]
-    return [x, call.build.const(np.broadcast_to(np.array(True), x.shape), f"{call.name}.mask")]
+    return [x, call.build.const(np.ones(x.shape, np.bool_ if call.opset >= 10 else x.dtype), f"{call.name}.mask")]
 
 
 def reshape(call: Call) -> Value:
@@ -106,6 +110,7 @@ def split(call: Call) -> list[Value]:
 def concat(call: Call) -> Value:
     values = [call.input(index) for index in range(len(call.inputs))]
     axis = call.axis(int(call.attrs["axis"]), len(values[0].shape))
+    infer_shape("Concat", [value.shape for value in values], {"axis": axis})  # those without elements must fit too
     present = [value for value in values if value.shape[axis]] or values[:1]
     return present[0] if len(present) == 1 else call.build.emit("Concat", present, {"axis": axis})
 
@@ -155,6 +160,8 @@ def gather(call: Call) -> Value:
     axis = call.axis(int(call.attrs.get("axis", 0)), len(data.shape))
     size = data.shape[axis]
     build = call.build
+    if size == 0 and shape_product(indices.shape):
+        raise ModelError(f"node {call.name}: Gather index outside of axis {axis} of {data.name} {data.shape}")
     if indices.const is not None:
         wrapped = np.where(indices.const < 0, indices.const + size, indices.const).astype(np.int32)
         if wrapped.size and (wrapped.min() < 0 or wrapped.max() >= size):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from libnpu.compiler.frontend.call import is_float, shape_product
 
 if TYPE_CHECKING:
     from libnpu.compiler.frontend.call import Call
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
 
 X: Expr = ("in", 0)
 Y: Expr = ("in", 1)
+MAX_INTEGER_COUNT = 46340  # the sum of so many remainders by it stays within 32 bits
 KINDS = {"ReduceSum": "sum", "ReduceMean": "mean", "ReduceMax": "max", "ReduceMin": "min", "ReduceProd": "prod"}
 
 
@@ -21,16 +25,18 @@ def reduce(call: Call) -> Value:
     axes = call.ints(1, "axes", 13 if call.op == "ReduceSum" else 18)
     if not axes:
         if call.attrs.get("noop_with_empty_axes", 0):
-            return _after(call, _before(call, x))
+            return _after(call, x, _before(call, x))
         axes = list(range(len(x.shape)))
     axes = sorted(call.axes(axes, len(x.shape)))
     keepdims = bool(call.attrs.get("keepdims", 1))
-    if call.op == "ReduceLogSumExp":
+    if call.op == "ReduceLogSumExp" and axes:
         return _log_sum_exp(call, x, axes, keepdims)
-    kind = KINDS.get(call.op, "sum")
-    if not axes:
-        return x
-    return _after(call, call.build.reduce(_before(call, x), kind, axes, keepdims))
+    before = _before(call, x)
+    if not axes:  # a scalar
+        return _after(call, x, before)
+    if call.op == "ReduceMean" and not is_float(x):
+        return _integer_mean(call, x, axes, keepdims)
+    return _after(call, x, call.build.reduce(before, KINDS.get(call.op, "sum"), axes, keepdims))
 
 
 def softmax(call: Call) -> Value:
@@ -55,7 +61,9 @@ def arg_max(call: Call) -> Value:
         raise call.unimplemented("select_last_index 1")
     x = call.input(0)
     if call.op == "ArgMin":
-        x = call.build.elementwise(("neg", X), [x])
+        # The order turned round within the type: -1 - x of an integer is always one, -x is not.
+        reverse: Expr = ("neg", X) if is_float(x) else ("sub", ("const", -1), X)
+        x = call.build.elementwise(reverse, [x], x.dtype if is_float(x) else np.dtype(np.int32))
     axis = call.axis(int(call.attrs.get("axis", 0)), len(x.shape))
     attrs = {"axis": axis, "keepdims": bool(call.attrs.get("keepdims", 1))}
     return call.build.emit("ArgMax", [x], attrs, dtype=np.dtype(np.int64))
@@ -98,14 +106,51 @@ def _before(call: Call, x: Value) -> Value:
     return call.build.elementwise(spelled[call.op], [x]) if call.op in spelled else x
 
 
-def _after(call: Call, x: Value) -> Value:
-    spelled: dict[str, Expr] = {"ReduceL2": ("sqrt", X), "ReduceLogSum": ("log", X)}
-    return call.build.elementwise(spelled[call.op], [x]) if call.op in spelled else x
+def _after(call: Call, x: Value, total: Value) -> Value:
+    """Return the result for the sum `total`; roots and logarithms of integers are truncated."""
+    spelled: dict[str, str] = {"ReduceL2": "sqrt", "ReduceLogSum": "log"}
+    function = spelled.get(call.op)
+    if function is None:
+        return total
+    if is_float(x):
+        return call.build.elementwise((function, X), [total])
+    rough: Expr = ("cast_i32", (function, ("cast_f32", X)))
+    if function == "sqrt":  # a large sum may have rounded up to a square
+        rough = ("sub", rough, ("gt", ("mul", rough, rough), X))
+    return call.build.elementwise(rough, [total])
+
+
+def _integer_mean(call: Call, x: Value, axes: list[int], keepdims: bool) -> Value:
+    """Return the truncated mean of integers whose sum may leave 32 bits: sums of quotients and of remainders by the count."""
+    build = call.build
+    count = shape_product(tuple(x.shape[axis] for axis in axes))
+    if not 0 < count <= MAX_INTEGER_COUNT:
+        raise call.unimplemented(f"the mean of {count} integers, at most {MAX_INTEGER_COUNT}")
+    n: Expr = ("const", count)
+    rest: Expr = ("mod", X, n)
+    remainders = build.reduce(build.elementwise(rest, [x]), "sum", axes, keepdims)
+    quotients = build.reduce(build.elementwise(_floor_quotient(X, n), [x]), "sum", axes, keepdims)
+    # floor(mean) = quotients + remainders / n, and one more where a negative mean has a fraction
+    whole: Expr = ("add", X, ("div", Y, n))
+    fraction: Expr = ("gt", ("mod", Y, n), ("const", 0))
+    return build.elementwise(("add", whole, ("and", ("lt", whole, ("const", 0)), fraction)), [quotients, remainders])
+
+
+def _floor_quotient(x: Expr, n: Expr) -> Expr:
+    """Return x / n rounded down, for n > 0: the engine's quotient goes towards zero."""
+    return ("sub", ("div", x, n), ("and", ("lt", x, ("const", 0)), ("gt", ("mod", x, n), ("const", 0))))
 
 
 def _log_sum_exp(call: Call, x: Value, axes: list[int], keepdims: bool) -> Value:
+    """log(sum(exp(x - m))) + m with the largest x as m, or 0 where that is infinite; of integers in float, truncated."""
     build = call.build
+    source, single = x, np.dtype(np.float32)
+    if not is_float(x):
+        x = build.elementwise(("cast_f32", X), [x], single)
     largest = build.reduce(x, "max", axes, True)
-    powers = build.elementwise(("exp", ("sub", X, Y)), [x, largest])
-    total = build.elementwise(("add", ("log", X), Y), [build.reduce(powers, "sum", axes, True), largest])
+    shift = build.elementwise(("where", ("lt", ("abs", X), ("const", math.inf)), X, ("const", 0.0)), [largest])
+    powers = build.elementwise(("exp", ("sub", X, Y)), [x, shift])
+    result: Expr = ("add", ("log", X), Y)
+    expr = result if is_float(source) else ("cast_i32", result)
+    total = build.elementwise(expr, [build.reduce(powers, "sum", axes, True), shift], source.dtype)
     return total if keepdims else build.reshape(total, [d for i, d in enumerate(x.shape) if i not in axes])

@@ -21,7 +21,7 @@ def verify(graph: Graph, stage: str) -> Graph:
     """Return `graph`; raises AssertionError naming the stage and the node.
 
     Checked: operators and attributes are those of `OPS`; each value is defined once and before its use; names are
-    unique; shapes follow from the operands; types fit; constants have the shape and type that their value says.
+    unique, but an output may share an input's; shapes follow from the operands; types fit; constants have the shape and type that their value says.
     """
     defined: set[Value] = set()
     names: set[str] = set()
@@ -34,6 +34,7 @@ def verify(graph: Graph, stage: str) -> Graph:
 
     for value in graph.inputs:
         define(value, "the graph")
+    names -= {value.name for value in graph.outputs}  # an output may be a copy of an input, by its name
     node_names: set[str] = set()
     for node in graph.nodes:
         where = f"after {stage}: node {node.name} ({node.op})"

@@ -232,7 +232,7 @@ class Lowering:
                 value = self._float_vector(value)
                 gate = self._two("vadd", value, Const(3.0, True))
                 gate = self._two("vmin", self._two("vmax", gate, Const(0.0, True)), Const(6.0, True))
-                return self._two("vmul", self._two("vmul", value, gate), Const(1.0 / 6.0, True))
+                return self._two("vmul", value, self._two("vmul", gate, Const(1.0 / 6.0, True)))  # in range for any x
         raise self._error(f"operator {name!r}")
 
     def _binary(self, name: str, x: Term, y: Term) -> Value:
@@ -254,17 +254,48 @@ class Lowering:
         raise self._error(f"operator {name!r}")
 
     def _power(self, x: Term, y: Term) -> Value:
-        """An integer base gives an integer: by products for a small whole exponent, else through fp32, truncated."""
+        """Integers give an integer, by products that wrap; a fractional exponent of an integer goes through fp32, truncated."""
         base = self._vector(x)
         if isinstance(y, Const) and y.number == 2:
             return self._two("vmul", base, base)
-        if not base.is_float and isinstance(y, Const) and y.number == int(y.number) and 1 <= y.number <= 8:
-            result = base
-            for _ in range(int(y.number) - 1):
-                result = self._two("vmul", result, base)
-            return result
+        if not base.is_float and not _must_be_float(y):
+            return self._integer_power(base, _to_int(y))
         result = self._apply("vpow", "f32", self._float(base), self._float(y), True)
         return result if base.is_float else self._add(Step("vcvt.i32", (result.step,)), False)
+
+    def _integer_power(self, base: Value, y: Term) -> Value:
+        """Square and multiply. Powers from 32 on wrap; a negative exponent leaves 1 and -1, and 0 of the rest."""
+        if isinstance(y, Const) and y.number > 0:
+            return self._known_power(base, int(y.number))
+        two, exponent = Const(2, False), self._vector(y)
+        negative = self._compare("vlt", exponent, Const(0, False))
+        odd = self._two("vmod", exponent, two)
+        rest = self._select(negative, odd, exponent)
+        result: Term = Const(1, False)
+        square = base
+        for bit in range(31):
+            factor = self._select(self._bool(self._two("vmod", rest, two)), square, Const(1, False))
+            result = factor if isinstance(result, Const) else self._two("vmul", result, factor)
+            if bit < 30:
+                rest = self._two("vdiv", rest, two)
+                square = self._two("vmul", square, square)
+        unit = self._compare("veq", self._one("vabs", base), Const(1, False))
+        vanishes = self._apply(
+            "vand", "i32", negative, self._compare("veq", unit, Const(0, False)), False, is_bool=True
+        )
+        return self._select(vanishes, Const(0, False), result)
+
+    def _known_power(self, base: Value, exponent: int) -> Value:
+        result: Value | None = None
+        square = base
+        while True:
+            if exponent % 2:
+                result = square if result is None else self._two("vmul", result, square)
+            exponent //= 2
+            if not exponent:
+                assert result is not None
+                return result
+            square = self._two("vmul", square, square)
 
     def _select(self, condition: Value, x: Term, y: Term) -> Value:
         x, y, kind = self._unify(x, y)
