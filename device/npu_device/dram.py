@@ -32,7 +32,7 @@ _LIBC.mmap.argtypes = [
 ]  # fmt: skip
 
 
-class OutOfMemory(Exception):
+class OutOfMemory(MemoryError):
     """The device has not that much memory left."""
 
 
@@ -60,7 +60,10 @@ class Dram:
         self._sizes: dict[int, int] = {}
 
     def alloc(self, size_bytes: int) -> int:
-        """Return the physical address of a fresh, page-aligned allocation. Raises OutOfMemory."""
+        """Return the physical address of a fresh, page-aligned allocation.
+
+        Raises OutOfMemory, and OSError when this machine has not the memory to simulate it with.
+        """
         if size_bytes <= 0:
             raise ValueError(f"allocation of {size_bytes} bytes")
         size = -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
@@ -144,8 +147,12 @@ class Dram:
         # A hole between extents: a physical range never runs on into the next one.
         pa = last.pa + last.size_bytes + EXTENT_BYTES if last else BASE_PA
         fd = os.memfd_create("npu-dram", os.MFD_CLOEXEC)
-        os.ftruncate(fd, size)
-        mapping = mmap.mmap(fd, size)
+        try:
+            os.ftruncate(fd, size)
+            mapping = mmap.mmap(fd, size)
+        except BaseException:
+            os.close(fd)
+            raise
         array: Bytes = np.frombuffer(mapping, dtype=np.uint8)
         extent = _Extent(pa, size, fd, mapping, array, [])
         self._extents.append(extent)

@@ -85,25 +85,31 @@ class Context:
         return found
 
     def create_object(self, size_bytes: int, flags: int) -> BufferObject:
-        """Allocate, map and publish a buffer object of whole pages. `flags` are checked. ENOSPC, ENOMEM."""
+        """Allocate, map and publish a buffer object of whole pages. `flags` are checked. ENOSPC, ENOMEM, ENOBUFS."""
         pages = -(-size_bytes // PAGE)
-        if pages * PAGE > self._memory.capacity_bytes:
+        memory = self._memory
+        if pages * PAGE > memory.capacity_bytes:
             raise KernelError(
-                errno.ENOMEM, f"{size_bytes} bytes asked, the device has {self._memory.capacity_bytes} bytes of memory"
+                errno.ENOMEM, f"{size_bytes} bytes asked, the device has {memory.capacity_bytes} bytes of memory"
             )
         self.sweep()
         addresses = self.ranges[bool(flags & C.NPU_BO_SHAVE_MEM)]
         va = addresses.alloc(pages)
+        pa = None
         try:
-            pa = self._memory.alloc(pages)
-        except KernelError:
-            addresses.free(va)
-            raise
-        try:
+            tables_bytes = self.space.missing_bytes(va, pages)
+            if pages * PAGE + tables_bytes > memory.free_bytes:
+                raise KernelError(
+                    errno.ENOMEM,
+                    f"{size_bytes} bytes asked, {memory.free_bytes} bytes of device memory free, "
+                    f"{tables_bytes} needed for page tables",
+                )
+            pa = memory.alloc(pages)
             self.space.map(va, pa, pages, read_only=bool(flags & C.NPU_BO_READ_ONLY))
         except KernelError:
             addresses.free(va)
-            self._memory.free(pa)
+            if pa is not None:
+                memory.free(pa)
             raise
         offset = 0
         if flags & C.NPU_BO_MAPPABLE:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def bo_create(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
-    """Make an object. EINVAL for size 0 or flags, ENOSPC without addresses, ENOMEM without memory."""
+    """Make an object. EINVAL for size 0 or flags, ENOSPC without addresses, ENOMEM without
+    device memory, ENOBUFS without host memory behind it.
+    """
     if not arg.size:
         raise KernelError(errno.EINVAL, "a buffer object of 0 bytes")
     if why := check_flags(arg.flags):

@@ -26,7 +26,7 @@ Handler = Callable[["Kernel", Any, Any, list[bytes]], tuple[int, list[Any]]]
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """A pointer field. `length` gives the bytes behind it; [in] segments must have exactly that many."""
+    """A pointer field, not 0 when bytes are behind it. `length` says how many; [in] segments have exactly so many."""
 
     field: str
     length: Callable[[Any], int]
@@ -60,8 +60,10 @@ class Row:
         ffi.memmove(struct, arg, self.size)
         index = 0
         for pointer in self.pointers:
+            length = pointer.length(struct)
+            if length and not getattr(struct, pointer.field):
+                raise KernelError(errno.EFAULT, f"{pointer.field} is 0 and should lead to {length} bytes")
             if pointer.incoming:
-                length = pointer.length(struct)
                 if length and (index >= len(segments) or len(segments[index]) != length):
                     raise KernelError(errno.EFAULT, f"{pointer.field} does not lead to {length} readable bytes")
                 index += 1

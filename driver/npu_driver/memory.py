@@ -27,14 +27,17 @@ class Memory:
         self.free_bytes = capacity_bytes
 
     def alloc(self, pages: int) -> int:
-        """Return the physical address of `pages` contiguous pages of poison. ENOMEM when the memory is full."""
+        """Return the physical address of `pages` contiguous pages of poison.
+
+        ENOMEM when the memory is full; ENOBUFS when the machine that simulates it has no more.
+        """
         size = pages * PAGE
         if size > self.free_bytes:
             raise KernelError(errno.ENOMEM, f"{size} bytes asked, {self.free_bytes} bytes of device memory free")
         try:
             pa = self._dram.alloc(size)
-        except (MemoryError, OSError) as error:
-            raise KernelError(errno.ENOMEM, f"no contiguous {size} bytes of device memory: {error}") from None
+        except OSError as error:
+            raise KernelError(errno.ENOBUFS, f"no {size} bytes of host memory for the device's: {error}") from None
         self._sizes[pa] = size
         self.free_bytes -= size
         return pa

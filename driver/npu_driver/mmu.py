@@ -46,6 +46,18 @@ class AddressSpace:
         """Clear the leaves of `pages` pages at `va`. The caller invalidates the TLB before it reuses the memory."""
         self._write(va, pages, 0, 0)
 
+    def missing_bytes(self, va: int, pages: int) -> int:
+        """Return how much memory `map` would allocate for tables."""
+        end = va + pages * PAGE - 1
+        tables = self._tables
+        missing = sum(
+            (shift, index) not in tables
+            for shift in (21, 30, 39)
+            for index in range(va >> shift, (end >> shift) + 1)
+        )  # fmt: skip
+        slabs = -(-max(0, missing - len(self._spare)) // SLAB_PAGES)
+        return slabs * SLAB_PAGES * PAGE
+
     def destroy(self) -> None:
         """Free all tables. The context table must not point here any more."""
         self._tables.clear()

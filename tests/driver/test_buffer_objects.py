@@ -62,6 +62,38 @@ def test_memory_exhausted_is_enomem_and_changes_nothing(process, kernel):
     assert process.bo()[0] == 1
 
 
+@pytest.mark.parametrize("less_bytes", [0, 4096, 31 * 65536])
+def test_memory_without_room_for_page_tables_is_enomem_at_once_with_the_caller_s_size(process, kernel, less_bytes):
+    size = kernel.memory.free_bytes - less_bytes
+    free, used = kernel.memory.free_bytes, kernel.device.dram.used_bytes
+    kernel.device.dram.alloc = None  # is not even asked
+    assert create(process, size=size, flags=0)[0] == -errno.ENOMEM
+    assert f"{size} bytes asked, {free} bytes of device memory free, 2097152 needed for page tables" in kernel.log[-1]
+    assert (kernel.memory.free_bytes, kernel.device.dram.used_bytes) == (free, used)
+
+
+def test_the_largest_object_fits_beside_its_page_tables(process_type):
+    kernel = Kernel(Device("unit", compute=False))
+    process = process_type(kernel)
+    free = kernel.memory.free_bytes
+    slabs = 32 * 65536  # 511 tables of 2 MiB and the two above; the first slab holds 15 of them, each other 16
+    assert create(process, size=free - slabs + 4096, flags=0)[0] == -errno.ENOMEM
+    assert create(process, size=free - slabs, flags=0)[0] == 0
+    assert kernel.memory.free_bytes == 0
+
+
+def test_host_memory_exhausted_is_enobufs_and_changes_nothing(process, kernel, monkeypatch):
+    def refuse(size_bytes):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    free = kernel.memory.free_bytes
+    with monkeypatch.context() as patch:
+        patch.setattr(kernel.device.dram, "alloc", refuse)
+        assert create(process, size=1 << 20, flags=0)[0] == -errno.ENOBUFS
+    assert kernel.memory.free_bytes == free
+    assert process.bo()[0] == 1
+
+
 @pytest.mark.parametrize("size", [1 << 63, (1 << 64) - 1])
 def test_absurd_sizes_are_enomem(process, size):
     assert create(process, size=size, flags=0)[0] == -errno.ENOMEM

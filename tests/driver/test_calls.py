@@ -57,6 +57,14 @@ def test_handle_list_that_is_not_readable_is_efault(process, nop):
     assert process.call(C.NPU_IOCTL_CMDQ_SUBMIT, "npu_cmdq_submit", [short], **fields)[0] == -errno.EFAULT
 
 
+@pytest.mark.parametrize("request_word", sorted(word for word, row in TABLE.items() if row.pointers))
+def test_a_null_pointer_with_bytes_behind_it_is_efault(process, request_word):
+    row = TABLE[request_word]
+    length = {"npu_emu_counters": "count", "npu_submit": "buffer_count", "npu_cmdq_submit": "buffer_count"}
+    arg = npu_abi.new(row.struct, **{length.get(row.struct, "buffer_bytes"): 1})
+    assert process.raw(request_word, npu_abi.pack(arg), [bytes(4)])[0] == -errno.EFAULT
+
+
 def test_features_that_are_not_implemented_are_eopnotsupp(process):
     assert process.raw(ioctl_request(C.NPU_IOCTL_BO_CREATE_FROM_USERPTR, None))[0] == -errno.EOPNOTSUPP
 
