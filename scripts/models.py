@@ -118,7 +118,7 @@ def fetch_file(pinned: Pinned, name: str) -> Path:
 def seeded(name: str) -> Path:
     """Return the path of light_NAME of the onnx package with seeded weights; inputs keep their names and shapes."""
     if name not in SEEDED:
-        raise KeyError(f"{name}; one of {', '.join((*PINNED, *SEEDED))}")
+        raise KeyError(f"no model {name}; there are {', '.join((*PINNED, *SEEDED))}")
     target = cache_dir() / f"seeded_{name}_{SEED}.onnx"
     if not target.exists():
         import onnx
@@ -252,6 +252,20 @@ def _write(target: Path, data: bytes) -> None:
     Path(file.name).replace(target)
 
 
+def main(names: list[str]) -> int:
+    """Print the path of each model; exit status 1 and one line on stderr when there is none."""
+    if not names:
+        print(f"usage: python scripts/models.py NAME...\nnames: {', '.join((*PINNED, *SEEDED))}", file=sys.stderr)
+        return 2
+    for name in names:
+        try:
+            print(model_path(name))
+        except (KeyError, OSError, RuntimeError) as error:
+            text = str(error.args[0] if isinstance(error, KeyError) else error)
+            print(f"models.py: error: {' '.join(text.split())}", file=sys.stderr)
+            return 1
+    return 0
+
+
 if __name__ == "__main__":
-    for argument in sys.argv[1:]:
-        print(model_path(argument))
+    sys.exit(main(sys.argv[1:]))
