@@ -8,19 +8,23 @@
  *  - Outputs are written only on success, and arguments are copied before it returns.
  *  - Handles are checked, never followed: a destroyed one gives NPU_ERROR_STALE_HANDLE, a made-up one
  *    NPU_ERROR_INVALID_HANDLE. A host address that this process cannot read or write gives NPU_ERROR_BAD_ADDRESS.
- *  - It may be called from any thread. Calls are serialised; only the current device and the last error belong to a thread.
+ *  - It may be called from any thread with at least 256 KiB of stack, but from no signal handler. Calls are serialised; only the current
+ *    device and the last error belong to a thread. A thread's floating-point environment has no say in results and stays as it is.
  *  - Times are virtual: the host has a position on the device's clock, each call moves it by what the hardware profile
  *    says, and a wait moves it to the completion. Time-outs are counted on that clock, in nanoseconds.
  *  - Besides the results that its comment lists, it may return
  *      NPU_ERROR_NOT_INITIALIZED  npu_init has not succeeded, or npu_shutdown has ended the library, or the library
- *                                 could not start (npu_get_last_error_detail has the reason),
+ *                                 could not start (npu_get_last_error_detail has the reason), or the process ran Python
+ *                                 before and has ended it,
  *      NPU_ERROR_NOT_PERMITTED    in a child process after fork: the library belongs to the parent,
  *      NPU_ERROR_OUT_OF_HOST_MEMORY
- *      NPU_ERROR_DEVICE_LOST      an earlier fault ended the context; npu_shutdown and npu_init make a new one,
+ *      NPU_ERROR_DEVICE_LOST      an earlier fault ended the context. What is held can still be freed, destroyed and unloaded;
+ *                                 after the npu_shutdown of the last user npu_init makes a new context,
  *      NPU_ERROR_INTERNAL         a defect of the library.
  *
- * Device memory is named by `void *`: the device virtual address. It is not a host address; the host never follows it, and
- * pointer arithmetic inside an allocation is allowed wherever the comment does not ask for the start of an allocation.
+ * Device memory is named by `void *`: the device virtual address, and above it, from bit 40, the number of the device. It is not a
+ * host address; the host never follows it, and pointer arithmetic inside an allocation is allowed wherever the comment does not ask
+ * for the start of an allocation.
  */
 #ifndef NPU_H
 #define NPU_H
@@ -118,8 +122,9 @@ NPU_API npu_result_t npu_get_last_error_detail(npu_error_detail_t *detail);
 
 /* ---- Initialisation ------------------------------------------------------------------------------- */
 /* Start the library, or count one more user of it. The environment variable NPU_PROFILE names the hardware profiles of the
- * devices, separated by commas (default "npu-37xx": one device); devices start when they are first used.
- *   INVALID_VALUE    flags is not 0, or NPU_PROFILE names no profile
+ * devices, separated by commas (default "npu-37xx": one device, at most 128); the first user's call reads it. Devices start when they
+ * are first used.
+ *   INVALID_VALUE    flags is not 0, or NPU_PROFILE names no profile, or too many
  *   NOT_INITIALIZED  the library cannot start: its Python environment is gone, or the process runs another Python version */
 NPU_API npu_result_t npu_init(uint32_t flags);
 /* Count one user less; the last one ends everything: work in flight is abandoned, every handle and pointer becomes stale. */
@@ -163,7 +168,7 @@ NPU_API npu_result_t npu_synchronize_device(void);
  *   NULL_POINTER, BAD_ADDRESS  time_ps */
 NPU_API npu_result_t npu_get_time_ps(uint64_t *time_ps);
 /* Let the host work for `duration_ns` of virtual time while the device goes on.
- *   INVALID_VALUE  duration_ns is above 10^15, or the clock would pass 2^62 ps */
+ *   INVALID_VALUE  duration_ns is above 10^15, or the clock would pass 2^61 ps */
 NPU_API npu_result_t npu_host_delay(uint64_t duration_ns);
 
 /* ---- Device memory -------------------------------------------------------------------------------- */
@@ -172,7 +177,8 @@ NPU_API npu_result_t npu_host_delay(uint64_t duration_ns);
  *   INVALID_VALUE         flags is not 0                NULL_POINTER, BAD_ADDRESS  ptr */
 NPU_API npu_result_t npu_malloc(void **ptr, size_t size, uint32_t flags);
 /* Free an allocation by its first address. Does not wait: the caller synchronises with work that uses it first. NULL is allowed.
- *   STALE_HANDLE   it was freed before  INVALID_VALUE  not the first address of an allocation */
+ *   STALE_HANDLE   it was freed before  INVALID_VALUE  not the first address of an allocation
+ *   WRONG_CONTEXT  it is or was memory of another device */
 NPU_API npu_result_t npu_free(void *ptr);
 /* Free and total bytes of the current device's memory.
  *   NULL_POINTER, BAD_ADDRESS  free_bytes, total_bytes */
@@ -187,7 +193,7 @@ typedef enum npu_memcpy_kind {
  * stream's earlier work, and for no other stream. Size 0 is allowed and copies nothing.
  *   INVALID_VALUE  kind is none of the three            NULL_POINTER  dst or src is NULL
  *   OUT_OF_RANGE   size > dst_max, or a device range is not inside one allocation
- *   STALE_HANDLE   a device range lies in freed memory  BAD_ADDRESS   a host range cannot be read or written
+ *   STALE_HANDLE   a device range lies in freed memory  BAD_ADDRESS   a host range cannot be read, or not all of it written
  *   OVERLAP        the ranges of a DEVICE_TO_DEVICE copy overlap      WRONG_CONTEXT  memory of another device
  *   the device's errors, from earlier work of the stream */
 NPU_API npu_result_t npu_memcpy(void *dst, size_t dst_max, const void *src, size_t size, npu_memcpy_kind_t kind);
@@ -233,7 +239,7 @@ typedef struct npu_blob_s *npu_blob_t;
 typedef struct npu_kernel_s *npu_kernel_t;
 
 /* Load a blob file onto the current device.
- *   NULL_POINTER, BAD_ADDRESS  blob, path               FILE  the file cannot be opened or read
+ *   NULL_POINTER, BAD_ADDRESS  blob, path               FILE  the file cannot be opened or read, or is not a regular one
  *   INVALID_BLOB  it is damaged, foreign or needs more than the device has (the detail says what and where)
  *   OUT_OF_DEVICE_MEMORY */
 NPU_API npu_result_t npu_load_blob(npu_blob_t *blob, const char *path);

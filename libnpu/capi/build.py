@@ -1,6 +1,6 @@
 """Build libnpu.so for the Python that runs this, once, into a cache.
 
-    npu.h ──header.py──► embed.c, results.c, paths.h (generated) + start.c, errors.c, door.c ──gcc──► CACHE/KEY/libnpu.so
+    npu.h ──header.py──► embed.c, results.c, paths.h (generated) + start.c, shield.c, errors.c, door.c ──gcc──► CACHE/KEY/libnpu.so
 
 KEY is a digest over the interpreter and everything that the library is made from. A build happens in a folder of its own, which then gets its final
 name in one step: builds may run at the same time, and nobody sees half a library.
@@ -28,7 +28,8 @@ from npu_abi import INCLUDE_DIR
 from libnpu.capi.header import Function, functions, header_text, plain, python_declaration, results
 
 SOURCES = Path(__file__).parent
-C_FILES = ("start.c", "errors.c", "door.c")
+DIGEST = "libnpu.so.sha256"  # beside it, written last
+C_FILES = ("start.c", "shield.c", "errors.c", "door.c")
 # The functions of npu.h that errors.c has: they work without Python.
 NATIVE = (
     "npu_get_last_error",
@@ -72,7 +73,7 @@ def cache_folder() -> Path:
 
 
 def library_folder() -> Path:
-    """Return the folder that has libnpu.so for this interpreter and these sources; build it when it is not there.
+    """Return the folder that has libnpu.so for this interpreter and these sources; build it when it is not there, or not whole.
 
     Raises BuildError.
     """
@@ -87,15 +88,42 @@ def library_folder() -> Path:
         __file__,
     )
     folder = cache_folder() / hashlib.sha256("\0".join(facts).encode()).hexdigest()[:24]
-    if not (folder / "libnpu.so").exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
+    if not is_whole(folder):
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BuildError(f"cannot make the cache folder {folder.parent}: {error.strerror}") from None
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix="build-") as scratch:
             work = Path(scratch) / "library"
             work.mkdir()
             compile_library(work)
-            with contextlib.suppress(OSError):  # someone else was faster, with the same bytes
+            (work / DIGEST).write_text(_digest_of(work), encoding="ascii")
+            if folder.exists() and not is_whole(folder):
+                folder.rename(Path(scratch) / "damaged")
+            with contextlib.suppress(OSError):  # someone else was faster, with a library as good
                 work.rename(folder)
+        if not is_whole(folder):
+            raise BuildError(f"{folder} cannot be written: the library that was built is not there")
     return folder
+
+
+def is_whole(folder: Path) -> bool:
+    """Return whether `folder` has a libnpu.so, as it was built."""
+    try:
+        return (folder / DIGEST).read_text(encoding="ascii") == _digest_of(folder)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _digest_of(folder: Path) -> str:
+    return hashlib.sha256((folder / "libnpu.so").read_bytes()).hexdigest()
+
+
+def run_path(folder: Path) -> list[str]:
+    """Return the compiler's flags for a program that finds its libraries in `folder`. Raises BuildError when it cannot be named."""
+    if ":" in str(folder):
+        raise BuildError(f"{folder} has a colon, and run paths end at one: set XDG_CACHE_HOME to another folder")
+    return ["-Xlinker", "-rpath", "-Xlinker", str(folder)]  # -Wl would cut it at commas
 
 
 def compile_library(folder: Path) -> None:
@@ -131,21 +159,24 @@ def compile_library(folder: Path) -> None:
     problem = ""
     libraries = python_libraries()
     for library in libraries:
-        run = subprocess.run([*command, *_link_flags(library), "-ldl"], capture_output=True, text=True, check=False)
+        run = subprocess.run(
+            [*command, *_link_flags(library), "-ldl", "-lm"], capture_output=True, text=True, check=False
+        )
         if run.returncode == 0:
             return
-        problem = next((line for line in run.stderr.splitlines() if "error" in line), run.stderr)
+        said = run.stderr.strip() or f"nothing, and ends with status {run.returncode}"
+        problem = next((line.strip() for line in said.splitlines() if "error" in line), said)
     if all(library.suffix == ".a" for library in libraries):
         raise BuildError(
             "no libpython as a shared or position-independent library: install it (apt-get install libpython3-dev)"
-            + (f"; gcc says: {problem.strip()}" if problem else "")
+            + (f"; gcc says: {problem}" if problem else "")
         )
-    raise BuildError(f"gcc failed: {problem.strip()}")
+    raise BuildError(f"{compiler} failed and says: {problem}")
 
 
 def _link_flags(library: Path) -> list[str]:
     if library.suffix != ".a":
-        return [str(library), f"-Wl,-rpath,{library.parent}"]
+        return [str(library), *run_path(library.parent)]
     variables = map(sysconfig.get_config_var, ("LIBS", "SYSLIBS", "MODLIBS"))
     system = [flag for text in variables for flag in str(text or "").split() if flag.startswith("-l")]
     return ["-Wl,--whole-archive", str(library), "-Wl,--no-whole-archive", *system]
@@ -180,11 +211,17 @@ def generate(folder: Path) -> None:
         + "uint64_t npu_call_site(void);\n"
         + "int npu_copy_from_user(void *destination, uintptr_t source, size_t size);\n"
         + "int npu_copy_to_user(uintptr_t destination, const void *source, size_t size);\n"
+        + "int npu_probe_user(uintptr_t address, size_t size);\n"
+        + "char *getenv(const char *name);\n"
     )
     declarations = {function.name: python_declaration(function) for function in wrapped}
     builder.embedding_init_code(f"""
 from _libnpu import ffi, lib
 try:
+    from importlib.util import find_spec
+    for name in {PACKAGES!r}:
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(f"the Python package {{name}} is not installed")
     from libnpu.capi.entry import start
     start(ffi, lib, {declarations!r})
 except BaseException as error:
@@ -217,10 +254,11 @@ def _embed_source(wrapped: list[Function]) -> str:
 static {python_declaration(function)};
 npu_result_t {function.name}({parameters or "void"})
 {{
-    npu_result_t result = npu_enter("{function.name}", __builtin_return_address(0), {int(function.name == "npu_init")});
+    struct npu_shield shield;
+    npu_result_t result = npu_enter(&shield, "{function.name}", __builtin_return_address(0), {int(function.name == "npu_init")});
     if (result == NPU_SUCCESS)
         result = py_{function.name}({arguments});
-    return npu_leave(result);
+    return npu_leave(&shield, result);
 }}
 """)
     return "".join(parts)

@@ -8,9 +8,10 @@ from npu_model.profile import load_profile
 from libnpu.capi.door import require
 from libnpu.capi.library import Library
 from libnpu.capi.refusal import Refusal
+from libnpu.errors import NpuError
 
 MAX_DELAY_NS = 10**15
-MAX_TIME_PS = 1 << 62
+MAX_TIME_PS = 1 << 61  # chosen: half of the clock, so that no call after a delay comes to its end
 MIN_CALL_NS = 1
 
 
@@ -48,7 +49,7 @@ def npu_get_device(library: Library, device: int) -> None:
 
 def npu_get_device_properties(library: Library, properties: int, device: int) -> None:
     """Write what a device is."""
-    found = library.door.read_struct("npu_device_properties", properties, "properties")
+    found = library.door.new_struct("npu_device_properties", properties, "properties")
     library.check_index(device)
     profile = load_profile(library.profiles[device])
     found.tile_count = profile.tiles
@@ -64,14 +65,16 @@ def npu_get_device_properties(library: Library, properties: int, device: int) ->
 
 def npu_synchronize_device(library: Library) -> None:
     """Wait for every stream of the current device; the first error comes out after all have been waited for."""
-    first: Exception | None = None
-    for entry in library.device().streams:
+    first: NpuError | None = None
+    device = library.device()
+    for entry in device.streams:
         try:
             entry.stream.synchronize()
-        except Exception as error:
+        except NpuError as error:
             first = first or error
     if first is not None:
         raise first
+    device.check_usable()
 
 
 def npu_get_time_ps(library: Library, time_ps: int) -> None:
@@ -88,5 +91,5 @@ def npu_host_delay(library: Library, duration_ns: int) -> None:
         raise Refusal("NPU_ERROR_INVALID_VALUE", f"duration_ns is {duration_ns}, above 10^15")
     device = library.device().device
     if device.now_ps + 1000 * duration_ns > MAX_TIME_PS:
-        raise Refusal("NPU_ERROR_INVALID_VALUE", f"the clock is at {device.now_ps} ps and would pass 2^62 ps")
+        raise Refusal("NPU_ERROR_INVALID_VALUE", f"the clock is at {device.now_ps} ps and would pass 2^61 ps")
     device.host_delay(duration_ns)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import npu_abi
@@ -26,23 +25,19 @@ def npu_load_blob(library: Library, blob: int, path: int) -> None:
     require(blob, "blob")
     require(path, "path")
     name = os.fsdecode(library.door.read_string(path, "path"))
-    try:
-        data = Path(name).read_bytes()
-    except OSError as error:
-        raise Refusal("NPU_ERROR_FILE", f"{name!r}: {error.strerror}") from None
-    _load(library, blob, data)
+    _load(library, blob, name)
 
 
 def npu_load_blob_mem(library: Library, blob: int, data: int, size: int) -> None:
     """Load a blob from host memory and write its handle."""
     require(blob, "blob")
     require(data, "data")
-    _load(library, blob, bytes(library.door.read(data, size)))
+    _load(library, blob, library.door.read(data, size))
 
 
-def _load(library: Library, blob: int, data: bytes) -> None:
+def _load(library: Library, blob: int, source: str | bytearray) -> None:
     device = library.device()
-    loaded = device.device.load(data)
+    loaded = device.device.load(source)
     entry = BlobEntry(device, loaded, [*loaded.inputs, *loaded.outputs])
     handle = library.handles.insert(Kind.BLOB, entry)
     try:
@@ -95,7 +90,7 @@ def npu_get_num_args(library: Library, kernel: int, count: int) -> None:
 
 def npu_get_arg_info(library: Library, kernel: int, index: int, info: int) -> None:
     """Write what an argument is."""
-    found = library.door.read_struct("npu_arg_info", info, "info")
+    found = library.door.new_struct("npu_arg_info", info, "info")
     entry = _kernel(library, kernel)
     if index >= len(entry.tensors):
         raise Refusal("NPU_ERROR_ARG_INDEX", f"argument {index} of {len(entry.tensors)}")
@@ -139,14 +134,14 @@ def _address(library: Library, entry: BlobEntry, argument: Any, index: int) -> i
     if reserved:
         raise _refuse("NPU_ERROR_INVALID_VALUE", index, tensor, f"has reserved {reserved}, not 0")
     allocation = library.allocations.find(entry.device.index, value, unknown="NPU_ERROR_ARG_KIND")
-    left = allocation.address + allocation.size - value
+    left = allocation.end - value
     if left < tensor.size_bytes:
         raise _refuse(
             "NPU_ERROR_ARG_SIZE", index, tensor, f"needs {tensor.size_bytes} bytes, and {left} are left at {value:#x}"
         )
     if value % ALIGNMENT:
         raise _refuse("NPU_ERROR_MISALIGNED", index, tensor, f"is at {value:#x}, not a multiple of {ALIGNMENT}")
-    return value
+    return allocation.device_address(value)
 
 
 def _refuse(result: str, index: int, tensor: TensorInfo, problem: str) -> Refusal:

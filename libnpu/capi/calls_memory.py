@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from npu_abi import C
 
-from libnpu.capi.allocations import Allocation
+from libnpu.capi.allocations import Allocation, pointer_of
 from libnpu.capi.door import require
 from libnpu.capi.library import Library
 from libnpu.capi.refusal import Refusal
@@ -19,12 +19,13 @@ def npu_malloc(library: Library, ptr: int, size: int, flags: int) -> None:
         raise Refusal("NPU_ERROR_INVALID_VALUE", f"flags is {flags:#x}, and none is defined")
     entry = library.device()
     buffer = entry.device.alloc(size)
+    pointer = pointer_of(entry.index, buffer.device_address)
     try:
-        library.door.write_integer(ptr, buffer.device_address, 8)
+        library.door.write_integer(ptr, pointer, 8)
     except Refusal:
         buffer.free()
         raise
-    library.allocations.add(Allocation(buffer.device_address, size, entry.index, buffer))
+    library.allocations.add(Allocation(pointer, size, buffer))
 
 
 def npu_free(library: Library, ptr: int) -> None:
@@ -35,8 +36,8 @@ def npu_free(library: Library, ptr: int) -> None:
 
 def npu_mem_get_info(library: Library, free_bytes: int, total_bytes: int) -> None:
     """Write free and total bytes of the current device's memory."""
-    require(free_bytes, "free_bytes")
-    require(total_bytes, "total_bytes")
+    library.door.probe(free_bytes, 8, "free_bytes")
+    library.door.probe(total_bytes, 8, "total_bytes")
     free, total = library.device().device.memory_info()
     library.door.write_integer(free_bytes, free, 8)
     library.door.write_integer(total_bytes, total, 8)
@@ -62,13 +63,14 @@ def npu_memcpy_async(library: Library, dst: int, dst_max: int, src: int, size: i
         raise Refusal("NPU_ERROR_OVERLAP", f"{size} bytes at {src:#x} and at {dst:#x} overlap")
     if size == 0:
         return
-    entry.stream.synchronize()
+    if not target:
+        library.door.probe(dst, size, "dst")
+    data = b"" if source else library.door.read(src, size)
+    entry.wait()
     if source:
-        data: bytes | memoryview = source[0].buffer.read_bytes(source[1], size)
-    else:
-        data = memoryview(library.door.read(src, size))
+        data = source[0].buffer.read_bytes(source[1], size)
     if target:
-        target[0].buffer.write(data, target[1])
+        target[0].buffer.write(memoryview(data), target[1])
     else:
         library.door.write(dst, data)
 
@@ -85,7 +87,7 @@ def npu_memset_async(library: Library, dst: int, dst_max: int, value: int, size:
     entry = library.stream(stream)
     allocation, offset = library.allocations.range(entry.device.index, dst, size)
     if size:
-        entry.stream.synchronize()
+        entry.wait()
         allocation.buffer.write(bytes([value & 0xFF]) * size, offset)
 
 

@@ -9,7 +9,7 @@ from libnpu.capi.handles import Kind
 from libnpu.capi.library import Library
 from libnpu.capi.refusal import Refusal
 
-FOREVER_NS = 1 << 52  # no clock gets there (calls_device.MAX_TIME_PS)
+FOREVER_NS = 1 << 52  # the clock ends before
 
 
 def npu_create_stream(library: Library, stream: int) -> None:
@@ -39,14 +39,17 @@ def npu_destroy_stream(library: Library, stream: int) -> None:
 
 def npu_synchronize_stream(library: Library, stream: int) -> None:
     """Wait for a stream's work."""
-    library.stream(stream).stream.synchronize()
+    library.stream(stream).wait()
 
 
 def npu_synchronize_stream_timeout(library: Library, stream: int, timeout_ns: int) -> None:
     """Wait for a stream's work for at most `timeout_ns`."""
-    library.stream(stream).stream.synchronize(None if timeout_ns >= FOREVER_NS else timeout_ns)
+    library.stream(stream).wait(None if timeout_ns >= FOREVER_NS else timeout_ns)
 
 
 def npu_query_stream(library: Library, stream: int) -> int:
     """Ask whether a stream has work left."""
-    return int(C.NPU_SUCCESS if library.stream(stream).stream.query() else C.NPU_NOT_READY)
+    entry = library.stream(stream)
+    finished = entry.stream.query()
+    entry.device.check_usable()
+    return int(C.NPU_SUCCESS if finished else C.NPU_NOT_READY)

@@ -14,7 +14,7 @@ import sys
 import npu_abi
 from npu_abi import INCLUDE_DIR, C
 
-from libnpu.capi.build import BuildError, library_folder
+from libnpu.capi.build import BuildError, library_folder, run_path
 
 USAGE = """usage: npu-config [--cflags] [--libs] [--includedir] [--libdir] [--version] [--selftest] [--help]
 
@@ -35,8 +35,11 @@ def main(arguments: list[str] | None = None) -> int:
         return 0 if options else 2
     try:
         words = [word for option in options for word in _answer(option)]
-    except (BuildError, OSError) as error:
+    except BuildError as error:
         print(f"npu-config: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"npu-config: {error.filename or 'operating system'}: {error.strerror or error}", file=sys.stderr)
         return 1
     print(" ".join(words))
     return 0
@@ -53,7 +56,7 @@ def _answer(option: str) -> list[str]:
         return [str(library_folder())]
     if option == "--libs":
         folder = library_folder()
-        return [shlex.quote(f"-L{folder}"), "-lnpu", shlex.quote(f"-Wl,-rpath,{folder}")]
+        return [shlex.quote(word) for word in (f"-L{folder}", "-lnpu", *run_path(folder))]
     if option == "--selftest":
         return [selftest()]
     raise BuildError(f"unknown option {option}; npu-config --help lists them")

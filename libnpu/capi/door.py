@@ -12,6 +12,7 @@ MAX_STRING_BYTES = 4096
 PAGE_BYTES = 4096
 PROBE_BYTES = 1 << 20
 ADDRESS_END = 1 << 64
+SIZE_BYTES = 4  # of the field `size`
 
 
 class Door:
@@ -36,8 +37,14 @@ class Door:
         self.read_into(memoryview(data), address)
         return data
 
+    def probe(self, address: int, size: int, what: str) -> None:
+        """Check that `size` bytes at `address` can be written. Raises NULL_POINTER too, in which `what` is its name."""
+        require(address, what)
+        if self._lib.npu_probe_user(address, size) < 0:
+            raise self._bad(address, size, "write")
+
     def write(self, address: int, data: bytes | bytearray | memoryview) -> None:
-        """Put `data` at `address`."""
+        """Put `data` at `address`, all of it or nothing."""
         source = self._ffi.from_buffer(data)
         if len(source) and self._lib.npu_copy_to_user(address, source, len(source)) < 0:
             raise self._bad(address, len(source), "write")
@@ -56,13 +63,16 @@ class Door:
             found += piece
         raise Refusal("NPU_ERROR_INVALID_VALUE", f"{what} has no NUL in its first {MAX_STRING_BYTES} bytes")
 
-    def read_struct(self, struct: str, address: int, what: str) -> Any:
-        """Return a copy of the `struct STRUCT` that the program passes as `what`. Raises INVALID_SIZE when its field `size` is wrong."""
+    def new_struct(self, struct: str, address: int, what: str) -> Any:
+        """Return a `struct STRUCT` to be filled and written to `address`, which the program passes as `what`.
+
+        Raises NULL_POINTER, and INVALID_SIZE when the program's field `size`, the first one, is wrong.
+        """
         require(address, what)
-        found = npu_abi.view(struct, self.read(address, npu_abi.sizeof(struct)))
-        if found.size != npu_abi.sizeof(struct):
-            raise Refusal("NPU_ERROR_INVALID_SIZE", f"{what}->size is {found.size}, not {npu_abi.sizeof(struct)}")
-        return found
+        size, expected = int.from_bytes(self.read(address, SIZE_BYTES), "little"), npu_abi.sizeof(struct)
+        if size != expected:
+            raise Refusal("NPU_ERROR_INVALID_SIZE", f"{what}->size is {size}, not {expected}")
+        return npu_abi.new(struct, size=size)
 
     def write_integer(self, address: int, value: int, size: int) -> None:
         """Put an unsigned integer of `size` bytes at `address`."""

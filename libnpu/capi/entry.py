@@ -5,6 +5,7 @@ Called once, by the start code inside libnpu.so.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -19,6 +20,7 @@ from libnpu.capi.library import Library
 from libnpu.capi.refusal import Refusal
 from libnpu.capi.reports import result_of
 
+DEFAULT_PROFILE = "npu-37xx"
 MODULES: tuple[ModuleType, ...] = (calls_device, calls_memory, calls_stream, calls_kernel)
 
 
@@ -27,7 +29,13 @@ def start(ffi: Any, lib: Any, declarations: dict[str, str]) -> None:
 
     An older libnpu.so may lack functions that npu.h has by now; that is fine. Raises RuntimeError when one that it has means something else.
     """
-    library = Library(Door(ffi, lib), lib.npu_call_site)
+
+    def profiles() -> str:
+        # Not os.environ, which is from when Python started.
+        value = lib.getenv(b"NPU_PROFILE")
+        return os.fsdecode(ffi.string(value)) if value else DEFAULT_PROFILE
+
+    library = Library(Door(ffi, lib), lib.npu_call_site, profiles)
     known = {function.name: python_declaration(function) for function in functions(header_text())}
     for name, declaration in declarations.items():
         if known.get(name) != declaration:
@@ -64,6 +72,8 @@ def _guard(library: Library, lib: Any, function: Callable[..., int | None]) -> C
                 return function(library, *arguments) or 0
             except Exception as error:
                 report = result_of(error)
+                if report is not None and report.result < C.NPU_TIMEOUT and not isinstance(error, Refusal):
+                    library.note_error()
                 if report is None:
                     lib.npu_set_error(b"a defect of the library; its traceback is on standard error", 0, 0)
                     raise

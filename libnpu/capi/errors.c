@@ -16,29 +16,15 @@ static void set_text(char *field, size_t size, const char *text)
     memset(field + length, 0, size - length);
 }
 
-npu_result_t npu_enter(const char *function, void *call_site, int starts)
+static void begin(const char *function, void *call_site)
 {
-    const char *reason = NULL;
-
     call.function = function;
     call.site = (uintptr_t)call_site;
     call.enqueue_site = call.job_id = 0;
     call.message[0] = 0;
-    if (npu_forked()) {
-        npu_set_error("this process was forked from the one that uses the library; start the library after fork", 0, 0);
-        return NPU_ERROR_NOT_PERMITTED;
-    }
-    if (starts)
-        reason = npu_start();
-    else if (!npu_running())
-        reason = "npu_init has not been called, or did not succeed";
-    if (reason == NULL)
-        return NPU_SUCCESS;
-    npu_set_error(reason, 0, 0);
-    return NPU_ERROR_NOT_INITIALIZED;
 }
 
-npu_result_t npu_leave(npu_result_t result)
+static npu_result_t end(npu_result_t result)
 {
     if (result >= NPU_TIMEOUT)
         return result;
@@ -51,6 +37,29 @@ npu_result_t npu_leave(npu_result_t result)
     set_text(detail.function, sizeof detail.function, call.function);
     set_text(detail.message, sizeof detail.message, call.message[0] ? call.message : npu_get_error_string(result));
     return result;
+}
+
+npu_result_t npu_enter(struct npu_shield *shield, const char *function, void *call_site, int starts)
+{
+    const char *reason;
+
+    npu_raise_shield(shield);
+    begin(function, call_site);
+    if (npu_forked()) {
+        npu_set_error("this process was forked from the one that uses the library; start the library after fork", 0, 0);
+        return NPU_ERROR_NOT_PERMITTED;
+    }
+    reason = starts ? npu_start() : npu_obstacle();
+    if (reason == NULL)
+        return NPU_SUCCESS;
+    npu_set_error(reason, 0, 0);
+    return NPU_ERROR_NOT_INITIALIZED;
+}
+
+npu_result_t npu_leave(const struct npu_shield *shield, npu_result_t result)
+{
+    npu_lower_shield(shield);
+    return end(result);
 }
 
 void npu_set_error(const char *message, uint64_t enqueue_site, uint64_t job_id)
@@ -101,7 +110,7 @@ npu_result_t npu_get_last_error_detail(npu_error_detail_t *out)
 {
     uint32_t size;
 
-    /* A mistake here must not replace the error that the caller asks about, so npu_leave is not used. */
+    /* A mistake here must not replace the error that the caller asks about, so `end` is not used. */
     if (out == NULL)
         return NPU_ERROR_NULL_POINTER;
     if (npu_copy_from_user(&size, (uintptr_t)&out->size, sizeof size) < 0)
@@ -116,7 +125,8 @@ npu_result_t npu_get_version(uint32_t *version)
 {
     uint32_t value = NPU_VERSION_MAJOR << 16 | NPU_VERSION_MINOR;
 
+    begin(__func__, __builtin_return_address(0));
     if (version == NULL)
-        return NPU_ERROR_NULL_POINTER;
-    return npu_copy_to_user((uintptr_t)version, &value, sizeof value) < 0 ? NPU_ERROR_BAD_ADDRESS : NPU_SUCCESS;
+        return end(NPU_ERROR_NULL_POINTER);
+    return end(npu_copy_to_user((uintptr_t)version, &value, sizeof value) < 0 ? NPU_ERROR_BAD_ADDRESS : NPU_SUCCESS);
 }

@@ -2,12 +2,16 @@
  * library.h - what the C parts of libnpu.so share. Not installed, nothing here is exported.
  *
  *   start.c    starts Python once and keeps it working in any environment
+ *   shield.c   what of the program's state has no say inside a call
  *   errors.c   the last error of each thread, and the functions of npu.h that need no Python
  *   door.c     the only code that touches memory of the program that uses the library
  *   embed.c    (generated) one wrapper for each other function of npu.h, and cffi's embedding
  */
 #ifndef NPU_LIBRARY_H
 #define NPU_LIBRARY_H
+#include <fenv.h>
+#include <signal.h>
+
 #include "npu.h"
 
 #define NPU_HIDDEN __attribute__((visibility("hidden")))
@@ -17,26 +21,33 @@ struct npu_result_text { npu_result_t result; const char *name; const char *text
 extern NPU_HIDDEN const struct npu_result_text npu_result_texts[];
 extern NPU_HIDDEN const size_t npu_result_text_count;
 
+/* What a call finds in its thread and gives back. */
+struct npu_shield { fenv_t environment; int cancel_state, blocks; sigset_t mask; };
+NPU_HIDDEN void npu_raise_shield(struct npu_shield *shield);
+NPU_HIDDEN void npu_lower_shield(const struct npu_shield *shield);
+
 /* Open a call: note who called and refuse it when the library cannot serve it. `starts`: the call may start Python. */
-NPU_HIDDEN npu_result_t npu_enter(const char *function, void *call_site, int starts);
+NPU_HIDDEN npu_result_t npu_enter(struct npu_shield *shield, const char *function, void *call_site, int starts);
 /* Close a call: keep an error as the thread's last one. Returns `result`. */
-NPU_HIDDEN npu_result_t npu_leave(npu_result_t result);
+NPU_HIDDEN npu_result_t npu_leave(const struct npu_shield *shield, npu_result_t result);
 /* From Python, inside a call: say more about the error that the call will return. `message` is cut to fit. */
 NPU_HIDDEN void npu_set_error(const char *message, uint64_t enqueue_site, uint64_t job_id);
 /* From Python, inside a call: the code address behind the call. */
 NPU_HIDDEN uint64_t npu_call_site(void);
 
-/* Copy between this library and the program's memory. 0, or -1 when a byte of it cannot be read or written. */
+/* Copy between this library and the program's memory. 0, or -1 when a byte of it cannot be read or written; then none was written. */
 NPU_HIDDEN int npu_copy_from_user(void *destination, uintptr_t source, size_t size);
 NPU_HIDDEN int npu_copy_to_user(uintptr_t destination, const void *source, size_t size);
+/* 0, or -1 when one of `size` bytes at `address` cannot be written. They keep their values. */
+NPU_HIDDEN int npu_probe_user(uintptr_t address, size_t size);
 
 /* Start Python and the library's Python part, once. Returns NULL when they run, else why not (text that stays). */
 NPU_HIDDEN const char *npu_start(void);
 /* From Python, while it starts: why it does not. */
 NPU_HIDDEN void npu_set_reason(const char *text);
-/* Whether npu_start has succeeded. */
-NPU_HIDDEN int npu_running(void);
-/* Whether this is a child made by fork from the process that started Python. */
+/* Returns NULL while the library's Python part runs, else why it does not. */
+NPU_HIDDEN const char *npu_obstacle(void);
+/* Whether this is a child made by fork from a process that had begun to start Python. */
 NPU_HIDDEN int npu_forked(void);
 /* In embed.c: run cffi's start code, then say whether the Python part reported for duty; and end of the process. */
 NPU_HIDDEN int npu_embed_start(void);

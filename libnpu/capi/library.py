@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from libnpu.capi.allocations import Allocations
+from npu_abi import C
+
+from libnpu.capi.allocations import MAX_DEVICES, Allocations
 from libnpu.capi.door import Door
 from libnpu.capi.handles import HandleTable, Kind
 from libnpu.capi.refusal import Refusal
+from libnpu.errors import NpuError
 
 if TYPE_CHECKING:
     from libnpu.runtime import Blob, Device, Job, Stream, TensorInfo
 
-DEFAULT_PROFILE = "npu-37xx"
 SITES_AT = 256  # remembered launches of a stream at which finished ones are forgotten
 
 
@@ -27,6 +28,11 @@ class StreamEntry:
     device: OpenDevice
     stream: Stream
     sites: dict[Job, int] = field(default_factory=dict)
+
+    def wait(self, timeout_ns: int | None = None) -> None:
+        """Wait for the work. Raises its first error that was not reported, else TIMEOUT or DEVICE_LOST."""
+        self.stream.synchronize(timeout_ns)
+        self.device.check_usable()
 
     def enqueued(self, job: Job, site: int) -> None:
         """Remember who enqueued `job`."""
@@ -49,40 +55,60 @@ class BlobEntry:
 
 @dataclass(slots=True, eq=False)
 class OpenDevice:
-    """A device that was used: it runs."""
+    """A device that was used: it runs. `lost`: why its context is gone, "" while it is not, as far as a call has told."""
 
     index: int
     device: Device
     default_stream: StreamEntry | None = None
     streams: list[StreamEntry] = field(default_factory=list)
+    lost: str = ""
+
+    def check_usable(self) -> None:
+        """Raise DEVICE_LOST when a fault has ended the context."""
+        if self.lost:
+            raise NpuError(C.NPU_ERROR_DEVICE_LOST, self.lost)
+
+    def note_error(self) -> None:
+        """After an error of the device: find out whether its context is gone. A driver gives a lost one no memory."""
+        try:
+            if not self.lost:
+                self.device.alloc(1).free()
+        except NpuError as error:
+            if error.result == C.NPU_ERROR_DEVICE_LOST:
+                self.lost = error.message
 
 
 class Library:
     """The state behind npu.h. `lock` is held in every call; `call_site()` is the code address behind the current one."""
 
-    def __init__(self, door: Door, call_site: Callable[[], int]) -> None:
+    def __init__(self, door: Door, call_site: Callable[[], int], profiles: Callable[[], str]) -> None:
         self.door = door
         self.call_site = call_site
+        self._profile_names = profiles
         self.lock = threading.RLock()
         self.users = 0
         self.profiles: list[str] = []
         self.handles = HandleTable()
         self.allocations = Allocations()
         self._devices: dict[int, OpenDevice] = {}
-        self._thread = threading.local()
+        self._thread = threading.local()  # `current`: (self._starts at the time, device)
+        self._starts = 0
 
     def open(self) -> None:
         """Count one more user; the first one reads NPU_PROFILE. Raises INVALID_VALUE when it names no profile."""
         if self.users == 0:
             from npu_model.profile import ProfileError, load_profile
 
-            names = [name.strip() for name in os.environ.get("NPU_PROFILE", DEFAULT_PROFILE).split(",")]
+            names = [name.strip() for name in self._profile_names().split(",")]
+            if len(names) > MAX_DEVICES:
+                raise Refusal("NPU_ERROR_INVALID_VALUE", f"NPU_PROFILE: {len(names)} devices, above {MAX_DEVICES}")
             try:
                 for name in names:
                     load_profile(name)
             except (ProfileError, OSError) as error:
                 raise Refusal("NPU_ERROR_INVALID_VALUE", f"NPU_PROFILE: {error}") from None
             self.profiles = names
+            self._starts += 1
         self.users += 1
 
     def close(self) -> None:
@@ -97,14 +123,14 @@ class Library:
     @property
     def current(self) -> int:
         """The calling thread's current device."""
-        index: int = getattr(self._thread, "device", 0)
-        return index if index < len(self.profiles) else 0
+        start, index = getattr(self._thread, "current", (0, 0))
+        return index if start == self._starts else 0
 
     def select(self, index: int) -> None:
         """Make device `index` the calling thread's current one, and boot it. Raises INVALID_VALUE."""
         self.check_index(index)
         self.device(index)
-        self._thread.device = index
+        self._thread.current = self._starts, index
 
     def check_index(self, index: int) -> None:
         """Raise INVALID_VALUE when there is no device `index`."""
@@ -141,6 +167,11 @@ class Library:
         """Destroy a stream that has no handle any more."""
         entry.device.streams.remove(entry)
         entry.stream.close()
+
+    def note_error(self) -> None:
+        """After an error that came from below the C API: find out which contexts are gone."""
+        for entry in self._devices.values():
+            entry.note_error()
 
     def enqueue_site(self, job: object) -> int:
         """Return the code address behind the call that enqueued `job`; 0 when it is unknown."""

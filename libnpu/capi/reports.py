@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 
 from npu_abi import C
 
 from libnpu.errors import NpuError
+
+_HOST_LIMITS = {
+    errno.ENOMEM: C.NPU_ERROR_OUT_OF_HOST_MEMORY,
+    errno.EAGAIN: C.NPU_ERROR_OUT_OF_HOST_MEMORY,
+    errno.EFBIG: C.NPU_ERROR_OUT_OF_HOST_MEMORY,
+    errno.ENOSPC: C.NPU_ERROR_OUT_OF_HOST_MEMORY,
+    errno.EMFILE: C.NPU_ERROR_OUT_OF_RESOURCES,
+    errno.ENFILE: C.NPU_ERROR_OUT_OF_RESOURCES,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,5 +36,9 @@ def result_of(error: Exception) -> Report | None:
             return Report(error.result, error.message, error.job, error.job_id)
         case MemoryError():
             return Report(C.NPU_ERROR_OUT_OF_HOST_MEMORY, str(error) or "not enough host memory")
+        case OSError(errno=number) if number in _HOST_LIMITS:
+            return Report(_HOST_LIMITS[number], str(error))
+        case ImportError():
+            return Report(C.NPU_ERROR_NOT_INITIALIZED, f"the library's Python environment is damaged: {error}")
         case _:
             return None

@@ -25,7 +25,9 @@
 #define PYTHON_SERIES STRING(PY_MAJOR_VERSION) "." STRING(PY_MINOR_VERSION) "."
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static atomic_int running;
+static atomic_int begun;   /* somebody has called npu_start */
+static atomic_int running; /* it has succeeded */
+static atomic_int ended;   /* the interpreter that it ran in is gone; another one has nothing of the library */
 static atomic_int forked;
 static const char *failure; /* the first start's verdict holds for the life of the process */
 
@@ -38,23 +40,39 @@ void npu_set_reason(const char *text)
 
 static void in_child(void)
 {
-    atomic_store(&forked, 1);
+    if (atomic_load(&begun)) /* also in the middle of another thread's start: its lock is never released here */
+        atomic_store(&forked, 1);
+}
+
+__attribute__((constructor)) static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, in_child);
 }
 
 static void at_exit(void)
 {
-    if (!npu_forked() && Py_IsInitialized())
+    if (!npu_forked() && npu_obstacle() == NULL)
         npu_embed_exit();
 }
 
-/* The first import of Python's signal module takes SIGINT over. Let it happen now, and give the program its handler back. */
+static void at_end_of_python(void)
+{
+    atomic_store(&ended, 1);
+}
+
+/* The first import of Python's signal module takes SIGINT over. Let it happen now, tell Python that the signal is none of its business, and
+ * give the program its handler back. */
 static void keep_interrupt_handler(void)
 {
     struct sigaction handler;
     PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *module, *by_default = NULL;
 
     sigaction(SIGINT, NULL, &handler);
-    Py_XDECREF(PyImport_ImportModule("signal"));
+    if ((module = PyImport_ImportModule("signal")) && (by_default = PyObject_GetAttrString(module, "SIG_DFL")))
+        Py_XDECREF(PyObject_CallMethod(module, "signal", "iO", SIGINT, by_default));
+    Py_XDECREF(by_default);
+    Py_XDECREF(module);
     PyErr_Clear();
     sigaction(SIGINT, &handler, NULL);
     PyGILState_Release(state);
@@ -104,6 +122,7 @@ static const char *find_packages(void)
     PyErr_Clear();
     Py_XDECREF(names);
     Py_XDECREF(done);
+    Py_AtExit(at_end_of_python);
     PyGILState_Release(state);
     return done ? NULL : "cffi is not installed in this Python environment";
 }
@@ -122,7 +141,6 @@ static const char *start(void)
         return reason;
     if (npu_embed_start() < 0)
         return reason_text;
-    pthread_atfork(NULL, NULL, in_child);
     atexit(at_exit);
     return NULL;
 }
@@ -131,21 +149,26 @@ const char *npu_start(void)
 {
     static int tried;
 
-    if (atomic_load(&running))
-        return NULL;
-    pthread_mutex_lock(&lock);
-    if (!tried) {
-        failure = start();
-        tried = 1;
-        atomic_store(&running, failure == NULL);
+    atomic_store(&begun, 1);
+    if (!atomic_load(&running)) {
+        pthread_mutex_lock(&lock);
+        if (!tried) {
+            failure = start();
+            tried = 1;
+            atomic_store(&running, failure == NULL);
+        }
+        pthread_mutex_unlock(&lock);
     }
-    pthread_mutex_unlock(&lock);
-    return failure;
+    return failure ? failure : npu_obstacle();
 }
 
-int npu_running(void)
+const char *npu_obstacle(void)
 {
-    return atomic_load(&running);
+    if (!atomic_load(&running))
+        return "npu_init has not been called, or did not succeed";
+    if (atomic_load(&ended) || !Py_IsInitialized())
+        return "the Python that the library ran in has ended; it does not start again in this process";
+    return NULL;
 }
 
 int npu_forked(void)

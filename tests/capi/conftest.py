@@ -149,10 +149,21 @@ def copy_image(name: str, count: int, waits: bool = False) -> BlobImage:
     )
 
 
+def fault_image() -> BlobImage:
+    """A model whose copy reads where nothing is."""
+    image = copy_image("fault", 16)
+    image.relocations[:] = [r for r in image.relocations if r.symbol != "in:x"]
+    task = image.tasks[".npu.tasks.dma0"].view(np.uint8)
+    at = npu_abi.offsetof("npu_dma_descriptor", "src")
+    task[at : at + 8] = np.frombuffer((0x1_7000_0000).to_bytes(8, "little"), np.uint8)
+    return image
+
+
 @pytest.fixture(scope="session")
 def blobs(tmp_path_factory):
-    """A folder with copy.blob (16 floats), long.blob (65536 floats) and stuck.blob (never ends)."""
+    """A folder with copy.blob (16 floats), long.blob (65536 floats), stuck.blob (never ends) and fault.blob (page fault)."""
     folder = tmp_path_factory.mktemp("blobs")
-    for image in (copy_image("copy", 16), copy_image("long", 65536), copy_image("stuck", 16, waits=True)):
+    images = (copy_image("copy", 16), copy_image("long", 65536), copy_image("stuck", 16, waits=True), fault_image())
+    for image in images:
         (folder / f"{image.name}.blob").write_bytes(write(image))
     return folder

@@ -21,13 +21,14 @@ FORBIDDEN(forbidden_writev)
 
 PROGRAM = r"""
 #define _GNU_SOURCE
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 %s
 #include "door.c"
 #include "library.h"
-enum { PAGE = 4096, PAGES = 5 };
+enum { PAGES = 5 };
 static char own[PAGES * PAGE];
 int main(void)
 {
@@ -42,7 +43,11 @@ int main(void)
     result = npu_copy_to_user(at + 1, own, sizeof own - 1);
     printf("write %%d %%d\n", result, map[sizeof own - 1]);
     printf("read past the end %%d\n", npu_copy_from_user(own, at + 1, sizeof own));
-    printf("write past the end %%d\n", npu_copy_to_user(at + 1, own, sizeof own));
+    memset(own, 3, sizeof own);
+    result = npu_copy_to_user(at + 1, own, sizeof own);
+    printf("write past the end %%d %%d\n", result, map[1]);
+    printf("probe %%d %%d %%d\n", npu_probe_user(at + 1, sizeof own - 1), npu_probe_user(at + sizeof own - 1, 2), map[2]);
+    printf("probe nothing %%d, all %%d\n", npu_probe_user(16, 0), npu_probe_user(at, SIZE_MAX));
     mprotect(map, PAGE, PROT_READ);
     printf("write to read-only memory %%d\n", npu_copy_to_user(at, own, 1));
     printf("read from address 16 %%d\n", npu_copy_from_user(own, 16, 1));
@@ -64,7 +69,9 @@ def test_bad_memory_is_an_error(tmp_path, sandbox):
         "read 0 7",
         "write 0 9",
         "read past the end -1",
-        "write past the end -1",
+        "write past the end -1 9",
+        "probe 0 -1 9",
+        "probe nothing 0, all -1",
         "write to read-only memory -1",
         "read from address 16 -1",
         "read from no user address -1",

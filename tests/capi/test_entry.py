@@ -1,5 +1,6 @@
 """Exceptions become results: a refusal quietly, a defect loudly."""
 
+import errno
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +19,10 @@ from libnpu.errors import NpuError, Unimplemented, Unsupported
         (Unimplemented("x"), C.NPU_ERROR_UNIMPLEMENTED),
         (NpuError(C.NPU_TIMEOUT, "x"), C.NPU_TIMEOUT),
         (MemoryError(), C.NPU_ERROR_OUT_OF_HOST_MEMORY),
+        (OSError(errno.EFBIG, "x"), C.NPU_ERROR_OUT_OF_HOST_MEMORY),
+        (OSError(errno.ENOMEM, "x"), C.NPU_ERROR_OUT_OF_HOST_MEMORY),
+        (OSError(errno.EMFILE, "x"), C.NPU_ERROR_OUT_OF_RESOURCES),
+        (ModuleNotFoundError("x"), C.NPU_ERROR_NOT_INITIALIZED),
     ],
 )
 def test_exception_has_a_result(error, result):
@@ -27,7 +32,7 @@ def test_exception_has_a_result(error, result):
 def test_defect_is_not_swallowed():
     said = []
     lib = SimpleNamespace(npu_set_error=lambda *arguments: said.append(arguments))
-    library = Library(door=None, call_site=lambda: 0)
+    library = Library(door=None, call_site=lambda: 0, profiles=lambda: "unit")
     library.users = 1
 
     def npu_broken(library):

@@ -1,5 +1,7 @@
 """Blobs, kernels, launches and streams from C."""
 
+import os
+
 import pytest
 
 # A copy kernel with 16 floats: x and y are device buffers, in and out host arrays, k the kernel, s a stream.
@@ -375,3 +377,99 @@ def test_polling_ends(launch):
     say(npu_query_stream(s));
     """
     assert launch(body) == ["SUCCESS"]
+
+
+def test_every_call_that_needs_a_lost_device_says_so(run, blobs):
+    program = r"""
+    int main(int argc, char **argv)
+    {
+        npu_blob_t copy, fault, blob;
+        npu_kernel_t ck, fk;
+        npu_stream_t s, other, third;
+        char host[64];
+        void *p, *q;
+        need(npu_init(0));
+        need(npu_load_blob(&copy, argv[1]));
+        need(npu_get_kernel(&ck, copy, NULL));
+        need(npu_load_blob(&fault, argv[2]));
+        need(npu_get_kernel(&fk, fault, NULL));
+        need(npu_create_stream(&s));
+        need(npu_create_stream(&other));
+        need(npu_malloc(&p, 128, 0));
+        npu_arg_t args[] = {NPU_BUFFER(p), NPU_BUFFER((char *)p + 64)};
+        need(npu_launch_kernel_async(fk, args, 2, s));
+        say(npu_synchronize_stream(s));
+        puts("lost");
+        say(npu_synchronize_stream(s));
+        say(npu_synchronize_stream(other));
+        say(npu_synchronize_stream(NULL));
+        say(npu_synchronize_stream_timeout(other, 1));
+        say(npu_query_stream(other));
+        say(npu_synchronize_device());
+        say(npu_memcpy(host, 64, p, 64, NPU_MEMCPY_DEVICE_TO_HOST));
+        say(npu_memcpy_async(p, 64, host, 64, NPU_MEMCPY_HOST_TO_DEVICE, other));
+        say(npu_memset(p, 64, 1, 64));
+        say(npu_memset_async(p, 64, 1, 64, other));
+        say(npu_malloc(&q, 64, 0));
+        say(npu_create_stream(&third));
+        say(npu_load_blob(&blob, argv[1]));
+        say(npu_launch_kernel_async(ck, args, 2, other));
+        puts("clean up");
+        say(npu_destroy_stream(s));
+        say(npu_unload(copy));
+        say(npu_free(p));
+        need(npu_init(0));
+        need(npu_shutdown());
+        say(npu_malloc(&q, 64, 0)); /* there was another user */
+        need(npu_shutdown());
+        need(npu_init(0));
+        say(npu_malloc(&q, 64, 0));
+        say(npu_synchronize_device());
+    }
+    """
+    lines = run(program, str(blobs / "copy.blob"), str(blobs / "fault.blob"))
+    assert lines == [
+        "DEVICE_PAGE_FAULT",
+        "lost",
+        *["DEVICE_LOST"] * 14,
+        "clean up",
+        *["SUCCESS"] * 3,
+        "DEVICE_LOST",
+        *["SUCCESS"] * 2,
+    ]
+
+
+def test_only_regular_files_are_blobs_and_the_reason_comes_first(run, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    program = r"""
+    int main(int argc, char **argv)
+    {
+        npu_blob_t blob;
+        char path[4096];
+        need(npu_init(0));
+        say(npu_load_blob(&blob, "pipe"));
+        detail();
+        say(npu_load_blob(&blob, "/dev/zero"));
+        detail();
+        say(npu_load_blob(&blob, "."));
+        say(npu_load_blob(&blob, ""));
+        detail();
+        memset(path, 'a', sizeof path);
+        path[4094] = 0;
+        say(npu_load_blob(&blob, path));
+        detail();
+    }
+    """
+    *lines, longest = run(program, cwd=tmp_path)
+    assert lines == [
+        "FILE",
+        "npu_load_blob: it is not a regular file: 'pipe'",
+        "FILE",
+        "npu_load_blob: it is not a regular file: '/dev/zero'",
+        "FILE",
+        "FILE",
+        "npu_load_blob: No such file or directory: ''",
+        "FILE",
+    ]
+    assert longest.startswith("npu_load_blob: File name too long: 'aaaa")
+    assert len(longest) == len("npu_load_blob: ") + 1023

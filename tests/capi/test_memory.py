@@ -125,28 +125,75 @@ def test_copies_refuse_bad_arguments(run):
     ]
 
 
-def test_memory_belongs_to_its_device(run, monkeypatch):
+def test_memory_belongs_to_its_device(run, blobs, monkeypatch):
     program = r"""
-    int main(void)
+    int main(int argc, char **argv)
     {
         void *p, *q;
+        char host = 0;
         uint32_t device;
-        uint64_t zero, one, total;
+        npu_blob_t blob;
+        npu_kernel_t k;
         need(npu_init(0));
         need(npu_malloc(&p, 64, 0));
-        need(npu_malloc(&q, 1 << 20, 0));
+        need(npu_memset(p, 64, 1, 64));
         need(npu_set_device(1));
         need(npu_get_device(&device));
-        printf("%u\n", device);
-        say(npu_memset((char *)q + 8192, 64, 0, 64));
-        say(npu_free(q));
+        need(npu_malloc(&q, 64, 0)); /* the first memory of each device */
+        need(npu_memset(q, 64, 2, 64));
+        printf("%u %d\n", device, p != q);
+        say(npu_memset((char *)p + 8, 1, 0, 1));
+        say(npu_memcpy(&host, 1, p, 1, NPU_MEMCPY_DEVICE_TO_HOST));
+        say(npu_memcpy(q, 1, p, 1, NPU_MEMCPY_DEVICE_TO_DEVICE));
+        need(npu_load_blob(&blob, argv[1]));
+        need(npu_get_kernel(&k, blob, NULL));
+        npu_arg_t args[] = {NPU_BUFFER(p), NPU_BUFFER(q)};
+        say(npu_launch_kernel_async(k, args, 2, NULL));
+        say(npu_free(p));
         say(npu_set_device(2));
         need(npu_set_device(0));
-        say(npu_free(q));
+        say(npu_launch_kernel_async(k, args, 2, NULL));
+        say(npu_free(p));
+        say(npu_free(p));
+        need(npu_set_device(1));
+        say(npu_free(p));
+        args[0].value = args[1].value;
+        say(npu_launch_kernel_async(k, args, 2, NULL));
+        need(npu_memcpy(&host, 1, q, 1, NPU_MEMCPY_DEVICE_TO_HOST));
+        printf("%d\n", host);
     }
     """
     monkeypatch.setenv("NPU_PROFILE", "npu-37xx,npu-37xx")
-    assert run(program) == ["1", "WRONG_CONTEXT", "WRONG_CONTEXT", "INVALID_VALUE", "SUCCESS"]
+    assert run(program, str(blobs / "copy.blob")) == [
+        "1 1",
+        *["WRONG_CONTEXT"] * 5,
+        "INVALID_VALUE",
+        "WRONG_CONTEXT",
+        "SUCCESS",
+        "STALE_HANDLE",
+        "WRONG_CONTEXT",
+        "SUCCESS",
+        "2",
+    ]
+
+
+def test_copy_to_host_memory_that_is_partly_read_only_writes_nothing(run):
+    program = r"""
+    #include <sys/mman.h>
+    int main(void)
+    {
+        char *pages = mmap(NULL, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        void *p;
+        mprotect(pages + 2 * 4096, 4096, PROT_READ);
+        need(npu_init(0));
+        need(npu_malloc(&p, 3 * 4096, 0));
+        say(npu_memcpy(pages, 3 * 4096, p, 2 * 4096 + 1, NPU_MEMCPY_DEVICE_TO_HOST));
+        printf("%d %d\n", pages[0], pages[2 * 4096 - 1]);
+        say(npu_memcpy(pages, 3 * 4096, p, 2 * 4096, NPU_MEMCPY_DEVICE_TO_HOST));
+        printf("%d %d %d\n", pages[0], pages[2 * 4096 - 1], pages[2 * 4096]);
+    }
+    """
+    assert run(program) == ["BAD_ADDRESS", "0 0", "SUCCESS", "-1 -1 0"]
 
 
 def test_shutdown_frees_everything(run):

@@ -45,7 +45,7 @@ def test_run_blob_gives_the_bytes_of_python(samples, blobs, tmp_path):
     [
         (
             ["missing.blob"],
-            "npu_load_blob: a file cannot be opened or read ('missing.blob': No such file or directory)",
+            "npu_load_blob: a file cannot be opened or read (No such file or directory: 'missing.blob')",
         ),
         (["copy.blob"], "x: needs a file for this input"),
         (["copy.blob", "short.raw"], "short.raw: cannot be read, or is not as long as the tensor"),

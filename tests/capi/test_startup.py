@@ -132,7 +132,9 @@ def test_functions_that_need_no_library_work_before_it_starts(run):
         uint32_t version = 0;
         say(npu_get_version(&version));
         printf("%d\n", version == (NPU_VERSION_MAJOR << 16 | NPU_VERSION_MINOR));
+        say(npu_get_last_error());
         say(npu_get_version(NULL));
+        detail();
         say(npu_get_version(BAD));
         say(npu_get_last_error());
         puts(npu_get_error_name(NPU_ERROR_IN_USE));
@@ -144,9 +146,11 @@ def test_functions_that_need_no_library_work_before_it_starts(run):
     assert run(program) == [
         "SUCCESS",
         "1",
-        "NULL_POINTER",
-        "BAD_ADDRESS",
         "SUCCESS",
+        "NULL_POINTER",
+        "npu_get_version: a pointer that must not be NULL is NULL",
+        "BAD_ADDRESS",
+        "BAD_ADDRESS",
         "NPU_ERROR_IN_USE",
         "the object is in use by work in flight",
         "unknown",

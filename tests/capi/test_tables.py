@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from npu_abi import C
 
-from libnpu.capi.allocations import Allocation, Allocations
+from libnpu.capi.allocations import REMEMBERED, Allocation, Allocations, pointer_of
 from libnpu.capi.handles import HandleTable, Kind
 from libnpu.capi.refusal import Refusal
 
@@ -50,17 +50,17 @@ def test_made_up_handle_is_refused(value):
         assert refusal(table.get, Kind.STREAM, value) in (C.NPU_ERROR_INVALID_HANDLE, C.NPU_ERROR_STALE_HANDLE)
 
 
-def memory(*pairs, device=0):
+def memory(*pairs):
     table = Allocations()
-    for address, size in pairs:
-        table.add(Allocation(address, size, device, None))
+    for pointer, size in pairs:
+        table.add(Allocation(pointer, size, None))
     return table
 
 
 def test_range_inside_an_allocation_has_an_offset():
     table = memory((0x1000, 100), (0x3000, 50))
     found, offset = table.range(0, 0x3010, 34)
-    assert (found.address, offset) == (0x3000, 16)
+    assert (found.pointer, offset) == (0x3000, 16)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_freed_memory_is_stale_until_it_is_allocated_again():
     table.take(0, 0x1000)
     assert refusal(table.take, 0, 0x1000) == C.NPU_ERROR_STALE_HANDLE
     assert refusal(table.range, 0, 0x1010, 4) == C.NPU_ERROR_STALE_HANDLE
-    table.add(Allocation(0x1000, 10, 0, None))
+    table.add(Allocation(0x1000, 10, None))
     assert table.range(0, 0x1000, 10)[1] == 0
     assert refusal(table.range, 0, 0x1010, 4) == C.NPU_ERROR_OUT_OF_RANGE
 
@@ -87,7 +87,32 @@ def test_interior_and_unknown_addresses_cannot_be_freed():
     assert len(table) == 1
 
 
-def test_memory_of_another_device_is_the_wrong_context():
-    table = memory((0x1000, 100))
-    assert refusal(table.range, 1, 0x1000, 4) == C.NPU_ERROR_WRONG_CONTEXT
-    assert refusal(table.take, 1, 0x1000) == C.NPU_ERROR_WRONG_CONTEXT
+def test_memory_of_another_device_is_the_wrong_context_also_when_freed():
+    table = memory((pointer_of(0, 0x1000), 100), (pointer_of(1, 0x1000), 50))
+    assert table.range(1, pointer_of(1, 0x1000), 50)[0].device == 1
+    for _ in range(2):
+        assert refusal(table.range, 1, pointer_of(0, 0x1000), 4) == C.NPU_ERROR_WRONG_CONTEXT
+        assert refusal(table.take, 1, pointer_of(0, 0x1000)) == C.NPU_ERROR_WRONG_CONTEXT
+        if len(table) == 2:
+            table.take(0, pointer_of(0, 0x1000))
+
+
+def test_new_allocation_replaces_every_freed_one_that_it_overlaps():
+    table = memory((0x1000, 100), (0x2000, 100), (0x3000, 100), (0x4000, 100))
+    for pointer in (0x1000, 0x2000, 0x3000):
+        table.take(0, pointer)
+    table.add(Allocation(0x1010, 0x1FF1, None))  # to 0x3001
+    assert len(table) == 2
+    assert table.find(0, 0x3000).pointer == 0x1010
+    assert refusal(table.find, 0, 0x1000) == C.NPU_ERROR_OUT_OF_RANGE
+    assert refusal(table.find, 0, 0x3001) == C.NPU_ERROR_OUT_OF_RANGE
+    assert table.find(0, 0x4000).pointer == 0x4000
+
+
+def test_only_so_many_freed_allocations_are_remembered():
+    table = Allocations()
+    for i in range(REMEMBERED + 1):
+        table.add(Allocation(i * 64, 64, None))
+        table.take(0, i * 64)
+    assert refusal(table.find, 0, 0) == C.NPU_ERROR_OUT_OF_RANGE
+    assert refusal(table.find, 0, 64) == C.NPU_ERROR_STALE_HANDLE
