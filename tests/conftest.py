@@ -1,6 +1,27 @@
-"""Settings that all tests share."""
+"""Settings that all tests share, and the command line as a function."""
 
+import contextlib
+import io
+
+import pytest
 from hypothesis import settings
 
 settings.register_profile("project", derandomize=True, deadline=None)
 settings.load_profile("project")
+
+
+@pytest.fixture(scope="session")
+def npu():
+    """Return a function that runs a command line: (exit status, stdout, stderr)."""
+    from libnpu.tools.cli import main
+
+    def run(*arguments):
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                status = main([str(argument) for argument in arguments])
+            except SystemExit as stop:
+                status = stop.code
+        return status, out.getvalue(), err.getvalue()
+
+    return run

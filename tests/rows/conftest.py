@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 
 import numpy as np
@@ -12,7 +10,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from libnpu.blob import assemble, write
-from libnpu.tools.cli import main
 
 FLOAT = TensorProto.FLOAT
 
@@ -100,22 +97,6 @@ def models(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def npu():
-    """Return a function that runs a command line: (exit status, stdout, stderr)."""
-
-    def run(*arguments):
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            try:
-                status = main([str(argument) for argument in arguments])
-            except SystemExit as stop:
-                status = stop.code
-        return status, out.getvalue(), err.getvalue()
-
-    return run
-
-
-@pytest.fixture(scope="session")
 def npu_json(npu):
     """Return a function that runs a command with --json and returns what it printed; it must succeed."""
 
@@ -133,6 +114,26 @@ def chain_blob(models, npu, tmp_path_factory):
     path = str(tmp_path_factory.mktemp("blob") / "chain.blob")
     assert npu("compile", models["chain"], "--cmx", "192K", "-o", path)[0] == 0
     return path
+
+
+PROGRAM = """
+blob "program" abi=1.0
+profile "npu-37xx"
+resources tiles=1 cmx_bytes=1024 barriers=0 scratch_bytes=0 macs=0
+section .npu.tasks.shave_range
+  0: text_va=@.text.shave code_bytes={bytes}
+section .npu.tasks.shave_invocation
+  0: sched_start_after=none
+section .text.shave shave
+{code}
+end
+"""
+
+
+@pytest.fixture(scope="session")
+def program_blob():
+    """Return a function that makes a blob of one SHAVE task, which runs these instructions."""
+    return lambda code: write(assemble(PROGRAM.format(bytes=16 * len(code), code="\n".join(code))))
 
 
 COPY = """

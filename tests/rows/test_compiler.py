@@ -61,28 +61,15 @@ def test_a_copy_beyond_cmx_is_refused_before_the_job_starts(copy_blob):
             loaded.run({"x": np.zeros(1024, np.uint8)})
 
 
-def test_a_program_s_access_beyond_cmx_is_a_fault_of_the_device(copy_blob):
+def test_a_program_s_access_beyond_cmx_is_a_fault_of_the_device(copy_blob, program_blob):
     """E003: only the running program knows the address."""
-    text = """
-blob "beyond" abi=1.0
-profile "npu-37xx"
-resources tiles=1 cmx_bytes=1024 barriers=0 scratch_bytes=0 macs=0
-section .npu.tasks.shave_range
-  0: text_va=@.text.shave code_bytes={bytes}
-section .npu.tasks.shave_invocation
-  0: sched_start_after=none
-section .text.shave shave
-{code}
-end
-"""
     end = C.NPU_CMX_BASE + PROFILE.cmx.workspace_bytes
     code = ["li r2, 1", "li r3, 16", "setvl r2, r3", "viota.i32 v0", f"li r4, {end - 60}", "li r5, 4", "li r6, 64"]
     code += ["vst.i32 v0, r4, r6, r5, 0", "halt"]
-    beyond = blob.assemble(text.format(bytes=16 * len(code), code="\n".join(code)))
     values = np.arange(1024).astype(np.uint8)
     with libnpu.open() as device:
         with pytest.raises(libnpu.NpuError) as caught:
-            device.load(blob.write(beyond)).run({})
+            device.load(program_blob(code)).run({})
         assert caught.value.result in (C.NPU_ERROR_DEVICE_PAGE_FAULT, C.NPU_ERROR_KERNEL_FAULT)
         assert "task 0" in str(caught.value) or f"{end:#x}" in str(caught.value)
         with pytest.raises(libnpu.NpuError, match="NPU_MMU_EVT_CMX_RANGE"):

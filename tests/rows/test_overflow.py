@@ -9,7 +9,6 @@ import pytest
 from npu_abi import C, ioctl_request, sizeof
 
 import libnpu
-from libnpu.blob import assemble, write
 from libnpu.compiler import CompileOptions, compile_model
 
 
@@ -107,30 +106,15 @@ def test_a_model_whose_constant_weights_overflow_fp16_says_in_which_layer(npu_js
     assert {entry["layer"] for entry in found} <= convolutions
 
 
-PROGRAM = """
-blob "f16" abi=1.0
-profile "npu-37xx"
-resources tiles=1 cmx_bytes=1024 barriers=0 scratch_bytes=0 macs=0
-section .npu.tasks.shave_range
-  0: text_va=@.text.shave code_bytes={bytes}
-section .npu.tasks.shave_invocation
-  0: sched_start_after=none
-section .text.shave shave
-{code}
-end
-"""
-
-
 @pytest.mark.parametrize(
     ("operation", "count"), [("vadd.f16 v2, v1, v1", 2), ("vcvt.f16 v2, v1", 0), ("vadd.f32 v2, v1, v1", 0)]
 )
-def test_a_program_that_rounds_in_registers_is_counted_too(operation, count):
+def test_a_program_that_rounds_in_registers_is_counted_too(program_blob, operation, count):
     """The fourth powers of 0 to 15, at most 50,625; twice those of 14 and 15 are above 65,520."""
     code = ["li r2, 1", "li r3, 16", "setvl r2, r3", "viota.i32 v0", "vcvt.f32 v1, v0"]
     code += ["vmul.f32 v1, v1, v1", "vmul.f32 v1, v1, v1", operation, "halt"]
-    data = write(assemble(PROGRAM.format(bytes=16 * len(code), code="\n".join(code))))
     with libnpu.open() as device:
-        device.load(data).run({})
+        device.load(program_blob(code)).run({})
         assert device.overflows() == ([("task 0", count)] if count else [])
 
 

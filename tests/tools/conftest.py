@@ -1,14 +1,9 @@
 """A small model, and the blob that the compiler makes of it."""
 
-import contextlib
-import io
-
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-
-from libnpu.tools.cli import main
 
 
 def make_model(path):
@@ -35,23 +30,7 @@ def model_path(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def blob_path(model_path, tmp_path_factory):
+def blob_path(npu, model_path, tmp_path_factory):
     path = str(tmp_path_factory.mktemp("blob") / "small.blob")
-    assert main(["compile", model_path, "--shape", "x=1,3,8,8", "-o", path]) == 0
+    assert npu("compile", model_path, "--shape", "x=1,3,8,8", "-o", path) == (0, "", "")
     return path
-
-
-@pytest.fixture(scope="session")
-def npu():
-    """Return a function that runs a command line: (exit status, stdout, stderr)."""
-
-    def run(*arguments):
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            try:
-                status = main([str(argument) for argument in arguments])
-            except SystemExit as stop:
-                status = stop.code
-        return status, out.getvalue(), err.getvalue()
-
-    return run
