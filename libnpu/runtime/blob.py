@@ -24,6 +24,7 @@ from libnpu.runtime.placement import (
     split_relocations,
     task_layout,
 )  # fmt: skip
+from libnpu.runtime.stream import Stream
 from libnpu.runtime.tensor import TensorInfo, check_names
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
     from libnpu.blob import BlobImage
     from libnpu.runtime.device import Device
-    from libnpu.runtime.stream import Stream
 
 ERROR_LISTS = tuple(TASK_SECTIONS)  # the lists of the firmware's error_info, numbered as MappedInference's references
 
@@ -136,11 +136,13 @@ class Blob:
         `Stream.synchronize` raises.
         """
         self._check_loaded()
+        if not isinstance(stream, Stream | None):
+            raise TypeError(f"stream is a Stream or None, not {type(stream).__name__}")
         check_names(arrays, [t.name for t in self.inputs], "inputs")
         checked = [tensor.check(arrays[tensor.name]) for tensor in self.inputs]
         buffers = self._io_buffers()
+        queue = self.device.default_stream if stream is None else stream
         ins, outs = buffers[: len(self.inputs)], buffers[len(self.inputs) :]
-        queue = stream or self.device.default_stream
         for buffer, array in zip(ins, checked, strict=True):
             buffer.write(array)
         queue.launch(

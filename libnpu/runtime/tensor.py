@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+INT32 = np.iinfo(np.int32)
+
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
@@ -34,7 +36,7 @@ class TensorInfo:
     def check(self, value: Any) -> NDArray[Any]:
         """Return `value` as a contiguous array of this type and shape.
 
-        Raises INVALID_VALUE naming expected and found.
+        Raises INVALID_VALUE naming expected and found. The device computes integers in 32 bits: a wider one is refused.
         """
         try:
             array = np.asarray(value)
@@ -48,6 +50,14 @@ class TensorInfo:
             raise NpuError(
                 C.NPU_ERROR_INVALID_VALUE, f"{self.name!r} has shape {array.shape}, the blob expects {self.shape}"
             )
+        if array.dtype == np.int64 and array.size:
+            for extreme in (int(array.min()), int(array.max())):
+                if not INT32.min <= extreme <= INT32.max:
+                    raise NpuError(
+                        C.NPU_ERROR_INVALID_VALUE,
+                        f"{self.name!r} holds {extreme}; the device computes int64 in 32 bits, "
+                        f"{INT32.min} to {INT32.max}",
+                    )
         return np.ascontiguousarray(array).reshape(self.shape)
 
 

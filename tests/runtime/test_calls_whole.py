@@ -142,8 +142,14 @@ def test_whatever_breaks_out_of_the_simulator_leaves_a_lost_device_that_closes(b
     device.close()
 
 
-def test_a_mistake_of_the_caller_does_not_lose_the_device(device):
-    for mistake in (lambda: device.alloc(1.5), lambda: device.load(7), lambda: device.alloc(8).at(1.5)):
+def test_a_mistake_of_the_caller_does_not_lose_the_device(device, blob_bytes):
+    blob = device.load(blob_bytes())
+    for mistake in (
+        lambda: device.alloc(1.5),
+        lambda: device.load(7),
+        lambda: device.alloc(8).at(1.5),
+        lambda: blob.run({"x": np.zeros(1024, np.uint8)}, 5),
+    ):
         with pytest.raises(TypeError):
             mistake()
     assert device.alloc(8).size == 8
