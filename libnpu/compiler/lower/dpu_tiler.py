@@ -1,8 +1,9 @@
 """Tile sizes for matrix-engine operations: how many output rows and channels a task computes, and which loop is outside.
 
-Pure arithmetic. Candidates that fit CMX are compared by predicted time: the busier of DMA and DPU, plus what cannot overlap
-(the first loads and the last store). Weights are loaded once per channel tile (channels outside, or all kept), or once per
-row tile; activations once per row tile, or once per channel tile.
+Pure arithmetic. Candidates that fit CMX are compared by predicted time: the busiest of DMA, DPU and management core, plus what
+cannot overlap (the first loads and the last store; half of the weights, which the operation before hides as a rule). Weights
+are loaded once per channel tile (channels outside, or all kept), or once per row tile; activations once per row tile, or once
+per channel tile.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def _candidates(
     rate = min(profile.ddr.bytes_per_second, profile.dma.bytes_per_cycle * profile.dma.clock_hz * profile.dma_ports)
     latency_ps = round(profile.ddr.latency_ns * 1000) // profile.dma_ports
     dpu_ps = tasks * cycles * PS_PER_SECOND // profile.dpu.clock_hz
-    exposed_ps = (act + other + stored + weights) * PS_PER_SECOND // rate
+    exposed_ps = (act + other + stored + weights // 2) * PS_PER_SECOND // rate
 
     def plan(outside: bool, keep: bool, held: int, act_loads: int, weight_bytes: int, weight_loads: int) -> TilePlan:
         traffic = act * act_loads + (other + stored) * tasks + weight_bytes

@@ -91,6 +91,20 @@ def chain(s):
     return s.graph(s.map(("relu", ("add", ("in", 0), ("in", 1))), b, c))
 
 
+def residuals(s):
+    """Sums and products behind convolutions: of their own input, of values still needed, into a result, into a concatenation."""
+    x = s.input(1, 16, 20, 20)
+    a = s.conv(x, 32, act=("relu",))
+    b = s.map(("add", ("in", 0), ("in", 1)), s.conv(a, 32, kernel=1, pad=0), a)  # reads what it would write over
+    c = s.map(("relu", ("add", ("in", 1), ("in", 0))), b, s.conv(s.conv(b, 32), 32, bias=False))
+    d = s.map(("mul", ("in", 0), ("in", 1)), s.conv(c, 32, group=32), c)
+    e = s.map(("add", ("in", 0), ("in", 1)), s.conv(d, 32, kernel=1, pad=0), b)
+    column = s.conv(s.reshape(e, 1, 32, 400, 1), 16, kernel=(3, 1), pad=(1, 0))
+    last = s.map(("add", ("in", 0), ("in", 1)), s.conv(column, 16, kernel=1, pad=0), column)
+    twice = s.conv(e, 32, kernel=1, pad=0)
+    return s.graph(last, s.concat(1, e, s.map(("add", ("in", 0), ("in", 0)), twice), twice))
+
+
 def pools(s):
     x = s.input(2, 3, 17, 19)
     a = s.conv(s.conv(x, 40, stride=2, act=("relu",)), 48, dilation=2, pad=2)
@@ -213,7 +227,7 @@ def gathers(s):
 CASES = {
     f.__name__: f
     for f in (
-        chain, pools, groups, rows, folded, dense, attention, movement, excitation, broadcast, streamed, crowded, reductions, gathers,
+        chain, residuals, pools, groups, rows, folded, dense, attention, movement, excitation, broadcast, streamed, crowded, reductions, gathers,
     )
 }  # fmt: skip
 
