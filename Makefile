@@ -29,11 +29,14 @@ firmware: $(STAMP)
 	$(BIN)/python -m npu_firmware.image
 
 $(STAMP): pyproject.toml scripts/prerequisites.sh
-	sh scripts/prerequisites.sh $(PYTHON)
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[test,check]"
-	$(BIN)/python -c "import npu_model.native as native; native.load()"
-	touch $@
+	@sh scripts/prerequisites.sh $(PYTHON)
+	@echo "set-up 1/3: virtual environment $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@echo "set-up 2/3: packages, about 100 MB the first time (pyproject.toml says what each is for)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[test,check]"
+	@echo "set-up 3/3: the parts in C"
+	@$(BIN)/python -c "import npu_model.native as native; native.load()"
+	@touch $@
 
 clean:
 	rm -rf $(VENV) out build dist

@@ -18,6 +18,7 @@ def block(title, language):
     return text
 
 
+@pytest.mark.models
 def test_the_examples_work_one_after_the_other(tmp_path):
     for name in ("scripts", "samples"):
         (tmp_path / name).symlink_to(ROOT / name)
