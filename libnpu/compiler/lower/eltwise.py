@@ -16,6 +16,8 @@ from libnpu.compiler.lower.view import View
 from libnpu.compiler.program import DpuPayload
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from libnpu.compiler.ir import Node, Value
     from libnpu.compiler.lower.builder import Builder
     from libnpu.compiler.lower.view import Order
@@ -38,11 +40,13 @@ class Follower:
         eltwise_task(builder, self.node, [tile, other], out, self.fields)
 
 
-def following(builder: Builder, node: Node, order: Order) -> tuple[Follower, View] | None:
+def following(
+    builder: Builder, node: Node, order: Order, usable: Callable[[View], bool] = lambda view: True
+) -> tuple[Follower, View] | None:
     """Return the sum or product that can follow `node` tile by tile, and the home of its result; None when there is none.
 
-    Its other operand must exist by now, and nothing else may read the result of `node`. `order` is that in which `node` writes.
-    The node counts as lowered.
+    Its other operand must exist by now, and nothing else may read the result of `node`. `order` is that in which `node` writes,
+    `usable` says of the two homes whether it can work there. The node of the follower counts as lowered.
     """
     value = node.outputs[0]
     reader = builder.only_consumer(value)
@@ -57,8 +61,11 @@ def following(builder: Builder, node: Node, order: Order) -> tuple[Follower, Vie
     op, _, act = found
     result = reader.outputs[0]
     out = builder.place_over(result, others[0]) or builder.place(result, order)
+    other = builder.home(others[0])
+    if not (usable(other) and usable(out)):
+        return None
     builder.done(reader)
-    return Follower(reader, builder.home(others[0]), ppe_fields(act) | {"op": op}), out
+    return Follower(reader, other, ppe_fields(act) | {"op": op}), out
 
 
 def lower_eltwise(builder: Builder, node: Node) -> bool:

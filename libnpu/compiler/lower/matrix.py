@@ -194,18 +194,12 @@ def lower_matmul(builder: Builder, node: Node) -> None:
     m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
     scale, bias = float(node.attrs.get("scale", 1.0)), _optional_constant(node, 2)
     fields = ppe_fields(node.attrs.get("act"), scale)
-    a, out = builder.home(left), builder.place(value)
     batch = value.shape[:-2]
-    if right.const is not None and prod(right.shape[:-2]) == 1:
+    if right.const is not None and prod(right.shape[:-2]) == 1 and prod(left.shape[:-2]) == prod(batch):
         source = ConstantWeights(_transposed(right.const, (k, n), left.dtype), 0, bias, scale)
-        flat_out = out.reshaped((prod(batch) * m, n))
-        if flat_out is not None and prod(left.shape[:-2]) == prod(batch):
-            flat = a.reshaped((prod(batch) * m, k))
-            if flat is None:
-                flat = builder.dense_home(a, tuple(range(len(a.shape))), node).reshaped((prod(batch) * m, k))
-            assert flat is not None
-            _matmul(builder, node, flat, flat_out, source, fields)
+        if _one_matmul(builder, node, source, fields):
             return
+    a, out = builder.home(left), builder.place(value)
     stacked = a.broadcast((*batch, m, k))
     b = builder.home(right) if right.const is None else None
     constants: dict[int, ConstantWeights] = {}
@@ -224,6 +218,24 @@ def lower_matmul(builder: Builder, node: Node) -> None:
         _matmul(builder, node, _matrix(stacked, index), _matrix(out, index), source_i, fields)
 
 
+def _one_matmul(builder: Builder, node: Node, source: ConstantWeights, fields: dict[str, Any]) -> bool:
+    """Emit all batches as the rows of one matrix, with a sum that follows; False when the output's rows are not at one distance."""
+    left, value = node.inputs[0], node.outputs[0]
+    assert left is not None
+    order = tuple(range(len(value.shape)))
+    rows = prod(value.shape[:-1])
+    found = following(builder, node, order, lambda view: view.reshaped((rows, value.shape[-1])) is not None)
+    follower, home = found if found is not None else (None, builder.place(value, order))
+    out = home.reshaped((rows, value.shape[-1]))
+    if out is None:
+        return False
+    a = builder.home(left)
+    act = a.reshaped((rows, left.shape[-1])) or builder.dense_home(a, order, node).reshaped((rows, left.shape[-1]))
+    assert act is not None
+    _matmul(builder, node, act, out, source, fields, follower)
+    return True
+
+
 def _transposed(array: NDArray[Any], shape: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
     return array.reshape(shape).T.astype(dtype, copy=False)
 
@@ -234,8 +246,25 @@ def _matrix(view: View, index: tuple[int, ...]) -> View:
     return View(view.target, offset, view.shape[-2:], view.strides[-2:], view.dtype)
 
 
-def _matmul(builder: Builder, node: Node, a: View, out: View, source: WeightSource, fields: dict[str, Any]) -> None:
-    """Emit out [M, N] = a [M, K] times the source's [N][K]."""
-    act = View(a.target, a.offset, (1, 1, *a.shape), (0, 0, *a.strides), a.dtype)
-    target = View(out.target, out.offset, (1, 1, *out.shape), (0, 0, *out.strides), out.dtype)
-    emit_job(builder, Job(node, C.NPU_DPU_MATMUL, act, target, Window(), Window(), 1, source, fields, row_axis=2))
+def _matmul(
+    builder: Builder,
+    node: Node,
+    a: View,
+    out: View,
+    source: WeightSource,
+    fields: dict[str, Any],
+    follower: Follower | None = None,
+) -> None:
+    """Emit out [M, N] = a [M, K] times the source's [N][K]. A follower's operand has as many elements as `out`."""
+    act, target = _one_image(a), _one_image(out)
+    if follower is not None:
+        other = follower.other.reshaped(out.shape)
+        assert other is not None
+        follower = replace(follower, other=_one_image(other))
+    window = Window()
+    emit_job(builder, Job(node, C.NPU_DPU_MATMUL, act, target, window, window, 1, source, fields, False, 2, follower))
+
+
+def _one_image(matrix: View) -> View:
+    """Return a matrix as [1][1][rows][columns]."""
+    return replace(matrix, shape=(1, 1, *matrix.shape), strides=(0, 0, *matrix.strides))

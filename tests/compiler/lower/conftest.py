@@ -141,6 +141,18 @@ def dense(s):
     return s.graph(s.matmul(h, s.const(100, 100)))
 
 
+def feedforward(s):
+    """Residual sums behind matrix products: row-major, of a transposed value, and into a concatenation."""
+    x = s.input(2, 24, 32)
+    a = s.matmul(x, s.const(32, 48), act=("relu",))
+    b = s.map(("add", ("in", 0), ("in", 1)), s.matmul(a, s.const(48, 32), s.const(32, dtype=F32)), x)
+    c = s.map(("add", ("in", 0), ("in", 1)), b, s.matmul(b, s.const(32, 32)))
+    e = s.matmul(c, s.const(32, 24))
+    f = s.map(("mul", ("in", 0), ("in", 1)), s.matmul(c, s.const(32, 24)), s.transpose(e, 0, 2, 1))
+    g = s.map(("add", ("in", 0), ("in", 1)), s.matmul(c, s.const(32, 24)), f)
+    return s.graph(s.concat(1, g, f))
+
+
 def attention(s):
     x = s.input(2, 20, 32)
     q, k, v = (
@@ -227,7 +239,7 @@ def gathers(s):
 CASES = {
     f.__name__: f
     for f in (
-        chain, residuals, pools, groups, rows, folded, dense, attention, movement, excitation, broadcast, streamed, crowded, reductions, gathers,
+        chain, residuals, pools, groups, rows, folded, dense, feedforward, attention, movement, excitation, broadcast, streamed, crowded, reductions, gathers,
     )
 }  # fmt: skip
 
