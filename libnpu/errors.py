@@ -31,7 +31,8 @@ _BY_ERRNO = {
     errno.ENOMEM: C.NPU_ERROR_OUT_OF_DEVICE_MEMORY,
     errno.ENOBUFS: C.NPU_ERROR_OUT_OF_HOST_MEMORY,  # the machine that simulates the device has no more
     errno.EALREADY: C.NPU_ERROR_INVALID_VALUE,
-    errno.ETIMEDOUT: C.NPU_TIMEOUT,
+    errno.ETIMEDOUT: C.NPU_ERROR_DEVICE_LOST,  # the firmware does not answer; of a wait it is NPU_TIMEOUT (stream.py)
+    errno.EBADMSG: C.NPU_ERROR_DEVICE_LOST,  # the firmware answers something else
     errno.EDEADLK: C.NPU_ERROR_BARRIER_DEADLOCK,
     errno.EBADFD: C.NPU_ERROR_DEVICE_LOST,
     errno.ENODEV: C.NPU_ERROR_DEVICE_LOST,

@@ -99,10 +99,10 @@ class _Deferral:
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         for guard in list(self.guards):
-            if guard.is_held_here and guard.pending is None:
-                guard.pending = functools.partial(self._previous, number, None)
-                return
             if guard.is_held_here:
+                if guard.pending is None:
+                    guard.pending = functools.partial(self._previous, number, None)
+                    return
                 guard.pending = None
         self._previous(number, frame)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+
 import numpy as np
+import pytest
 from npu_abi import C
 from npu_device import Device as Hardware
 from npu_driver import Kernel
@@ -42,3 +45,33 @@ def test_what_the_driver_lacks_is_unimplemented():
     error = errno_error(95, "USERPTR")
     assert isinstance(error, libnpu.Unimplemented)
     assert "USERPTR" in error.message
+
+
+@pytest.mark.parametrize(
+    ("code", "result"),
+    [
+        (errno.ENOMEM, C.NPU_ERROR_OUT_OF_DEVICE_MEMORY),
+        (errno.ENOSPC, C.NPU_ERROR_OUT_OF_DEVICE_MEMORY),
+        (errno.ENOBUFS, C.NPU_ERROR_OUT_OF_HOST_MEMORY),
+        (errno.ETIMEDOUT, C.NPU_ERROR_DEVICE_LOST),
+        (errno.EBADMSG, C.NPU_ERROR_DEVICE_LOST),
+        (errno.EDEADLK, C.NPU_ERROR_BARRIER_DEADLOCK),
+        (errno.ENOENT, C.NPU_ERROR_INVALID_HANDLE),
+        (errno.EFAULT, C.NPU_ERROR_BAD_ADDRESS),
+        (errno.EXDEV, C.NPU_ERROR_INTERNAL),
+    ],
+)
+def test_an_errno_becomes_a_result_and_the_log_says_why(code, result):
+    error = errno_error(code, "CALL", [f"[0.1] npu: NPU_CALL: {errno.errorcode[code]}: the reason"])
+    assert (error.result, error.errno) == (result, code)
+    assert error.message == f"CALL: the reason ({errno.errorcode[code]})"
+
+
+def test_host_memory_that_runs_out_is_not_the_device_s(device, monkeypatch):
+    def refuse(size_bytes):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(device.node._syscall.__self__.device.dram, "alloc", refuse)
+    with pytest.raises(libnpu.NpuError, match="no 1048576 bytes of host memory") as caught:
+        device.alloc(1 << 20)
+    assert caught.value.result == C.NPU_ERROR_OUT_OF_HOST_MEMORY
