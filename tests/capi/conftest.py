@@ -55,6 +55,7 @@ def build(flags, tmp_path_factory):
                 "-Wno-unused",
                 str(source),
                 *flags,
+                "-lm",
                 "-o",
                 str(program),
             ]
@@ -80,6 +81,7 @@ def run(build):
 
 # say(call) prints the name of the result without its prefix; detail() prints the last error's message.
 PREAMBLE = r"""
+#define _GNU_SOURCE
 #include <npu.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -215,6 +214,116 @@ def test_forked_child_is_refused_and_the_parent_goes_on(run):
     ]
 
 
+def test_fork_in_the_middle_of_the_start_refuses_the_child(run):
+    program = r"""
+    #include <errno.h>
+    #include <sys/syscall.h>
+    #include <sys/wait.h>
+    #include <unistd.h>
+    static int forked;
+    int access(const char *path, int mode) /* the library's start calls it, with its lock */
+    {
+        if (!forked) {
+            forked = 1;
+            if (fork() == 0) {
+                alarm(20);
+                say(npu_init(0));
+                exit(0);
+            }
+            wait(NULL);
+        }
+        return syscall(SYS_faccessat, -100, path, mode);
+    }
+    int main(void)
+    {
+        say(npu_init(0));
+        printf("%d\n", forked);
+    }
+    """
+    assert run(program) == ["NOT_PERMITTED", "SUCCESS", "1"]
+
+
+def test_fork_before_the_start_gives_the_child_a_library_of_its_own(run):
+    program = r"""
+    #include <sys/wait.h>
+    #include <unistd.h>
+    int main(void)
+    {
+        uint32_t count;
+        say(npu_get_device_count(&count));
+        fflush(stdout);
+        if (fork() == 0) {
+            say(npu_init(0));
+            exit(0);
+        }
+        wait(NULL);
+        say(npu_init(0));
+    }
+    """
+    assert run(program) == ["NOT_INITIALIZED", "SUCCESS", "SUCCESS"]
+
+
+def test_calls_after_the_end_of_python_are_refused(run):
+    program = r"""
+    #include <dlfcn.h>
+    int main(void)
+    {
+        int (*ensure)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "PyGILState_Ensure");
+        int (*finalize)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "Py_FinalizeEx");
+        void (*initialize)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "Py_Initialize");
+        void *p;
+        need(npu_init(0));
+        need(npu_malloc(&p, 64, 0));
+        ensure();
+        printf("%d\n", finalize());
+        say(npu_free(p));
+        say(npu_init(0));
+        detail();
+        initialize(); /* another interpreter, which has nothing of the library */
+        say(npu_malloc(&p, 64, 0));
+        say(npu_init(0));
+        say(npu_shutdown());
+    }
+    """
+    assert run(program) == [
+        "0",
+        "NOT_INITIALIZED",
+        "NOT_INITIALIZED",
+        "npu_init: the Python that the library ran in has ended; it does not start again in this process",
+        *["NOT_INITIALIZED"] * 3,
+    ]
+
+
+def test_destructor_behind_the_end_of_the_hosts_python_is_refused(cache, flags, tmp_path):
+    (tmp_path / "plugin.c").write_text(
+        r"""
+        #include <npu.h>
+        #include <stdio.h>
+        int start(void) { return npu_init(0); }
+        __attribute__((destructor)) static void stop(void) { puts(npu_get_error_name(npu_shutdown())); }
+        """
+    )
+    plugin = tmp_path / "plugin.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", tmp_path / "plugin.c", *flags, "-o", plugin], check=True)
+    code = f"import ctypes; print(ctypes.CDLL({str(plugin)!r}).start(), flush=True)"
+    run = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "0\nNPU_ERROR_NOT_INITIALIZED\n", "")
+
+
+def test_missing_package_is_named_by_init(build, flags, cache, tmp_path):
+    data = next(cache.glob("libnpu/*/libnpu.so")).read_bytes()
+    assert data.count(b"'numpy'") == 1
+    copy = tmp_path / "libnpu.so"
+    copy.write_bytes(data.replace(b"'numpy'", b"'numpx'"))
+    program = build("int main(void) { say(npu_init(0)); detail(); }", "missing")
+    run = subprocess.run([program], env={"LD_PRELOAD": str(copy)}, capture_output=True, text=True, check=False)
+    assert run.stdout.splitlines() == [
+        "NOT_INITIALIZED",
+        "npu_init: the library's Python part does not start: ModuleNotFoundError: the Python package numpx is not installed",
+    ]
+    assert run.stderr == ""
+
+
 def test_last_error_belongs_to_a_thread(run):
     program = r"""
     #include <pthread.h>
@@ -349,59 +458,6 @@ print(library.npu_init(0), library.npu_get_device_count(ctypes.byref(count)), co
 """
     run = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=False)
     assert (run.stdout, run.stderr) == ("0 0 1\n", "")
-
-
-def test_builds_at_the_same_time_leave_one_whole_library(tmp_path):
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-
-    def libdir(_):
-        command = [sys.executable, "-m", "libnpu.capi.config", "--libdir"]
-        return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
-
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(libdir, range(2))
-    assert first == second
-    assert [path.name for path in (tmp_path / "libnpu").iterdir()] == [Path(first.strip()).name]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "out", "err"),
-    [
-        (["--version"], 0, "0.1\n", ""),
-        (["--frobnicate"], 1, "", "npu-config: unknown option --frobnicate; npu-config --help lists them\n"),
-    ],
-)
-def test_npu_config_answers_and_refuses(arguments, status, out, err):
-    run = subprocess.run(
-        [sys.executable, "-m", "libnpu.capi.config", *arguments], capture_output=True, text=True, check=False
-    )
-    assert (run.returncode, run.stdout, run.stderr) == (status, out, err)
-
-
-def test_npu_config_names_a_missing_compiler(tmp_path):
-    environment = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
-    run = subprocess.run(
-        [sys.executable, "-m", "libnpu.capi.config", "--libs"],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
-    assert (run.returncode, run.stderr) == (1, "npu-config: no C compiler: install gcc (apt-get install gcc)\n")
-
-
-def test_missing_libpython_is_named_with_its_package(monkeypatch, tmp_path):
-    monkeypatch.setattr(build_module, "python_libraries", list)
-    with pytest.raises(build_module.BuildError, match=r"^no libpython .*apt-get install libpython3-dev\)$"):
-        build_module.compile_library(tmp_path)
-
-
-def test_missing_python_headers_are_named_with_their_package(monkeypatch, tmp_path):
-    monkeypatch.setattr(build_module.sysconfig, "get_path", lambda name: "/nonexistent")
-    with pytest.raises(
-        build_module.BuildError, match=r"^no Python.h in /nonexistent: .*apt-get install python3-dev\)$"
-    ):
-        build_module.compile_library(tmp_path)
 
 
 @pytest.mark.slow
