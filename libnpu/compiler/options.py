@@ -24,7 +24,11 @@ PASSES = (
 PRECISIONS = ("fp16", "fp32")
 
 
-class UnknownPass(ValueError):
+class BadOption(ValueError):
+    """An option that is out of its range; the message names it, the value and what is allowed."""
+
+
+class UnknownPass(BadOption):
     """A pass that the compiler does not have; the message lists those that it has."""
 
 
@@ -32,7 +36,7 @@ class UnknownPass(ValueError):
 class CompileOptions:
     """`shapes` fixes input shapes by name; `cmx_bytes` limits CMX below the profile's; `dump` names passes to keep as text.
 
-    Raises UnknownPass, and ValueError naming the option, the value and what is allowed.
+    Raises BadOption, UnknownPass for `dump`.
     """
 
     precision: str = "fp16"  # or "fp32"
@@ -45,14 +49,14 @@ class CompileOptions:
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
-            raise ValueError(f"precision {self.precision!r}; one of {', '.join(PRECISIONS)}")
+            raise BadOption(f"precision {self.precision!r}; one of {', '.join(PRECISIONS)}")
         if self.cmx_bytes is not None and self.cmx_bytes < 1:
-            raise ValueError(f"cmx_bytes {self.cmx_bytes}; at least 1, or None for all that the profile has")
+            raise BadOption(f"cmx_bytes {self.cmx_bytes}; at least 1, or None for all that the profile has")
         if self.prefetching_level_limit < 0:
-            raise ValueError(f"prefetching_level_limit {self.prefetching_level_limit}; at least 0")
+            raise BadOption(f"prefetching_level_limit {self.prefetching_level_limit}; at least 0")
         for name, shape in self.shapes.items():
             if any(size < 0 for size in shape):
-                raise ValueError(f"shapes: {name} {tuple(shape)}; no size is below 0")
+                raise BadOption(f"shapes: {name} {tuple(shape)}; no size is below 0")
         for name in self.dump:
             if name not in PASSES:
                 raise UnknownPass(f"{name}: the compiler has no such pass; it has {', '.join(PASSES)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from libnpu.compiler.schedule import DoesNotFit, FeasibleMemoryScheduler, OutOfB
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from libnpu.compiler.ir import Graph
+    from libnpu.compiler.ir import Graph, Value
     from libnpu.compiler.options import CompileOptions
 
 
@@ -43,7 +44,10 @@ def run(model: str | Path | bytes | Any, options: CompileOptions) -> Compiled:
 
     dumps: dict[str, str] = {}
     graph: Graph | None = None
+    profile = load_profile(options.profile)
     for stage, graph in frontend.stages(model, dict(options.shapes), options.precision):
+        if stage == "import":
+            _check_sizes(graph, profile)
         if stage in options.dump:
             dumps[stage] = graph_text(graph)
     assert graph is not None
@@ -85,6 +89,22 @@ def compile_graph(graph: Graph, options: CompileOptions, dumps: dict[str, str] |
     _verify_image(image, profile)
     report = {**image.debug["stats"], "warnings": list(graph.notes), "dumps": dumps}
     return Compiled(blob.write(image), image, report)
+
+
+def _check_sizes(graph: Graph, profile: Profile) -> None:
+    """Raise CompileError naming a value that is larger than the device's memory, or all inputs and outputs together."""
+    limit = profile.ddr.capacity_bytes
+    memory = f"device memory of {profile.name} has {limit} bytes"
+
+    def size(value: Value) -> int:
+        return prod(value.shape) * value.dtype.itemsize
+
+    for value in (*graph.inputs, *(output for node in graph.nodes for output in node.outputs)):
+        if size(value) > limit:
+            raise CompileError(f"value {value.name}: shape {value.shape} needs {size(value)} bytes; {memory}")
+    ends = sum(map(size, (*graph.inputs, *graph.outputs)))
+    if ends > limit:
+        raise CompileError(f"inputs and outputs need {ends} bytes together; {memory}")
 
 
 def _verify_image(image: BlobImage, profile: Profile) -> None:

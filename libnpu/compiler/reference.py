@@ -1,7 +1,7 @@
 """Reference: runs a canonical graph in NumPy. The oracle for the values of every layer; shares no code with the device.
 
 Sums and products accumulate in float64. Every node's result is rounded once to the type of its output value; inside an
-Elementwise expression each operation rounds to float32, as the vector engine does. Matrix operators apply scale, bias
+Elementwise expression each operation rounds to float32, as the vector engine does; its store of integers of up to 16 bits saturates. Matrix operators apply scale, bias
 and activation to the wide accumulator before that one rounding.
 """
 
@@ -49,6 +49,8 @@ def run_node(node: Node, operands: Sequence[Array | None]) -> Array:
     with np.errstate(all="ignore"):
         result: Array = _OPERATORS[node.op](node, operands)
         if result.dtype != output.dtype:
+            if result.dtype.kind == "i" and output.dtype.kind in "iu" and output.dtype.itemsize <= 2:
+                result = np.clip(result, np.iinfo(output.dtype).min, np.iinfo(output.dtype).max)
             result = result.astype(output.dtype)
     assert result.shape == output.shape, f"{node.name}: {result.shape}, expected {output.shape}"
     return result

@@ -86,3 +86,18 @@ def check(make_model, oracle):
         return graphs["fp32"]
 
     return compare
+
+
+@pytest.fixture(scope="module")
+def run_on_device():
+    """Return run(model, feeds, precision) -> outputs by name, through the whole stack."""
+    import libnpu
+    from libnpu.compiler import CompileOptions, compile_model
+
+    with libnpu.open("npu-37xx") as device:
+
+        def run(model, feeds, precision="fp32"):
+            with device.load(compile_model(model, CompileOptions(precision=precision)).blob) as blob:
+                return blob.run(feeds)
+
+        yield run

@@ -76,7 +76,7 @@ def test_int64_is_int32_inside(make_model):
 
 def test_an_unsigned_32_bit_value_is_unsupported_by_name(make_model):
     model = make_model([("Add", ["x", "x"], ["y"], {})], {"x": (np.uint32, (3,))}, ["y"])
-    with pytest.raises(Unsupported, match="value x: type uint32"):
+    with pytest.raises(Unsupported, match="input x: type uint32"):
         load(model)
 
 

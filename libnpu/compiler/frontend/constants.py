@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+MAX_BYTES = 1 << 32  # of a constant that is made from its shape: what the smallest real device holds
 # Every run must give the same graph, so what draws random numbers is never evaluated.
 RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
@@ -83,7 +85,24 @@ def _evaluate_common(node: onnx.NodeProto, operands: Sequence[NDArray[Any] | Non
             value = np.zeros(1, np.float32)
             for attribute in node.attribute:
                 value = onnx.numpy_helper.to_array(attribute.t)
-            return np.full(tuple(first.reshape(-1).tolist()), value.reshape(-1)[0], value.dtype)
+            shape = tuple(first.reshape(-1).tolist())
+            if math.prod(shape) * value.dtype.itemsize > MAX_BYTES:
+                raise Unsupported(
+                    f"node {node.name or node.output[0]}: a constant of shape {shape}, over {MAX_BYTES} bytes"
+                )
+            return np.full(shape, value.reshape(-1)[0], value.dtype)
         case "Identity":
             return first
+        case "Cast" if first.dtype.kind == "f":
+            return _saturated(first, next(item.i for item in node.attribute if item.name == "to"))
     return None
+
+
+def _saturated(array: NDArray[Any], element: int) -> NDArray[Any] | None:
+    """Return floats as an integer type of up to 32 bits as the engine converts them, None for other types."""
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element))
+    if dtype.kind not in "iu" or dtype.itemsize > 4:
+        return None
+    info = np.iinfo(dtype)
+    whole = np.nan_to_num(np.trunc(array.astype(np.float64)), nan=0.0, posinf=math.inf, neginf=-math.inf)
+    return np.asarray(np.clip(whole, info.min, info.max).astype(dtype))

@@ -50,9 +50,9 @@ def import_model(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Graph:
         if info.name in static:
             value = Value(info.name, static[info.name], _dtype(info))
             inputs.append(value)
-            # What has no element has one value: nothing reads the input.
-            empty = Value(info.name, value.shape, value.dtype, np.zeros(value.shape, value.dtype))
-            scope[info.name] = empty if 0 in value.shape else value
+            scope[info.name] = value
+            if 0 in value.shape:  # there is one such array: a constant
+                scope[info.name] = Value(info.name, value.shape, value.dtype, np.zeros(value.shape, value.dtype))
     walk.nodes(model.graph.node, scope, {}, "", 0)
     outputs = _bind_outputs(walk.build, model.graph.output, scope, inputs)
     return Graph(model.graph.name or "model", inputs, outputs, walk.build.nodes)

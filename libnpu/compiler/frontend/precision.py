@@ -1,8 +1,8 @@
 """Precision policy: which type each value has inside.
 
 Both policies: int64 becomes int32 (constants are checked, the range of computed values is the caller's business), as
-the vector engine has 32-bit integers, and float64 becomes float32. Graph inputs and outputs keep their types: an
-Elementwise cast stands behind an input, unless all readers are Elementwise or Reduce, which read any float type; and
+the vector engine has 32-bit integers, and float64 becomes float32. Graph inputs and outputs keep their types, which the
+vector engine must load and store, so that float64 is refused there: an Elementwise cast stands behind an input, unless all readers are Elementwise or Reduce, which read any float type; and
 before an output, unless its maker is Elementwise or a wide Reduce.
 
 "fp16": float32 and bfloat16 become float16, except for wide values, whose range or cancellation float16 cannot hold.
@@ -36,6 +36,7 @@ INT32 = np.iinfo(np.int32)
 _GROWING = frozenset({"sum", "mean", "prod"})
 _MOVING = frozenset({"Reshape", "Expand"})
 _ANY_FLOAT = frozenset({"Elementwise", "Reduce"})  # operands may be of several float types
+_ENDS = frozenset({"int64"})  # also types of inputs and outputs
 _KNOWN = frozenset({"float16", "float32", "bfloat16", "int8", "uint8", "int16", "uint16", "int32", "bool"})
 
 
@@ -64,6 +65,12 @@ class _Policy:
             for value in node.inputs:
                 if value is not None:
                     readers.setdefault(value, []).append(node)
+        for value, what in [(v, "input") for v in self.graph.inputs] + [(v, "output") for v in self.graph.outputs]:
+            if value.dtype.name not in _KNOWN | _ENDS:
+                raise Unsupported(
+                    f"{what} {value.name}: type {value.dtype.name}; inputs and outputs may be "
+                    f"{', '.join(sorted(_KNOWN | _ENDS))}"
+                )
         inputs = []
         for value in self.graph.inputs:
             outer = Value(value.name, value.shape, value.dtype)

@@ -47,7 +47,9 @@ def _inline_scalars(edit: Rewriter, node: Node) -> bool:
     for index, value in enumerate(node.inputs):
         assert value is not None
         others = [other.shape for i, other in enumerate(node.inputs) if i != index and other is not None]
-        if value.const is not None and value.const.size == 1 and others and broadcast(others) == node.outputs[0].shape:
+        inlined = value.const is not None and others and broadcast(others) == node.outputs[0].shape
+        if inlined and _is_scalar(value.const):
+            assert value.const is not None
             leaf.append(("const", scalar_of(value.const)))
         else:
             if value not in kept:
@@ -65,12 +67,17 @@ def _inline_scalars(edit: Rewriter, node: Node) -> bool:
     return True
 
 
+def _is_scalar(array: NDArray[Any] | None) -> bool:
+    """True for one number that an expression can hold; an integer beyond the engine's 32 bits is none."""
+    if array is None or array.size != 1:
+        return False
+    return array.dtype.kind not in "iu" or INT32.min <= int(array.reshape(-1)[0]) <= INT32.max
+
+
 def scalar_of(array: NDArray[Any]) -> float | int:
-    """Return a one-element array as an expression's constant; integers saturate to the engine's 32 bits."""
+    """Return a one-element array as an expression's constant."""
     item = array.reshape(-1)[0]
-    if array.dtype.kind in "iub":
-        return min(max(int(item), INT32.min), INT32.max)
-    return float(item)
+    return int(item) if array.dtype.kind in "iub" else float(item)
 
 
 def compact(expr: Expr, inputs: list[Value | None]) -> tuple[Expr, list[Value]]:
