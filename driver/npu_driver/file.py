@@ -32,7 +32,7 @@ class Context:
     """
 
     __slots__ = (
-        "_mapped",
+        "_lingering",
         "_memory",
         "_mmu",
         "_next_handle",
@@ -50,7 +50,8 @@ class Context:
         "unwaited",
     )  # fmt: skip
 
-    def __init__(self, ssid: int, memory: Memory, mmu: Mmu) -> None:
+    def __init__(self, ssid: int, memory: Memory, mmu: Mmu, lingering: list[BufferObject]) -> None:
+        """`lingering`, shared by all contexts: objects that are gone, but the CPU still looks at their pages."""
         self.ssid = ssid
         self._memory = memory
         self._mmu = mmu
@@ -69,7 +70,7 @@ class Context:
         self._next_handle = 1
         self._next_mmap = MMAP_BASE
         self._sequence = 0
-        self._mapped: list[BufferObject] = []  # released, but the CPU still looks at their pages
+        self._lingering = lingering
         mmu.attach(ssid, self.space)
 
     def check_usable(self) -> None:
@@ -136,14 +137,14 @@ class Context:
         self.space.unmap(bo.va, bo.pages)
         self._mmu.invalidate(self.ssid)
         self.ranges[bool(bo.flags & C.NPU_BO_SHAVE_MEM)].free(bo.va)
-        self._mapped.append(bo)
+        self._lingering.append(bo)
         self.sweep()
 
     def sweep(self) -> None:
-        """Free the pages of released objects that the CPU looks at no more."""
-        for bo in list(self._mapped):
+        """Free the pages of released objects, of all contexts, that the CPU looks at no more."""
+        for bo in list(self._lingering):
             if not bo.is_mapped:
-                self._mapped.remove(bo)
+                self._lingering.remove(bo)
                 self._memory.free(bo.pa)
 
     def next_job_id(self) -> int:
@@ -162,7 +163,7 @@ class Context:
         No job is in flight. Pages that the CPU still looks at outlive the file.
         """
         self._mmu.detach(self.ssid)
-        self._mapped += self.objects.values()
+        self._lingering += self.objects.values()
         self.objects.clear()
         self.sweep()
         self.space.destroy()

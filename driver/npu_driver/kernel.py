@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from npu_model.profile import Profile
 
+    from npu_driver.bo import BufferObject
     from npu_driver.device_api import DeviceApi
 
 MESSAGE_TIMEOUT_PS = 500 * 10**9  # 500 ms, as the public driver
@@ -89,6 +90,7 @@ class Kernel:
         self._lock = threading.Lock()
         self._boot_done = _Flag()
         self._banned: list[Context] = []  # contexts whose jobs must go, work for after the interrupt
+        self._lingering: list[BufferObject] = []  # objects whose pages a mapping still shows
         self._released: list[Any] = []  # (context, freed buffer object) that the last job let go
 
     # ---- the seam ----
@@ -149,7 +151,7 @@ class Kernel:
         ssid = next((s for s in range(C.NPU_SSID_FIRST_USER, C.NPU_NUM_SSIDS) if s not in self.contexts), None)
         if ssid is None:
             raise KernelError(errno.EMFILE, f"all {C.NPU_NUM_SSIDS - C.NPU_SSID_FIRST_USER} contexts are in use")
-        context = Context(ssid, self.memory, self.mmu)
+        context = Context(ssid, self.memory, self.mmu, self._lingering)
         fd = FIRST_FD
         while fd in self.files:
             fd += 1

@@ -2,8 +2,9 @@
  * npu_uapi.h - what user mode may ask of the kernel-mode driver.
  *
  * Every call is one ioctl on a node's file descriptor (or open, close, mmap, poll). Structures are copied in
- * once; reserved fields must be zero, else EINVAL. Pointers are addresses in the caller, 8 bytes. Failure: -errno, and
- * nothing has changed. Times are virtual: picoseconds on the one clock of host and device, deadlines absolute.
+ * once; reserved fields must be zero, else EINVAL. Pointers are addresses in the caller, 8 bytes; EFAULT when one is 0 and
+ * bytes are behind it. Failure: -errno, and nothing has changed. Times are virtual: picoseconds on the one clock of host and
+ * device, deadlines absolute.
  */
 #ifndef NPU_UAPI_H
 #define NPU_UAPI_H
@@ -40,7 +41,8 @@ enum npu_param {
 struct npu_param_arg { uint32_t param; uint32_t index; /* [in] */ uint64_t value; /* [out] GET, [in] SET */ };
 _Static_assert(sizeof(struct npu_param_arg) == 16, "npu_param_arg");
 
-/* Buffer objects. SHAVE_MEM places below 4 GiB. One cache policy of CACHED (0), WC; UNCACHED needs the platform's leave. */
+/* Buffer objects. ENOSPC: no addresses left; ENOMEM: no device memory, page tables included; ENOBUFS: the machine that simulates the
+ * device has no memory for it. SHAVE_MEM places below 4 GiB. One cache policy of CACHED (0), WC; UNCACHED needs the platform's leave. */
 enum npu_bo_flag { NPU_BO_SHAVE_MEM = 1, NPU_BO_MAPPABLE = 2, NPU_BO_DMA_MEM = 4, NPU_BO_READ_ONLY = 8, /* to the device */
     NPU_BO_CACHED = 0, NPU_BO_UNCACHED = 0x10000, NPU_BO_WC = 0x20000, NPU_BO_CACHE_MASK = 0x30000, NPU_BO_NON_SNOOPED = 0x100000, NPU_BO_FLAGS_ALL = 0x13000f };
 struct npu_bo_create {

@@ -123,3 +123,15 @@ def test_two_devices_do_not_know_each_other(process):
     assert ret == 3
     process.call(C.NPU_IOCTL_EMU_ADVANCE, "npu_emu_advance", until_ps=10**12)
     assert other.device.now_ps == now_ps
+
+
+def test_pages_that_a_mapping_outlives_the_file_with_are_freed_when_it_ends(kernel, another):
+    staying, leaving = another(), another()
+    handle, _ = leaving.bo(1 << 20)
+    view = leaving.map(handle)
+    free = kernel.memory.free_bytes
+    assert leaving.call(C.NPU_SYS_CLOSE)[0] == 0
+    view[:4] = b"seen"  # still its memory
+    assert staying.param(C.NPU_PARAM_DDR_FREE_BYTES) < free + (1 << 20)
+    del view
+    assert staying.param(C.NPU_PARAM_DDR_FREE_BYTES) >= free + (1 << 20)
