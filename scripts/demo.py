@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from libnpu.compiler import CompileOptions, compile_model
-from libnpu.tools import perfetto, reference, session, timeline
+from libnpu.tools import reference, run_report, session, timeline
 from libnpu.tools.console import format_bytes, format_time, print_table, progress
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -50,10 +50,7 @@ def run(title: str, path: Path, compiled: Any, inputs: dict[str, NDArray[Any]]) 
     span_ps = execution.end_ps - execution.start_ps
     usage = {u.name: u for u in timeline.usage(execution.slices, span_ps, execution.units)}
     trace = OUT / f"{Path(title).name}.json"
-    summary = {"name": title, "profile": PROFILE, "latency_ps": span_ps, "units": execution.units}
-    summary |= {"start_ps": execution.start_ps, "end_ps": execution.end_ps}
-    moved = session.ddr_bytes_by_task(compiled.image)
-    perfetto.write_trace(str(trace), execution.slices, execution.instants, execution.host, moved, summary)
+    run_report.write_timeline(str(trace), compiled.image, PROFILE, execution)
     _, expected = reference.reference_outputs(str(path), inputs)
     (comparison, *_) = reference.compare(execution.outputs, expected)
     (output, *_) = execution.outputs.values()

@@ -1,0 +1,123 @@
+"""What `npu run` says of a run: as JSON, as tables for people, and as a timeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from libnpu.tools import timeline
+from libnpu.tools.console import PS_PER_S, format_bytes, format_count, format_time, print_table
+from libnpu.tools.perfetto import write_trace
+from libnpu.tools.session import ddr_bytes_by_task
+from libnpu.tools.timeline_report import overlap_json, print_layers, print_usage, usage_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from libnpu.blob import BlobImage
+    from libnpu.tools.reference import Comparison
+    from libnpu.tools.session import Execution
+
+TOP_LAYERS = 8
+
+
+def report_json(path: str, image: BlobImage, profile: str, execution: Execution) -> dict[str, Any]:
+    """Return what is known of a run of `image`, which came from the file `path`."""
+    return {
+        "model": path,
+        "name": image.name,
+        "profile": profile,
+        "latency_ps": execution.end_ps - execution.start_ps,
+        "host_ps": sum(s.end_ps - s.start_ps for s in execution.host if s.name in ("launch", "wait")),
+        "engines": [usage_json(u) for u in _usage(execution)],
+        "overlap": overlap_json(timeline.overlap(execution.slices, execution.start_ps, execution.end_ps)),
+        "ddr_read_bytes": execution.counters["DMA_DDR_READ"],
+        "ddr_write_bytes": execution.counters["DMA_DDR_WRITE"],
+        "macs": image.macs,
+        "submits": execution.counters["DOORBELLS"],
+        "counters": execution.counters,
+        "overflows": [{"layer": layer, "count": count} for layer, count in execution.overflows],
+        "outputs": {n: {"dtype": str(a.dtype), "shape": list(a.shape)} for n, a in execution.outputs.items()},
+    }
+
+
+def write_timeline(path: str, image: BlobImage, profile: str, execution: Execution) -> None:
+    """Write the trace file of a run, which `npu timeline` and Perfetto read."""
+    start_ps, end_ps = execution.start_ps, execution.end_ps
+    summary = {"name": image.name, "profile": profile, "latency_ps": end_ps - start_ps}
+    summary |= {"start_ps": start_ps, "end_ps": end_ps, "units": execution.units}
+    moved = ddr_bytes_by_task(image)
+    write_trace(path, execution.slices, execution.instants, execution.host, moved, summary)
+
+
+def _usage(execution: Execution) -> list[timeline.Usage]:
+    return timeline.usage(execution.slices, execution.end_ps - execution.start_ps, execution.units)
+
+
+def print_report(report: dict[str, Any], execution: Execution, comparisons: Sequence[Comparison]) -> None:
+    """Print the report of `report_json`, with what was added to it: `untiled`, `check` of `comparisons`, `trace`."""
+    latency_ps = report["latency_ps"]
+    moved = report["ddr_read_bytes"] + report["ddr_write_bytes"]
+    seconds = latency_ps / PS_PER_S or 1.0
+    rows = [
+        ("simulated latency", format_time(latency_ps), f"{1 / seconds:.1f} inferences/s"),
+        ("work", format_count(report["macs"], "MAC"), format_count(2 * report["macs"] / seconds, "OP/s")),
+        ("launch to wake-up on the host", format_time(report["host_ps"]), ""),
+        ("MACs per busy DPU cycle", _per_cycle(report["counters"]), ""),
+        ("DDR read", format_bytes(report["ddr_read_bytes"]), ""),
+        ("DDR written", format_bytes(report["ddr_write_bytes"]), f"{moved / seconds / 1e9:.2f} GB/s in all"),
+    ]
+    shares = report["overlap"]["by_count"]
+    rows.append(("two or more engines busy", f"{sum(shares[2:]):.1%}", f"none busy {shares[0]:.1%}"))
+    print_table(f"{Path(report['model']).name} on {report['profile']}", ("", "", ""), rows)
+    print_usage(_usage(execution), latency_ps)
+    print_layers(timeline.layers(execution.slices), TOP_LAYERS)
+    if execution.outputs:
+        outputs = [(n, f"{a.dtype} {list(a.shape)}", _summary(a)) for n, a in execution.outputs.items()]
+        print_table("outputs", ("name", "type", "values"), outputs, left=3)
+        for name, array in execution.outputs.items():
+            bad = _non_finite(array)
+            if bad:
+                print(f"warning: {bad} of {array.size} values of {name!r} are not finite\n")
+    if "untiled" in report:
+        differences = [(name, f"{difference:.3g}") for name, difference in report["untiled"]["max_abs_diff"].items()]
+        print_table("against all of CMX", ("output", "max abs diff"), differences)
+    if comparisons:
+        columns = ("output", "largest error", "relative", "cosine", "same arg-max")
+        title = f"against {report['check']['reference']}: {'passed' if report['check']['passed'] else 'FAILED'}"
+        print_table(title, columns, [_comparison_row(c) for c in comparisons])
+    if "trace" in report:
+        print(f"timeline: {report['trace']} (open in ui.perfetto.dev)")
+
+
+def _per_cycle(counters: dict[str, int]) -> str:
+    return f"{counters['DPU_MACS'] / counters['DPU_BUSY']:.1f}" if counters["DPU_BUSY"] else "-"
+
+
+def _non_finite(array: NDArray[Any]) -> int:
+    import numpy as np
+
+    return int(np.count_nonzero(~np.isfinite(array.astype(np.float64)))) if array.dtype.kind not in "iub" else 0
+
+
+def _comparison_row(c: Comparison) -> tuple[str, ...]:
+    return (
+        c.name,
+        f"{c.max_abs_error:.3g}",
+        f"{c.max_relative_error:.3g}",
+        f"{c.cosine:.7f}",
+        "yes" if c.same_argmax else "no",
+    )
+
+
+def _summary(array: NDArray[Any]) -> str:
+    """Return the first values of an array, and where its maximum is."""
+    import numpy as np
+
+    if not array.size:
+        return "empty"
+    flat = array.astype(np.float64).ravel()
+    first = ", ".join(f"{value:.5g}" for value in flat[:4]) + (", ..." if flat.size > 4 else "")
+    return f"{first}; largest at {int(flat.argmax())}" if flat.size > 4 else first
