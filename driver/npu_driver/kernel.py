@@ -89,6 +89,7 @@ class Kernel:
         self._interrupt_ps = round(host.interrupt_ns * 1000)
         self._lock = threading.Lock()
         self._boot_done = _Flag()
+        self._silent = False  # the firmware has not answered since it booted
         self._banned: list[Context] = []  # contexts whose jobs must go, work for after the interrupt
         self._lingering: list[BufferObject] = []  # objects whose pages a mapping still shows
         self._released: list[Any] = []  # (context, freed buffer object) that the last job let go
@@ -144,10 +145,13 @@ class Kernel:
     def open(self) -> int:
         """Open the node: a file descriptor with a context of its own.
 
-        EMFILE when all contexts are taken; boots on first use.
+        EMFILE when all contexts are taken; boots on first use, and again when the firmware has left a message without
+        an answer.
         """
         if self.firmware_header is None:
             self.boot()
+        elif self._silent:
+            self.recover()
         ssid = next((s for s in range(C.NPU_SSID_FIRST_USER, C.NPU_NUM_SSIDS) if s not in self.contexts), None)
         if ssid is None:
             raise KernelError(errno.EMFILE, f"all {C.NPU_NUM_SSIDS - C.NPU_SSID_FIRST_USER} contexts are in use")
@@ -215,6 +219,7 @@ class Kernel:
             status = name_of("npu_boot_status", registers.read(C.NPU_REG_BOOT_STATUS))
             raise KernelError(errno.EIO, f"the firmware did not boot: BOOT_STATUS is {status}")
         self.firmware_header = header
+        self._silent = False
         self.now_ps = max(self.now_ps, self.device.now_ps)
         self.note(f"firmware {_text(header.version)}, {self.tile_config.bit_count()} tiles, {self.frequency_hz} Hz")
 
@@ -302,6 +307,7 @@ class Kernel:
         if not self.run_device(request, self.device.now_ps + MESSAGE_TIMEOUT_PS):
             self.ipc.forget(request)
             self.now_ps = max(self.now_ps, self.device.now_ps + MESSAGE_TIMEOUT_PS)
+            self._silent = True
             raise KernelError(errno.ETIMEDOUT, f"no answer to {name_of('npu_jsm_type', kind)}")
         self.now_ps = max(self.now_ps, self.device.now_ps + self._interrupt_ps)
         return check_reply(request)

@@ -255,10 +255,6 @@ class Device:
         """Let the host spend the time of a copy of `size` bytes."""
         self.node.advance(round(size * self._copy_ps))
 
-    def owner_of(self, buffer: DeviceBuffer) -> Device | None:
-        """Return this device when `buffer` is live memory of it, else None."""
-        return self if self._buffers.get(buffer.device_address) is buffer else None
-
     def buffer_at(self, address: int, size: int) -> DeviceBuffer:
         """Return the buffer that holds `size` bytes at `address`.
 

@@ -78,7 +78,7 @@ class Stream:
         self._idle: list[Command] = []
         self._jobs: deque[Job] = deque()  # in flight, oldest first
         self._failed: deque[Job] = deque()  # errors that no call has raised yet
-        self._inferences = 0
+        self._launches = 0
         self._api_ps = device.api_ps
         self._open = True
 
@@ -110,7 +110,7 @@ class Stream:
                         C.NPU_ERROR_ARG_SIZE,
                         f"{tensor.name!r} has {span.size} bytes, the blob expects {tensor.size_bytes}",
                     )
-                if self.device.owner_of(span.buffer) is not self.device:
+                if span.buffer.guard is not self.guard:
                     raise NpuError(C.NPU_ERROR_WRONG_CONTEXT, f"the memory of {tensor.name!r} is another device's")
                 key.append(span.device_address)
         while True:
@@ -149,18 +149,19 @@ class Stream:
             self._reap()
         instance = blob.instance_for(self, key, handles)
         command = self._idle.pop() if self._idle else Command(self.device, self._fence)
-        self._inferences += 1
-        command.fill(self._inferences, instance.mapped_va)
+        number = self._launches + 1
+        command.fill(number, instance.mapped_va)
         submit = self._submit
         handles_segment = command.prefix + instance.segment
         submit.arg.buffer_count = len(handles_segment) // 4
         ret = self._node.try_ioctl(submit, [handles_segment])
         if ret < 0:
             self._idle.append(command)
-            if ret == -errno.EBUSY:
+            if ret == -errno.EBUSY and self._jobs:
                 full = f"the queue already holds {len(self._jobs)} launches: synchronise first"
                 raise NpuError(C.NPU_ERROR_OUT_OF_RESOURCES, full, errno=errno.EBUSY)
             raise errno_error(-ret, submit.name, self._node.log)
+        self._launches = number
         job = Job(self, blob, instance, command)
         instance.jobs.append(job)
         self._jobs.append(job)

@@ -181,3 +181,14 @@ def test_a_closed_device_is_stale(blob_bytes):
 def test_errors_of_the_driver_say_why(device):
     with pytest.raises(libnpu.NpuError, match=r"BO_CREATE of 1099511627776 bytes: .* the device has 4294967296 bytes"):
         device.alloc(1 << 40)
+
+
+def test_a_firmware_that_does_not_answer_loses_the_device_until_reset(device, blob_bytes):
+    x, data = np.arange(1024).astype(np.uint8), blob_bytes()
+    blob = device.load(data)
+    device.node._syscall.__self__.device.core.reset()
+    with pytest.raises(libnpu.NpuError, match="no answer to NPU_JSM_REGISTER_DB") as caught:
+        blob.run({"x": x})
+    assert caught.value.result == C.NPU_ERROR_DEVICE_LOST
+    device.reset()
+    assert device.load(data).run({"x": x})["y"].tolist() == x.tolist()

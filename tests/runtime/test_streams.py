@@ -133,8 +133,21 @@ def test_a_full_queue_makes_launch_wait_and_launch_addresses_fail(device, blob_b
         for _ in range(10):
             stream.launch_addresses(blob, [x.device_address, y.device_address])
     assert caught.value.result == C.NPU_ERROR_OUT_OF_RESOURCES
+    launched = device.counters()["DOORBELLS"]
     stream.synchronize()
     assert all(job.done for job in jobs)
+    assert stream.fence == launched  # refused launches do not count
+
+
+def test_a_launch_without_a_doorbell_left_says_so(device, empty_bytes):
+    blob, stream = device.load(empty_bytes), device.create_stream()
+    doorbells = device.node._syscall.__self__.doorbells
+    doorbells.update(dict.fromkeys(range(1, 256)))
+    with pytest.raises(libnpu.NpuError, match="all 255 doorbells are in use") as caught:
+        stream.launch(blob, {}, {})
+    assert caught.value.result == C.NPU_ERROR_OUT_OF_RESOURCES
+    doorbells.clear()
+    stream.launch(blob, {}, {}).wait()
 
 
 def test_a_closed_stream_is_stale(device, empty_bytes):
