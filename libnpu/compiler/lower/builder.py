@@ -139,6 +139,10 @@ class Builder:
         free = value not in self._outputs and value not in self._inside and value not in self.homes
         return readers[0][0] if free and len(readers) == 1 else None
 
+    def readers(self, value: Value) -> list[Node]:
+        """Return the nodes that read `value` and are not done."""
+        return [node for node, _ in self._consumers.get(value, ()) if node not in self._done]
+
     def is_done(self, node: Node) -> bool:
         """Whether the operations of `node` have been appended."""
         return node in self._done
@@ -169,13 +173,7 @@ class Builder:
         self._inside[value] = (whole, axis, start)
         return True
 
-    def storage(
-        self,
-        name: str,
-        shape: Sequence[int],
-        dtype: np.dtype[Any],
-        order: Order | None = None,
-    ) -> View:
+    def storage(self, name: str, shape: Sequence[int], dtype: np.dtype[Any], order: Order | None = None) -> View:
         """Return a fresh dense home: CMX when it is small or there is much left, else DDR scratch."""
         size = prod(shape) * dtype.itemsize
         crowded = _total(self._live()) + size > self.cmx_bytes * CROWDED

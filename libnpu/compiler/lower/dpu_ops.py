@@ -14,10 +14,10 @@ from npu_abi import C, dtype
 from npu_model.cycles import dpu_cycles
 from npu_model.dtypes import code_of_numpy
 
-from libnpu.compiler.lower.dpu_tiler import Geometry, TilePlan, plan_tiles
+from libnpu.compiler.lower.dpu_tiler import SLACK_PERCENT, Geometry, TilePlan, plan_tiles
 from libnpu.compiler.lower.errors import CompileError
 from libnpu.compiler.lower.invariant import VARIANT_CHANNELS, variants
-from libnpu.compiler.lower.view import View
+from libnpu.compiler.lower.view import View, aligned
 from libnpu.compiler.lower.weights import ActivationWeights, Loaded, WeightSource
 from libnpu.compiler.program import Buffer, DpuPayload
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 MPE_PIXELS = 16  # pixels of a MAC block, which a matmul fills from its rows one after the other
 _MEMORY_ORDER = (0, 1, 2, 3)
+_CHAIN_FILL = 0.9  # of the room of one operation: a chain has more buffers, of different lives; chosen by trials
 
 
 @dataclass(slots=True, frozen=True)
@@ -115,7 +116,7 @@ def emit_job(builder: Builder, job: Job) -> None:
     """Append the tiles of one operation."""
     job, plan = _planned(builder, job)
     images, rows, channels = job.out.shape[0], job.out.shape[job.row_axis], job.out.shape[3]
-    row_tiles = [(n, r0, min(r0 + plan.rows, rows)) for n in range(images) for r0 in range(0, rows, plan.rows)]
+    row_tiles = _row_tiles(images, rows, plan.rows)
     channel_tiles = [(c0, min(c0 + plan.channels, channels)) for c0 in range(0, channels, plan.channels)]
     kept: dict[tuple[int, int], Loaded] = {}
     if plan.channels_outside:
@@ -133,20 +134,75 @@ def emit_job(builder: Builder, job: Job) -> None:
             _task(builder, job, act or _load_act(builder, job, row, c), loaded_c, row, c)
 
 
+def emit_chain(builder: Builder, job: Job, then: Job) -> None:
+    """Append a job whose result goes to DDR, and a pointwise one that reads it: tile by tile, where there is room for that.
+
+    Both compute all channels of a tile, with all weights in CMX; the second reads the tile on its way to DDR.
+    """
+    plan = _chain_plan(builder, job, then)
+    if plan is None:
+        emit_job(builder, job)
+        emit_job(builder, then)
+        return
+    images, rows = job.out.shape[0], job.out.shape[job.row_axis]
+    all_of, all_then = (0, job.out.shape[3]), (0, then.out.shape[3])
+    weights = job.weights.load(builder, job.node, *all_of)
+    weights_then = then.weights.load(builder, then.node, *all_then)
+    for row in _row_tiles(images, rows, plan.rows):
+        tile = _task(builder, job, _load_act(builder, job, row, all_of), weights, row, all_of)
+        _task(builder, then, tile, weights_then, row, all_then)
+
+
+def _chain_plan(builder: Builder, job: Job, then: Job) -> TilePlan | None:
+    """Return the tiling of two jobs in one loop over their rows; None when that is not faster by prediction."""
+    if then.op != C.NPU_DPU_MATMUL or job.row_axis != then.row_axis or job.out.shape[:3] != then.out.shape[:3]:
+        return None
+    first, second = _geometry(builder, job), _geometry(builder, then)
+    channels = second.channels
+    both = replace(
+        first,
+        channel_unit=first.channels,
+        out_bytes=lambda r, c: aligned(first.out_bytes(r, c)) + second.out_bytes(r, channels),
+        weight_bytes=lambda c: first.weight_bytes(c) + second.weight_bytes(channels),
+        parts=first.parts + second.parts,
+        task_cycles=lambda tiles: [
+            a + b
+            for a, b in zip(
+                first.task_cycles(tiles), second.task_cycles([(r, channels) for r, _ in tiles]), strict=True
+            )
+        ],
+    )
+    room = int(builder.rooms([*_resident(job), *_resident(then)])[0] * _CHAIN_FILL)
+    try:
+        plan = plan_tiles(both, (room, room, room), builder.profile, builder.pingpong, "")
+        apart_ps = _plan(builder, job).cost_ps + _plan(builder, then).cost_ps
+    except CompileError:
+        return None
+    return plan if plan.cost_ps * 100 < apart_ps * (100 - SLACK_PERCENT) else None
+
+
+def _row_tiles(images: int, rows: int, size: int) -> list[tuple[int, int, int]]:
+    """Return (image, first row, row after the last) of every tile."""
+    return [(n, r0, min(r0 + size, rows)) for n in range(images) for r0 in range(0, rows, size)]
+
+
 def _planned(builder: Builder, job: Job) -> tuple[Job, TilePlan]:
     """Return the tiling of a job, and the job with as many of its operands moved to DDR as that takes."""
-    label = f"{job.node.name} ({job.node.op})"
     while True:
-        views = _resident(job)
         try:
-            return job, plan_tiles(
-                _geometry(builder, job), builder.rooms(views), builder.profile, builder.pingpong, label
-            )
+            return job, _plan(builder, job)
         except CompileError:
-            buffers = [view.target for view in views if isinstance(view.target, Buffer)]
+            buffers = [view.target for view in _resident(job) if isinstance(view.target, Buffer)]
             if not buffers:
                 raise
             job = _moved(builder, job, max(buffers, key=lambda buffer: buffer.size_bytes))
+
+
+def _plan(builder: Builder, job: Job) -> TilePlan:
+    """Return the tiling of a job as it is. Raises CompileError."""
+    rooms = builder.rooms(_resident(job))
+    label = f"{job.node.name} ({job.node.op})"
+    return plan_tiles(_geometry(builder, job), rooms, builder.profile, builder.pingpong, label)
 
 
 def _resident(job: Job) -> list[View]:
@@ -230,8 +286,8 @@ def _load_act(builder: Builder, job: Job, row: tuple[int, int, int], c: tuple[in
     return box if job.act_resident else builder.fetch(box, _MEMORY_ORDER, job.node, "act")
 
 
-def _task(builder: Builder, job: Job, act: View, loaded: Loaded, row: tuple[int, int, int], c: tuple[int, int]) -> None:
-    """Append one invariant: output rows `row`, channels `c`."""
+def _task(builder: Builder, job: Job, act: View, loaded: Loaded, row: tuple[int, int, int], c: tuple[int, int]) -> View:
+    """Append one invariant: output rows `row`, channels `c`. Return where its result, or the follower's, is in CMX."""
     starts, extents = [row[0], 0, 0, c[0]], [1, job.out.shape[1], job.out.shape[2], c[1] - c[0]]
     starts[job.row_axis], extents[job.row_axis] = row[1], row[2] - row[1]
     box = job.out.sliced(starts, extents)
@@ -267,8 +323,10 @@ def _task(builder: Builder, job: Job, act: View, loaded: Loaded, row: tuple[int,
         if not job.other_resident:
             other = builder.fetch(other, _MEMORY_ORDER, job.follower.node, "other")
         job.follower.emit(builder, tile, other, box if job.out_resident else tile)
-    if not job.out_resident:
-        builder.flush(box, tile, job.node)
+    if job.out_resident:
+        return box
+    builder.flush(box, tile, job.node)
+    return tile
 
 
 def _static_fields(job: Job) -> dict[str, Any]:

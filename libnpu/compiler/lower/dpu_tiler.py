@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from npu_model.profile import Profile
 
 PS_PER_SECOND = 10**12
-_SLACK_PERCENT = 3  # of predicted time that fewer tasks may cost; chosen by trials: what the prediction leaves out
+SLACK_PERCENT = 3  # of predicted time that fewer tasks may cost; chosen by trials: what the prediction leaves out
 _SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 
 
@@ -92,7 +92,7 @@ def plan_tiles(
     for room, copies in tries:
         plans = [plan for tile in tiles for plan in _candidates(geometry, *tile, cycles[tile], room, profile, copies)]
         if plans:
-            limit_ps = min(plan.cost_ps for plan in plans) * (100 + _SLACK_PERCENT) // 100
+            limit_ps = min(plan.cost_ps for plan in plans) * (100 + SLACK_PERCENT) // 100
             return min((p for p in plans if p.cost_ps <= limit_ps), key=lambda p: (p.tasks, p.cost_ps, p.tile_bytes))
     raise AssertionError(f"{operation}: a tile fits, but no loop order does")
 

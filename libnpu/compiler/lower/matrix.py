@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from npu_abi import C
 
-from libnpu.compiler.lower.dpu_ops import Job, Window, emit_job
+from libnpu.compiler.lower.dpu_ops import Job, Window, emit_chain, emit_job
 from libnpu.compiler.lower.eltwise import Follower, following
 from libnpu.compiler.lower.invariant import ppe_fields
 from libnpu.compiler.lower.view import View
@@ -60,8 +60,8 @@ def _windowed_job(
     groups: int,
     fields: dict[str, Any],
     per_channel: bool,
-) -> None:
-    """Emit a node that slides windows over [N, C, H, W]; `weights(swapped)` gives its weight source."""
+) -> Job:
+    """Return the job of a node that slides windows over [N, C, H, W]; `weights(swapped)` gives its weight source."""
     source, value = _float_input(node), node.outputs[0]
     found = following(builder, node, _NHWC)
     follower, out = found if found is not None else (None, builder.place(value, _NHWC))
@@ -73,10 +73,7 @@ def _windowed_job(
         flat = _pixels(act, out, follower)
         if flat is not None:
             act, out, follower = flat
-            emit_job(
-                builder, Job(node, C.NPU_DPU_MATMUL, act, out, y, x, 1, weights(False), fields, False, 2, follower)
-            )
-            return
+            return Job(node, C.NPU_DPU_MATMUL, act, out, y, x, 1, weights(False), fields, False, 2, follower)
     row_axis, swapped = 1, False
     if act.shape[2] == out.shape[2] == 1 < out.shape[1] and x == Window():  # one column: make it one row
         swapped = True
@@ -92,8 +89,7 @@ def _windowed_job(
             and x.inputs(0, out.shape[2])[1] <= act.shape[2]
         ):
             act, out = _folded(act, out, x)
-    job = Job(node, op, act, out, y, x, groups, weights(swapped), fields, per_channel, row_axis, follower)
-    emit_job(builder, job)
+    return Job(node, op, act, out, y, x, groups, weights(swapped), fields, per_channel, row_axis, follower)
 
 
 def _pixels(act: View, out: View, follower: Follower | None) -> tuple[View, View, Follower | None] | None:
@@ -141,7 +137,33 @@ def _folded(act: View, out: View, x: Window) -> tuple[View, View]:
 
 
 def lower_conv(builder: Builder, node: Node) -> None:
-    """Emit a convolution: depthwise when every group has one channel in and out."""
+    """Emit a convolution, with the sum that follows it and, where its result goes to DDR, the pointwise one that reads that."""
+    job = _conv_job(builder, node)
+    reader = None if job.out.in_cmx else _pointwise_reader(builder, job)
+    if reader is None:
+        emit_job(builder, job)
+    else:
+        emit_chain(builder, job, _conv_job(builder, reader))
+        builder.done(reader)
+
+
+def _pointwise_reader(builder: Builder, job: Job) -> Node | None:
+    """Return a convolution that reads the result of a job pixel by pixel, and whose own result nothing follows."""
+    last = job.node if job.follower is None else job.follower.node
+    return next((node for node in builder.readers(last.outputs[0]) if _is_pointwise(builder, node)), None)
+
+
+def _is_pointwise(builder: Builder, node: Node) -> bool:
+    if node.op != "Conv" or node.attrs["group"] != 1 or any(node.attrs["pads"]) or max(node.attrs["strides"]) > 1:
+        return False
+    weight = node.inputs[1]
+    assert weight is not None
+    followed = any(reader.op == "Elementwise" for reader in builder.readers(node.outputs[0]))
+    return max(weight.shape[2:]) == 1 and not followed
+
+
+def _conv_job(builder: Builder, node: Node) -> Job:
+    """Return the job of a convolution: depthwise when every group has one channel in and out."""
     source, weight = _float_input(node), _constant(node, 1)
     bias = _optional_constant(node, 2)
     groups = int(node.attrs["group"])
@@ -155,14 +177,14 @@ def lower_conv(builder: Builder, node: Node) -> None:
 
     op = C.NPU_DPU_DWCONV if depthwise else C.NPU_DPU_CONV
     fields = ppe_fields(node.attrs.get("act"))
-    _windowed_job(builder, node, op, weight.shape[2:], source_of, 1 if depthwise else groups, fields, depthwise)
+    return _windowed_job(builder, node, op, weight.shape[2:], source_of, 1 if depthwise else groups, fields, depthwise)
 
 
 def lower_max_pool(builder: Builder, node: Node) -> None:
     """Emit a max pooling."""
     fields = ppe_fields(node.attrs.get("act"))
     kernel = node.attrs["kernel"]
-    _windowed_job(builder, node, C.NPU_DPU_MAXPOOL, kernel, lambda _: NoWeights(), 1, fields, True)
+    emit_job(builder, _windowed_job(builder, node, C.NPU_DPU_MAXPOOL, kernel, lambda _: NoWeights(), 1, fields, True))
 
 
 def lower_average_pool(builder: Builder, node: Node) -> None:
@@ -170,7 +192,7 @@ def lower_average_pool(builder: Builder, node: Node) -> None:
     fields = ppe_fields(node.attrs.get("act"))
     fields["flags"] = C.NPU_DPU_FLAG_COUNT_PAD if node.attrs["count_include_pad"] else 0
     kernel = node.attrs["kernel"]
-    _windowed_job(builder, node, C.NPU_DPU_AVGPOOL, kernel, lambda _: NoWeights(), 1, fields, True)
+    emit_job(builder, _windowed_job(builder, node, C.NPU_DPU_AVGPOOL, kernel, lambda _: NoWeights(), 1, fields, True))
 
 
 def _constant(node: Node, index: int) -> NDArray[Any]:

@@ -105,6 +105,14 @@ def residuals(s):
     return s.graph(last, s.concat(1, e, s.map(("add", ("in", 0), ("in", 0)), twice), twice))
 
 
+def bottleneck(s):
+    """Pointwise convolutions that read what goes to DDR: of a sum, and of a convolution."""
+    x = s.conv(s.input(1, 16, 24, 24), 64, kernel=1, pad=0)
+    a = s.conv(s.conv(x, 16, kernel=1, pad=0, act=("relu",)), 16)
+    b = s.map(("relu", ("add", ("in", 0), ("in", 1))), s.conv(a, 64, kernel=1, pad=0), x)
+    return s.graph(s.map(("add", ("in", 0), ("in", 1)), s.conv(s.conv(b, 16, kernel=1, pad=0), 64), b))
+
+
 def pools(s):
     x = s.input(2, 3, 17, 19)
     a = s.conv(s.conv(x, 40, stride=2, act=("relu",)), 48, dilation=2, pad=2)
@@ -239,7 +247,7 @@ def gathers(s):
 CASES = {
     f.__name__: f
     for f in (
-        chain, residuals, pools, groups, rows, folded, dense, feedforward, attention, movement, excitation, broadcast, streamed, crowded, reductions, gathers,
+        chain, residuals, bottleneck, pools, groups, rows, folded, dense, feedforward, attention, movement, excitation, broadcast, streamed, crowded, reductions, gathers,
     )
 }  # fmt: skip
 

@@ -113,3 +113,25 @@ def test_lack_of_barriers_names_the_operation(sketch, monkeypatch):
         match=r"conv0 \(conv0\.load\.\w+\.\d+\): 33 orders are open at operation 0; there are 32 barrier ids",
     ):
         pipeline.compile_graph(graph, CompileOptions())
+
+
+def bottlenecks(s, count=2):
+    """Blocks of 1x1, 3x3 and 1x1 convolutions with a residual sum at 56 x 56 x 256, which is 1.6 MB."""
+    x = s.conv(s.input(1, 64, 56, 56), 256, kernel=1, pad=0)
+    for _ in range(count):
+        a = s.conv(s.conv(x, 64, kernel=1, pad=0, act=("relu",)), 64, act=("relu",))
+        x = s.map(("relu", ADD), s.conv(a, 256, kernel=1, pad=0), x)
+    return s.graph(x)
+
+
+def test_a_pointwise_convolution_reads_tiles_on_their_way_to_ddr(sketch):
+    program = lower(bottlenecks(sketch()), PROFILE)
+    loaded = {}
+    for op in program.ops:
+        for access in op.reads if op.engine == Engine.DMA else ():
+            moved = op.payload.length * op.payload.num_planes
+            loaded[access.target.name] = loaded.get(access.target.name, 0) + moved
+    whole = 56 * 56 * 256 * 2
+    assert loaded["elementwise4:0"] == whole  # by the next sum; the convolution conv5 had it on chip
+    first = {op.payload.refs["act_addr"].target for op in tasks(program, C.NPU_DPU_MATMUL) if op.layer == "conv5"}
+    assert first == {op.payload.refs["out_addr"].target for op in tasks(program, C.NPU_DPU_ELTWISE_ADD)[: len(first)]}
