@@ -83,12 +83,13 @@ def _report(error: Exception, as_json: bool) -> None:
     if isinstance(error, NpuError):
         text, result = error.message, name_of("npu_result", error.result)
     elif isinstance(error, OSError):
-        text = f"{error.filename or 'standard output'}: {error.strerror}" if error.strerror else text
+        where = "standard output" if error.filename is None else error.filename or "an empty file name"
+        text = f"{where}: {error.strerror}" if error.strerror else text
     elif isinstance(error, MemoryError):
         text = f"this machine has not enough memory: {text}" if text else "this machine has not enough memory"
     text = " ".join(text.split())
     print(f"npu: error: {text}", file=sys.stderr)
-    if isinstance(error, OSError) and not error.filename:
+    if isinstance(error, OSError) and error.filename is None:
         _close_stdout()
     elif as_json and not isinstance(error, CheckFailed):
         print_json({"error": {"result": result, "message": text}})

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from libnpu.runtime import TensorInfo
 
+MAX_RANGE = 1000  # numbers; chosen: each is a compilation and a run
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -105,10 +107,10 @@ def _counts(text: str) -> list[int]:
     first, dots, last = text.partition("..")
     if not dots:
         return [source.count(word) for word in text.split(",")]
-    found = list(range(source.count(first), source.count(last) + 1))
-    if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} is empty")
-    return found
+    found = range(source.count(first), source.count(last) + 1)
+    if not 0 < len(found) <= MAX_RANGE:
+        raise argparse.ArgumentTypeError(f"{text!r} has {len(found)} numbers; expected 1 to {MAX_RANGE}")
+    return list(found)
 
 
 def _sizes(text: str) -> list[int]:

@@ -42,6 +42,10 @@ def test_help_loads_neither_numpy_nor_rich_nor_the_compiler():
         (["bogus"], 2, "invalid choice: 'bogus'"),
         (["run"], 2, "the following arguments are required: MODEL|BLOB (see npu run --help)"),
         (["run", "/no/such.onnx"], 1, "/no/such.onnx: No such file or directory"),
+        (["run", ""], 1, "an empty file name: No such file or directory"),
+        (["run", "{folder}"], 1, "Is a directory"),
+        (["objdump", "{folder}"], 1, "Is a directory"),
+        (["run", "{blob}", "--inputs", "{folder}"], 1, "Is a directory"),
         (["run", "{text}"], 1, "not an ONNX file"),
         (["objdump", "{text}"], 1, "text: is not a blob; npu compile makes one of an ONNX model"),
         (["objdump", "{model}"], 1, "small.onnx: is not a blob"),
@@ -88,7 +92,7 @@ def test_a_mistake_is_one_line_on_stderr(npu, tmp_path, model_path, blob_path, a
     text.write_text("hello")
     empty = tmp_path / "empty"
     empty.touch()
-    names = {"text": text, "empty": empty, "model": model_path, "blob": blob_path}
+    names = {"text": text, "empty": empty, "folder": tmp_path, "model": model_path, "blob": blob_path}
     found, out, err = npu(*(a.format(**names) for a in arguments))
     assert found == status
     assert out == ""

@@ -42,7 +42,8 @@ def test_a_sweep_without_ranges_is_one_point(npu, model_path):
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["--prefetchingLevelLimit", "3..1"], 2, "'3..1' is empty"),
+        (["--prefetchingLevelLimit", "3..1"], 2, "'3..1' has 0 numbers; expected 1 to 1000"),
+        (["--prefetchingLevelLimit", "0..99999999999"], 2, "has 100000000000 numbers"),
         (["--prefetchingLevelLimit", "a..b"], 2, "expected a number, 0 or more, found 'a'"),
         (["--cmx", "64K,0"], 2, "expected whole bytes above 0, such as 262144, 256K or 1M, found '0'"),
         (["--cmx", "1K"], 1, "bytes"),
