@@ -189,9 +189,18 @@ class Core:
         if state is BARRIERS:
             assert job.walk is not None
             return self._plan(self._load_barriers, job, self._costs.barrier_cycles * job.walk.first_count())
-        if state is FENCE and self._fence_reached(job):
-            return self._plan(self._next_command, job, self._costs.fence_cycles)
-        return NOTHING
+        return self._pick_fence(job) if state is FENCE else NOTHING
+
+    def _pick_fence(self, job: Job) -> int:
+        """Plan what follows a fence: the next command when it has its value, the end of the job when its memory is gone."""
+        command = job.commands[job.position]
+        try:
+            value = int.from_bytes(self._hal.load(job.ssid, command.address, 8), "little")
+        except self._hal.Fault:
+            return self._plan(self._lose_fence, (job, command), self._costs.fence_cycles)
+        if value < command.value:
+            return NOTHING
+        return self._plan(self._next_command, job, self._costs.fence_cycles)
 
     # ---- simple actions ----
 
@@ -289,6 +298,10 @@ class Core:
         job.position += 1
         job.state = State.COMMAND
 
+    def _lose_fence(self, argument: tuple[Job, Command]) -> None:
+        job, command = argument
+        self.finish(job, C.NPU_JOB_PARSING_ERR, C.NPU_PARSE_BAD_ADDRESS, command.number)
+
     def _run(self, argument: tuple[Job, Command]) -> None:
         """Run a command; a failure ends the job."""
         job, command = argument
@@ -327,15 +340,6 @@ class Core:
         elif kind == C.NPU_CMD_TIMESTAMP:
             hal.store(job.ssid, command.address, hal.now_ps().to_bytes(8, "little"))
         self._next_command(job)  # NOP and BARRIER: every command ends before the next begins
-
-    def _fence_reached(self, job: Job) -> bool:
-        """Compare a fence. Memory that went away counts as reached: the next command tells."""
-        command = job.commands[job.position]
-        try:
-            value = int.from_bytes(self._hal.load(job.ssid, command.address, 8), "little")
-        except self._hal.Fault:
-            return True
-        return value >= command.value
 
     def _enter_engines(self, job: Job, work: inference.Inference) -> None:
         """Open a slot for an inference, or for the DMA tasks of a command, and let it load its first barriers."""
