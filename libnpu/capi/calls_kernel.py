@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import npu_abi
 from npu_abi import C
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from libnpu.runtime import TensorInfo
 
 ALIGNMENT = 64  # of launch arguments, bytes
-ARG_BYTES = npu_abi.sizeof("npu_arg")
+ARG = npu_abi.codec("npu_arg", "kind", "reserved", "value")
 
 
 def npu_load_blob(library: Library, blob: int, path: int) -> None:
@@ -119,15 +119,13 @@ def npu_launch_kernel_async(library: Library, kernel: int, args: int, count: int
         )
     if count:
         require(args, "args")
-    data = library.door.read(args, count * ARG_BYTES)
-    arguments = npu_abi.ffi.from_buffer("struct npu_arg[]", data)
-    addresses = [_address(library, entry, argument, i) for i, argument in enumerate(arguments)]
+    arguments = ARG.iter_unpack(library.door.read(args, count * ARG.size))
+    addresses = [_address(library, entry, i, *argument) for i, argument in enumerate(arguments)]
     queue.enqueued(queue.stream.launch_addresses(entry.blob, addresses), library.call_site())
 
 
-def _address(library: Library, entry: BlobEntry, argument: Any, index: int) -> int:
-    """Check one `struct npu_arg` against the kernel's tensor; return the device address."""
-    kind, reserved, value = argument.kind, argument.reserved, int(argument.value)
+def _address(library: Library, entry: BlobEntry, index: int, kind: int, reserved: int, value: int) -> int:
+    """Check the fields of one `struct npu_arg` against the kernel's tensor; return the device address."""
     tensor = entry.tensors[index]
     if kind != C.NPU_ARG_BUFFER:
         raise _refuse("NPU_ERROR_ARG_KIND", index, tensor, f"has kind {kind}, and the kernel takes NPU_ARG_BUFFER")

@@ -7,7 +7,6 @@ recognised even when the slot has a new object.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 
 from libnpu.capi.refusal import Refusal
 
@@ -22,61 +21,59 @@ class Kind(enum.IntEnum):
     KERNEL = 3
 
 
-@dataclass(slots=True)
-class _Slot:
-    generation: int
-    handle: int  # 0 = free
-    entry: object
-
-
 class HandleTable:
     """All handles of a process. Slots are reused, the last freed first."""
 
     def __init__(self) -> None:
-        self._slots: list[_Slot] = []
-        self._free: list[int] = []
+        self._entries: dict[int, object] = {}  # by handle, live ones only
+        self._generations: list[int] = []  # by slot, of its last handle
+        self._free: list[int] = []  # slots
 
     def __len__(self) -> int:
-        return len(self._slots) - len(self._free)
+        return len(self._entries)
 
     def insert(self, kind: Kind, entry: object) -> int:
         """Return a new handle for `entry`. Raises OUT_OF_RESOURCES when all are in use."""
         if not self._free:
-            if len(self._slots) >= MAX_HANDLES:
+            if len(self._generations) >= MAX_HANDLES:
                 raise Refusal("NPU_ERROR_OUT_OF_RESOURCES", f"all {MAX_HANDLES} handles are in use")
-            self._slots.append(_Slot(0, 0, None))
-            self._free.append(len(self._slots) - 1)
-        index = self._free.pop()
-        slot = self._slots[index]
-        slot.generation = slot.generation % 0xFFFFFFFF + 1
-        slot.handle = slot.generation << 32 | kind << 24 | (index + 1)
-        slot.entry = entry
-        return slot.handle
+            self._free.append(len(self._generations))
+            self._generations.append(0)
+        slot = self._free.pop()
+        generation = self._generations[slot] = self._generations[slot] % 0xFFFFFFFF + 1
+        handle = generation << 32 | kind << 24 | (slot + 1)
+        self._entries[handle] = entry
+        return handle
 
     def get(self, kind: Kind, handle: int) -> object:
         """Return the object behind `handle`. Raises STALE_HANDLE when it is gone, INVALID_HANDLE when there never was such a handle."""
-        return self._slot(kind, handle).entry
+        if handle in self._entries and _kind_of(handle) == kind:
+            return self._entries[handle]
+        name = kind.name.lower()
+        slot = _slot_of(handle)
+        if (
+            _kind_of(handle) == kind
+            and 0 <= slot < len(self._generations)
+            and 0 < handle >> 32 <= self._generations[slot]
+        ):
+            raise Refusal("NPU_ERROR_STALE_HANDLE", f"{handle:#x} is the handle of a {name} that is gone")
+        raise Refusal("NPU_ERROR_INVALID_HANDLE", f"{handle:#x} is not the handle of a {name}")
 
     def remove(self, kind: Kind, handle: int) -> None:
         """Forget `handle`: from now on it is stale. Raises as `get`."""
-        slot = self._slot(kind, handle)
-        slot.handle, slot.entry = 0, None
-        self._free.append((handle & 0xFFFFFF) - 1)
+        self.get(kind, handle)
+        del self._entries[handle]
+        self._free.append(_slot_of(handle))
 
     def clear(self) -> None:
         """Forget every handle."""
-        for index, slot in enumerate(self._slots):
-            if slot.handle:
-                slot.handle, slot.entry = 0, None
-                self._free.append(index)
+        self._free += map(_slot_of, self._entries)
+        self._entries.clear()
 
-    def _slot(self, kind: Kind, handle: int) -> _Slot:
-        index = (handle & 0xFFFFFF) - 1
-        if (handle >> 24) & 0xFF != kind or not 0 <= index < len(self._slots):
-            raise Refusal("NPU_ERROR_INVALID_HANDLE", f"{handle:#x} is not the handle of a {kind.name.lower()}")
-        slot = self._slots[index]
-        if slot.handle == handle:
-            return slot
-        if 0 < handle >> 32 <= slot.generation:
-            raise Refusal("NPU_ERROR_STALE_HANDLE", f"{handle:#x} is the handle of a {kind.name.lower()} that is gone")
-        raise Refusal("NPU_ERROR_INVALID_HANDLE", f"{handle:#x} is not the handle of a {kind.name.lower()}")
+
+def _kind_of(handle: int) -> int:
+    return handle >> 24 & 0xFF
+
+
+def _slot_of(handle: int) -> int:
+    return (handle & 0xFFFFFF) - 1

@@ -32,6 +32,7 @@ class StreamEntry:
     def wait(self, timeout_ns: int | None = None) -> None:
         """Wait for the work. Raises its first error that was not reported, else TIMEOUT or DEVICE_LOST."""
         self.stream.synchronize(timeout_ns)
+        self.sites.clear()  # all is done, and no error is left
         self.device.check_usable()
 
     def enqueued(self, job: Job, site: int) -> None:
