@@ -103,9 +103,11 @@ class Device:
 
     @public
     def synchronize(self) -> None:
-        """Wait for all streams, in the order of their creation. Raises the first error that was not raised before."""
+        """Wait for all streams, in the order of their creation, then raise the first error that was not raised before."""
         self._enter()
-        for stream in list(self._streams):
+        for stream in self._streams:
+            stream.finish_all()
+        for stream in self._streams:
             stream.synchronize()
 
     @property

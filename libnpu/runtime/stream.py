@@ -228,8 +228,7 @@ class Stream:
             self.abandon()
             self.device.forget_stream(self)
             return
-        while self._jobs:
-            self._finish(self._jobs[0], FOR_EVER_PS)
+        self.finish_all()
         self._open = False
         destroy = Request(C.NPU_IOCTL_CMDQ_DESTROY, "npu_cmdq_destroy", "CMDQ_DESTROY")
         destroy.arg.cmdq_id = self._cmdq_id
@@ -239,6 +238,11 @@ class Stream:
         self._idle.clear()
         self._fence.free()
         self.device.forget_stream(self)
+
+    def finish_all(self) -> None:
+        """Wait for the work, and keep its errors for the call that asks for them."""
+        while self._jobs:
+            self._finish(self._jobs[0], FOR_EVER_PS)
 
     def abandon(self) -> None:
         """Forget everything without asking the driver, whose file is closed. What was in flight has failed."""

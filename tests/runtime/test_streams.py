@@ -150,6 +150,22 @@ def test_a_launch_without_a_doorbell_left_says_so(device, empty_bytes):
     stream.launch(blob, {}, {}).wait()
 
 
+def test_synchronising_a_device_waits_for_all_streams_before_it_raises(device, blob_bytes):
+    good, stuck = device.load(blob_bytes()), device.load(blob_bytes(deadlock=True))
+    first, second, third = (device.create_stream() for _ in range(3))
+    x, y = pair(device, 1)
+    failing = first.launch(stuck, {"x": x}, {"y": y})
+    also_failing = second.launch(stuck, {"x": x}, {"y": y})
+    last = third.launch(good, {"x": x}, {"y": device.alloc(1024)})
+    with pytest.raises(libnpu.NpuError) as caught:
+        device.synchronize()
+    assert caught.value.job is failing
+    assert last.done
+    with pytest.raises(libnpu.NpuError) as caught:
+        second.synchronize()  # no error is lost
+    assert caught.value.job is also_failing
+
+
 def test_a_closed_stream_is_stale(device, empty_bytes):
     blob = device.load(empty_bytes)
     with device.create_stream() as stream:
