@@ -63,14 +63,10 @@ def npu_memcpy_async(library: Library, dst: int, dst_max: int, src: int, size: i
         raise Refusal("NPU_ERROR_OVERLAP", f"{size} bytes at {src:#x} and at {dst:#x} overlap")
     if size == 0:
         return
-    if not target:
-        library.door.probe(dst, size, "dst")
-    data = b"" if source else library.door.read(src, size)
     entry.wait()
-    if source:
-        data = source[0].buffer.read_bytes(source[1], size)
+    data = source[0].buffer.read_bytes(source[1], size) if source else library.door.read(src, size)
     if target:
-        target[0].buffer.write(memoryview(data), target[1])
+        target[0].buffer.write(data, target[1])
     else:
         library.door.write(dst, data)
 

@@ -30,12 +30,12 @@ def start(ffi: Any, lib: Any, declarations: dict[str, str]) -> None:
     An older libnpu.so may lack functions that npu.h has by now; that is fine. Raises RuntimeError when one that it has means something else.
     """
 
-    def profiles() -> str:
+    def profile_names() -> str:
         # Not os.environ, which is from when Python started.
         value = lib.getenv(b"NPU_PROFILE")
         return os.fsdecode(ffi.string(value)) if value else DEFAULT_PROFILE
 
-    library = Library(Door(ffi, lib), lib.npu_call_site, profiles)
+    library = Library(Door(ffi, lib), lib.npu_call_site, profile_names)
     known = {function.name: python_declaration(function) for function in functions(header_text())}
     for name, declaration in declarations.items():
         if known.get(name) != declaration:
@@ -72,11 +72,11 @@ def _guard(library: Library, lib: Any, function: Callable[..., int | None]) -> C
                 return function(library, *arguments) or 0
             except Exception as error:
                 report = result_of(error)
-                if report is not None and report.result < C.NPU_TIMEOUT and not isinstance(error, Refusal):
-                    library.note_error()
                 if report is None:
                     lib.npu_set_error(b"a defect of the library; its traceback is on standard error", 0, 0)
                     raise
+                if report.result <= C.NPU_ERROR_DEVICE_PAGE_FAULT:  # the device's
+                    library.note_device_error()
                 message = report.message.encode("utf-8", "replace")
                 lib.npu_set_error(message, library.enqueue_site(report.job), report.job_id)
                 return report.result

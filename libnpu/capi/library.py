@@ -80,12 +80,14 @@ class OpenDevice:
 
 
 class Library:
-    """The state behind npu.h. `lock` is held in every call; `call_site()` is the code address behind the current one."""
+    """The state behind npu.h. `lock` is held in every call; `call_site()` is the code address behind the current one, `profile_names()` the
+    value of NPU_PROFILE.
+    """
 
-    def __init__(self, door: Door, call_site: Callable[[], int], profiles: Callable[[], str]) -> None:
+    def __init__(self, door: Door, call_site: Callable[[], int], profile_names: Callable[[], str]) -> None:
         self.door = door
         self.call_site = call_site
-        self._profile_names = profiles
+        self._profile_names = profile_names
         self.lock = threading.RLock()
         self.users = 0
         self.profiles: list[str] = []
@@ -169,8 +171,8 @@ class Library:
         entry.device.streams.remove(entry)
         entry.stream.close()
 
-    def note_error(self) -> None:
-        """After an error that came from below the C API: find out which contexts are gone."""
+    def note_device_error(self) -> None:
+        """After an error of a device: find out which contexts are gone."""
         for entry in self._devices.values():
             entry.note_error()
 

@@ -32,7 +32,7 @@ def test_exception_has_a_result(error, result):
 def test_defect_is_not_swallowed():
     said = []
     lib = SimpleNamespace(npu_set_error=lambda *arguments: said.append(arguments))
-    library = Library(door=None, call_site=lambda: 0, profiles=lambda: "unit")
+    library = Library(door=None, call_site=lambda: 0, profile_names=lambda: "unit")
     library.users = 1
 
     def npu_broken(library):

@@ -213,3 +213,25 @@ def test_shutdown_frees_everything(run):
     }
     """
     assert run(program) == ["STALE_HANDLE", "1"]
+
+
+def test_memory_that_the_host_lacks_is_told_from_memory_that_the_device_lacks(run):
+    program = r"""
+    #include <sys/resource.h>
+    int main(void)
+    {
+        struct rlimit limit = {(rlim_t)2 << 30, (rlim_t)2 << 30}; /* address space of this process */
+        uint64_t before, after, total;
+        void *p;
+        need(npu_init(0));
+        need(npu_set_device(0));
+        setrlimit(RLIMIT_AS, &limit);
+        need(npu_mem_get_info(&before, &total));
+        say(npu_malloc(&p, (size_t)3 << 30, 0));
+        say(npu_malloc(&p, total + 1, 0));
+        need(npu_mem_get_info(&after, &total));
+        printf("%d\n", before == after);
+        say(npu_malloc(&p, 4096, 0));
+    }
+    """
+    assert run(program) == ["OUT_OF_HOST_MEMORY", "OUT_OF_DEVICE_MEMORY", "1", "SUCCESS"]
