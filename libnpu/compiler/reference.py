@@ -2,7 +2,8 @@
 
 Sums and products accumulate in float64. Every node's result is rounded once to the type of its output value; inside an
 Elementwise expression each operation rounds to float32, as the vector engine does; its store of integers of up to 16 bits saturates. Matrix operators apply scale, bias
-and activation to the wide accumulator before that one rounding.
+and activation to the wide accumulator before that one rounding. The order of additions in a matrix product is BLAS's for the oracle, which is fast, and
+that of `products.py` where the result goes into a blob.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from libnpu.compiler.ir import Expr, Graph, Node
 
     Array = NDArray[Any]
+    Product = Callable[[Array, Array], Array]
 
 
 def run_reference(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -43,11 +45,15 @@ def run_reference(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
     return values
 
 
-def run_node(node: Node, operands: Sequence[Array | None]) -> Array:
-    """Return the result of one node for its operands, None for one that is left out."""
+def run_node(node: Node, operands: Sequence[Array | None], product: Product = np.matmul) -> Array:
+    """Return the result of one node for its operands, None for one that is left out. `product` multiplies matrices."""
     output = node.outputs[0]
     with np.errstate(all="ignore"):
-        result: Array = _OPERATORS[node.op](node, operands)
+        result: Array
+        if node.op in _PRODUCTS:
+            result = _PRODUCTS[node.op](node, operands, product)
+        else:
+            result = _OPERATORS[node.op](node, operands)
         if result.dtype != output.dtype:
             if result.dtype.kind == "i" and output.dtype.kind in "iu" and output.dtype.itemsize <= 2:
                 result = np.clip(result, np.iinfo(output.dtype).min, np.iinfo(output.dtype).max)
@@ -86,28 +92,30 @@ def _windows(x: Array, node: Node, kernel: Sequence[int], fill: float) -> Array:
     return windows[:, :, ::stride_y, ::stride_x, ::dilation_y, ::dilation_x]
 
 
-def _conv(node: Node, operands: Sequence[Array | None]) -> Array:
+def _conv(node: Node, operands: Sequence[Array | None], product: Product) -> Array:
     x, weights = _wide(operands[0]), _wide(operands[1])
     group = node.attrs["group"]
     windows = _windows(x, node, weights.shape[2:], 0.0)
     batch, channels, rows, columns = windows.shape[:4]
     each = channels // group
     if each == 1 and len(weights) == group:  # depthwise
-        result = np.einsum("ncyxij,cij->ncyx", windows, weights[:, 0])
+        result = np.zeros((batch, channels, rows, columns))
+        for i, j in np.ndindex(*weights.shape[2:]):
+            result += windows[..., i, j] * weights[:, 0, i, j].reshape(-1, 1, 1)
     else:
         parts = []
         for index in range(group):
             part = windows[:, index * each : (index + 1) * each].transpose(0, 2, 3, 1, 4, 5)
             taps = weights[index * (len(weights) // group) : (index + 1) * (len(weights) // group)]
-            parts.append(part.reshape(batch * rows * columns, -1) @ taps.reshape(len(taps), -1).T)
+            parts.append(product(part.reshape(batch * rows * columns, -1), taps.reshape(len(taps), -1).T))
         result = np.concatenate(parts, axis=1).reshape(batch, rows, columns, -1).transpose(0, 3, 1, 2)
     if len(operands) > 2 and operands[2] is not None:
         result = result + _wide(operands[2]).reshape(1, -1, 1, 1)
     return _activated(node, result)
 
 
-def _matmul(node: Node, operands: Sequence[Array | None]) -> Array:
-    result = _wide(operands[0]) @ _wide(operands[1]) * node.attrs["scale"]
+def _matmul(node: Node, operands: Sequence[Array | None], product: Product) -> Array:
+    result = product(_wide(operands[0]), _wide(operands[1])) * node.attrs["scale"]
     if len(operands) > 2 and operands[2] is not None:
         result = result + _wide(operands[2])
     return _activated(node, result)
@@ -288,9 +296,8 @@ _FUNCTIONS: dict[str, Any] = {
     "clip": lambda x, low, high: np.minimum(np.maximum(x, low), high),
     "hard_sigmoid": lambda x, alpha, beta: np.clip(x * alpha + beta, 0, 1),
 }
+_PRODUCTS: dict[str, Any] = {"Conv": _conv, "MatMul": _matmul}
 _OPERATORS: dict[str, Any] = {
-    "Conv": _conv,
-    "MatMul": _matmul,
     "MaxPool": _max_pool,
     "AvgPool": _avg_pool,
     "Elementwise": _elementwise,

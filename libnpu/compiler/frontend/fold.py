@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from libnpu.compiler.frontend.rewriting import Rewriter
 from libnpu.compiler.ir import Value
+from libnpu.compiler.products import matmul
 from libnpu.compiler.reference import run_node
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def fold(graph: Graph) -> Graph:
 
 def _evaluated(node: Node, name: str) -> Value:
     made = node.outputs[0]
-    array = run_node(node, [None if value is None else value.const for value in node.inputs])
+    array = run_node(node, [None if value is None else value.const for value in node.inputs], matmul)
     return Value(name, made.shape, made.dtype, array)
 
 
