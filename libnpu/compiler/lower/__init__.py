@@ -1,7 +1,8 @@
 """Lowering: a graph of operators becomes a tile program of engine operations on buffers.
 
 Values get homes (`builder.py`), matrix-engine nodes become tiles with weights and halos (`matrix.py`, `dpu_ops.py`,
-`dpu_tiler.py`), vector nodes become boxes (`shave_tiler.py`, `boxes.py`), data movement becomes views or DMA (`movement.py`).
+`dpu_tiler.py`) that sums follow where they can (`eltwise.py`), vector nodes become boxes (`shave_tiler.py`, `boxes.py`), data
+movement becomes views or DMA (`movement.py`).
 """
 
 from __future__ import annotations

@@ -137,7 +137,8 @@ def emit_job(builder: Builder, job: Job) -> None:
 def emit_chain(builder: Builder, job: Job, then: Job) -> None:
     """Append a job whose result goes to DDR, and a pointwise one that reads it: tile by tile, where there is room for that.
 
-    Both compute all channels of a tile, with all weights in CMX; the second reads the tile on its way to DDR.
+    Both compute all channels of a tile, with all weights in CMX; the second reads the tile on its way to DDR. `then` has no
+    follower, so that nothing of it lives where the first job's operands do.
     """
     plan = _chain_plan(builder, job, then)
     if plan is None:
@@ -238,18 +239,22 @@ def _geometry(builder: Builder, job: Job) -> Geometry:
     in_rows, in_columns = job.act.shape[job.row_axis], job.act.shape[3 - job.row_axis]
     out_columns = job.out.shape[3 - job.row_axis]
     window = job.y if job.row_axis == 1 else job.x
+    act_streamed, other_streamed, out_resident = not job.act_resident, not job.other_resident, job.out_resident
+    tile_in_place = out_resident and job.follower is None
+    column_bytes = out_columns * job.out.dtype.itemsize
 
     def act_bytes(rows: int, channels: int) -> int:
+        if not act_streamed:
+            return 0
         low, high = job.input_channels(0, channels)
         used = min(in_rows, window.inputs(0, rows)[1] + window.pad)
-        return 0 if job.act_resident else used * in_columns * (high - low) * job.act.dtype.itemsize
+        return used * in_columns * (high - low) * job.act.dtype.itemsize
 
     def out_bytes(rows: int, channels: int) -> int:
-        in_place = job.out_resident and job.follower is None
-        return 0 if in_place else rows * out_columns * channels * job.out.dtype.itemsize
+        return 0 if tile_in_place else rows * column_bytes * channels
 
     def other_bytes(rows: int, channels: int) -> int:
-        return 0 if job.other_resident else rows * out_columns * channels * job.out.dtype.itemsize
+        return rows * column_bytes * channels if other_streamed else 0
 
     def act_run_bytes(channels: int) -> int:
         low, high = job.input_channels(0, channels)
@@ -264,8 +269,8 @@ def _geometry(builder: Builder, job: Job) -> Geometry:
         act_bytes=act_bytes,
         out_bytes=out_bytes,
         other_bytes=other_bytes,
-        stored=not job.out_resident,
-        weight_bytes=job.weights.tile_bytes,
+        stored=not out_resident,
+        weight_bytes=lambda channels: aligned(job.weights.tile_bytes(channels)),
         act_run_bytes=act_run_bytes,
         out_run_bytes=lambda channels: _run_bytes(job.out, channels, builder.profile.dma.bytes_per_cycle),
         act_per_channel=job.per_channel or job.groups > 1,

@@ -10,7 +10,7 @@ import numpy as np
 from npu_abi import dtype as record_dtype
 from npu_abi import sizeof
 
-from libnpu.compiler.lower.view import View, dense
+from libnpu.compiler.lower.view import View, aligned, dense
 from libnpu.compiler.program import Access, Ref
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from libnpu.compiler.lower.builder import Builder
 
 ENTRY_BYTES = sizeof("npu_dpu_weight_entry")
-_ALIGNMENT = 64
 
 
 @dataclass(slots=True, frozen=True)
@@ -73,7 +72,7 @@ class ConstantWeights:
 
     def tile_bytes(self, channels: int) -> int:
         """Return table and weights of `channels` channels."""
-        table = -(-channels * ENTRY_BYTES // _ALIGNMENT) * _ALIGNMENT if self.has_table else 0
+        table = aligned(channels * ENTRY_BYTES) if self.has_table else 0
         if self.weights is None:
             return table
         per_channel: int = self.weights.nbytes // self.weights.shape[self.axis]
@@ -103,7 +102,7 @@ class ConstantWeights:
             entries["scale"] = self.scale
             entries["bias"] = self.bias[c0:c1]
             table = entries.tobytes()
-            table += bytes(-len(table) % _ALIGNMENT)
+            table += bytes(aligned(len(table)) - len(table))
         data = np.ascontiguousarray(self._part(c0, c1)).tobytes() if self.weights is not None else b""
         return np.frombuffer(table + data, np.uint8)
 
@@ -123,7 +122,7 @@ class ActivationWeights:
     def tile_bytes(self, channels: int) -> int:
         """Return what has to be fetched for `channels` rows."""
         fetched = 0 if self.resident else channels * prod(self.matrix.shape[1:]) * self.matrix.dtype.itemsize
-        return fetched + self.table.tile_bytes(channels)
+        return aligned(fetched) + self.table.tile_bytes(channels)
 
     def load(self, builder: Builder, node: Node, c0: int, c1: int) -> Loaded:
         """Return rows [c0, c1), and the table."""
