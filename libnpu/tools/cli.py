@@ -26,6 +26,16 @@ COMMANDS = {
     "timeline": ("timeline_report", "analyse the trace file of a run"),
 }
 
+# Where the layers define what they raise about their caller's input, and the name.
+USER_ERRORS = (
+    ("libnpu.tools.console", "ToolError"),
+    ("libnpu.blob.image", "BlobError"),
+    ("libnpu.compiler.frontend.source", "ModelError"),
+    ("libnpu.compiler.lower.errors", "CompileError"),
+    ("libnpu.compiler.options", "BadOption"),
+    ("npu_model.profile", "ProfileError"),
+)
+
 
 class _Once(argparse.Action):
     """Store a value, and refuse a second one: which of two was meant, nobody knows."""
@@ -128,11 +138,10 @@ def _dispatch(arguments: list[str]) -> int:
 def is_user_error(error: Exception) -> bool:
     """Tell whether `error` speaks of the caller's input or of a limit, and not of a bug.
 
-    Those are NpuError, what the layers raise as their own kind of ValueError (BlobError, ProfileError, the compiler's), and
-    what the machine refuses: OSError and MemoryError.
+    Those are NpuError, the classes of `USER_ERRORS`, and what the machine refuses: OSError and MemoryError.
     """
     from libnpu.errors import NpuError
 
-    return isinstance(error, NpuError | OSError | MemoryError) or (
-        isinstance(error, ValueError) and type(error).__module__ != "builtins"
-    )
+    # An error of a module that was not imported cannot have been raised.
+    known = [getattr(sys.modules[module], name) for module, name in USER_ERRORS if module in sys.modules]
+    return isinstance(error, (NpuError, OSError, MemoryError, *known))

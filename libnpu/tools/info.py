@@ -10,6 +10,7 @@ from npu_abi import C
 from npu_model.profile import Profile, load_profile, names
 
 import libnpu
+from libnpu.tools import arithmetic
 from libnpu.tools.console import format_bytes, format_count, print_json, print_table
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ def _versions() -> dict[str, str]:
         "firmware job interface": f"{C.NPU_FW_JSM_API_MAJOR}.{C.NPU_FW_JSM_API_MINOR}",
         "Python": platform.python_version(),
         "NumPy": np.__version__,
+        "BLAS": arithmetic.blas(),
+        "C helpers of the device": arithmetic.helpers(),
     }
 
 

@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from libnpu.tools import reference, source, values
+from libnpu.tools import arithmetic, reference, source, values
 from libnpu.tools.console import CheckFailed, ToolError, json_text, print_json, progress
 from libnpu.tools.files import check_targets, write_file
 from libnpu.tools.run_report import print_report, report_json, write_timeline
@@ -43,6 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trace", metavar="FILE.json", help="write the timeline; ui.perfetto.dev and chrome://tracing open it"
     )
     parser.add_argument("--no-compute", action="store_true", help="times only, no values")
+    parser.add_argument(
+        "--numerics",
+        choices=("exact", "fast"),
+        default="exact",
+        help="exact: the same bits on every machine (default); fast: the matrix engine adds in an order of this machine",
+    )
     parser.add_argument("--stats", metavar="FILE.json", help="write what --json prints to a file; - is stdout")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -62,10 +68,12 @@ def run(options: argparse.Namespace) -> int:
 
     profile = options.profile or model.image.profile
     with progress(f"Running {model.image.name} on {profile}"):
-        execution = execute(model.data, model.image, profile, make_inputs, compute=not options.no_compute)
+        compute, numerics = not options.no_compute, options.numerics
+        execution = execute(model.data, model.image, profile, make_inputs, compute=compute, numerics=numerics)
     if options.outputs:
         values.save_outputs(options.outputs, execution.outputs)
     report = report_json(options.model, model.image, profile, execution)
+    report["numerics"] = {"policy": numerics, "helpers": arithmetic.helpers(), "blas": arithmetic.blas()}
     for layer, count in execution.overflows:
         print(f"npu: warning: {layer}: {count} values left fp16's range and became infinite", file=sys.stderr)
     if options.trace:
@@ -126,5 +134,5 @@ def _compare_untiled(
     """Return output name -> largest difference from the same model compiled for all of CMX; infinity where NaNs differ."""
     with progress("Compiling and running untiled"):
         whole = source.compile_source(argparse.Namespace(**{**vars(options), "cmx_bytes": None}))
-        expected = execute(whole.blob, whole.image, profile, make_inputs).outputs
+        expected = execute(whole.blob, whole.image, profile, make_inputs, numerics=options.numerics).outputs
     return {name: reference.max_abs_difference(array, expected[name]) for name, array in outputs.items()}

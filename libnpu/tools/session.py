@@ -44,10 +44,11 @@ def execute(
     make_inputs: Callable[[list[TensorInfo]], dict[str, NDArray[Any]]],
     *,
     compute: bool = True,
+    numerics: str = "exact",
 ) -> Execution:
     """Run the blob `data` once and return what was seen. Raises NpuError."""
     host: list[timeline.Slice] = []
-    with libnpu.open(profile, compute=compute, trace=True) as device:
+    with libnpu.open(profile, compute=compute, numerics=numerics, trace=True) as device:
 
         def step(name: str, since_ps: int) -> int:
             host.append(timeline.Slice("host", name, name, since_ps, device.now_ps))

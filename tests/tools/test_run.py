@@ -1,13 +1,16 @@
 """npu run and npu compile: values, JSON, traces, determinism."""
 
 import json
+import sys
 
 import numpy as np
 import onnx
 import onnx.reference
 import pytest
+from npu_model import native
 
 from libnpu import blob
+from libnpu.tools import arithmetic
 
 ENGINE_FIELDS = {"name", "units", "tasks", "busy_ps", "utilisation"}
 
@@ -122,3 +125,31 @@ def test_a_deadlock_is_one_line_with_the_barrier(npu, tmp_path, blob_path):
     assert "barrier 0" in err
     assert err.count("\n") == 1
     assert npu("run", blob_path)[0] == 0
+
+
+@pytest.mark.parametrize("numerics", ["exact", "fast"])
+def test_report_names_the_numerics_and_what_computed_them(npu, blob_path, numerics):
+    status, out, err = npu("run", blob_path, "--numerics", numerics, "--json")
+    assert (status, err) == (0, "")
+    report = json.loads(out)["numerics"]
+    assert report["policy"] == numerics
+    assert report["helpers"].split(",")[0] in ("C", "none")
+    assert report["blas"]
+
+
+def test_run_without_the_c_helpers_says_so(npu, blob_path, monkeypatch):
+    native.load.cache_clear()
+    monkeypatch.setenv("LIBNPU_NATIVE", "0")
+    try:
+        _, out, _ = npu("run", blob_path)
+        _, info, _ = npu("info", "--json")
+    finally:
+        native.load.cache_clear()
+    assert "none, NumPy (LIBNPU_NATIVE=0)" in out
+    assert json.loads(info)["versions"]["C helpers of the device"] == "none, NumPy (LIBNPU_NATIVE=0)"
+
+
+def test_blas_library_is_named_without_threadpoolctl(monkeypatch):
+    monkeypatch.setitem(sys.modules, "threadpoolctl", None)
+    built = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    assert arithmetic.blas() == f"{built['name']} {built['version']}"
