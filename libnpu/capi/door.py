@@ -54,9 +54,8 @@ class Door:
         found = bytearray()
         while len(found) < MAX_STRING_BYTES:
             here = address + len(found)
-            piece = self.read(
-                here, PAGE_BYTES - here % PAGE_BYTES
-            )  # up to the page's end: the next one may not be there
+            # Up to the page's end: the next one may not be there.
+            piece = self.read(here, PAGE_BYTES - here % PAGE_BYTES)
             end = piece.find(0)
             if end >= 0:
                 return bytes(found + piece[:end])

@@ -58,8 +58,9 @@ npu_result_t npu_enter(struct npu_shield *shield, const char *function, void *ca
 
 npu_result_t npu_leave(const struct npu_shield *shield, npu_result_t result)
 {
+    end(result);
     npu_lower_shield(shield);
-    return end(result);
+    return result;
 }
 
 void npu_set_error(const char *message, uint64_t enqueue_site, uint64_t job_id)

@@ -215,13 +215,14 @@ def test_shutdown_frees_everything(run):
     assert run(program) == ["STALE_HANDLE", "1"]
 
 
-def test_memory_that_the_host_lacks_is_told_from_memory_that_the_device_lacks(run):
+def test_memory_that_the_host_lacks_is_told_from_memory_that_the_device_lacks(run, blobs):
     program = r"""
     #include <sys/resource.h>
-    int main(void)
+    int main(int argc, char **argv)
     {
         struct rlimit limit = {(rlim_t)2 << 30, (rlim_t)2 << 30}; /* address space of this process */
         uint64_t before, after, total;
+        npu_blob_t blob;
         void *p;
         need(npu_init(0));
         need(npu_set_device(0));
@@ -232,6 +233,13 @@ def test_memory_that_the_host_lacks_is_told_from_memory_that_the_device_lacks(ru
         need(npu_mem_get_info(&after, &total));
         printf("%d\n", before == after);
         say(npu_malloc(&p, 4096, 0));
+        say(npu_load_blob(&blob, argv[1])); /* asks for no more than there is in it */
     }
     """
-    assert run(program) == ["OUT_OF_HOST_MEMORY", "OUT_OF_DEVICE_MEMORY", "1", "SUCCESS"]
+    assert run(program, str(blobs / "copy.blob")) == [
+        "OUT_OF_HOST_MEMORY",
+        "OUT_OF_DEVICE_MEMORY",
+        "1",
+        "SUCCESS",
+        "SUCCESS",
+    ]
