@@ -43,11 +43,12 @@ class Node:
     """An open device node of one process. `now_ps` is the host's position; only this module and `advance` move it.
 
     `log` is the kernel's message buffer, where there is one to read: errors quote it. `power_cycle` starts the machine
-    behind the node again, for `reopen` of a lost device. `calls` counts the calls that were made.
+    behind the node again, for `open` after `lose`. `calls` counts the calls that were made.
     """
 
     __slots__ = (
-        "_behind", "_down", "_fd_bits", "_power_cycle", "_sys_mmap", "_syscall", "calls", "log", "now_ps", "profile",
+        "_behind", "_down", "_fd_bits", "_lost", "_power_cycle", "_sys_mmap", "_syscall", "calls", "is_open", "log",
+        "now_ps", "profile",
     )  # fmt: skip
 
     def __init__(
@@ -64,17 +65,12 @@ class Node:
         self.now_ps = 0
         self.calls = 0
         self._behind = False
+        self.is_open = False
+        self._lost = False
         self._down: tuple[int, str] | None = None  # why nothing can be asked: enum npu_result, reason
         self._fd_bits = 0
         self._sys_mmap = Request(C.NPU_SYS_MMAP, "npu_mmap", "mmap")
-        self._open()
-
-    def _open(self) -> None:
-        fd, *_ = self._call(ioctl_request(C.NPU_SYS_OPEN, None), b"", _NO_SEGMENTS)
-        if fd < 0:
-            self._down = (int(C.NPU_ERROR_DEVICE_LOST), "the device could not be opened again")
-            raise errno_error(-fd, "open", self.log)
-        self._fd_bits = fd << 32
+        self.open()
 
     def _call(self, number: int, arg: bytes, segments: list[bytes]) -> tuple[int, bytes, list[Any]]:
         if self._down is not None:
@@ -95,6 +91,7 @@ class Node:
 
     def lose(self, error: BaseException) -> None:
         """Give the device up: `error` broke out of a call, and nobody knows how far the call got."""
+        self._lost = True
         if self._down is None:
             reason = f"{type(error).__name__} broke off a call of the device, which is lost: Device.reset begins anew"
             self._down = (int(C.NPU_ERROR_DEVICE_LOST), reason)
@@ -137,19 +134,21 @@ class Node:
             request.arg.until_ps = self.now_ps
             self.ioctl(request)
 
-    def reopen(self) -> None:
-        """Close the node and open it again: a new context. The clock goes on. A lost device is started anew.
-
-        Raises STALE_HANDLE after `close`.
-        """
-        lost = self._down is not None
-        if self._down is not None and self._down[0] == C.NPU_ERROR_STALE_HANDLE:
-            raise NpuError(*self._down)
-        self.close()
-        if lost and self._power_cycle is not None:
+    def open(self) -> None:
+        """Open a closed node: a new context. The clock goes on. The machine of a lost device is started anew before."""
+        assert not self.is_open
+        if self._lost and self._power_cycle is not None:
             self._syscall, self.log = self._power_cycle()
+        self._lost = False
         self._down = None
-        self._open()
+        self._fd_bits = 0
+        fd, *_ = self._call(ioctl_request(C.NPU_SYS_OPEN, None), b"", _NO_SEGMENTS)
+        self.is_open = True
+        if fd < 0:
+            error = errno_error(-fd, "open", self.log)
+            self.lose(error)
+            raise error
+        self._fd_bits = fd << 32
 
     @property
     def is_usable(self) -> bool:
@@ -160,7 +159,7 @@ class Node:
         """Close the node: the driver waits for its jobs and frees what it owned. Twice is allowed."""
         if self._down is None:
             self._call(ioctl_request(C.NPU_SYS_CLOSE, None), b"", _NO_SEGMENTS)
-        self._fd_bits = 0
+        self.is_open = False
         self._down = (int(C.NPU_ERROR_STALE_HANDLE), "the device is closed")
 
 

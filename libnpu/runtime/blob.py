@@ -76,7 +76,7 @@ class Blob:
                 low_patch.apply(low_object.view, self._shared)
             self._new_instance()
         except BaseException:
-            self._release()
+            self.release()
             raise
 
     def _place(self, sections: Layout, flags: int) -> BufferObject | None:
@@ -183,18 +183,8 @@ class Blob:
         """Free its memory. Raises IN_USE while a launch of it has not been waited for. Twice is allowed."""
         if self.in_flight:
             raise NpuError(C.NPU_ERROR_IN_USE, f"{self.in_flight} launches of {self.name!r} have not finished")
-        self._release()
+        self.release()
         self.device.forget_blob(self)
-
-    def abandon(self) -> None:
-        """Become stale: the context that it was in is gone."""
-        for instance in self._instances:
-            instance.abandon()
-        for bo in self._objects:
-            bo.abandon()
-        for buffer in self._io or ():
-            buffer.abandon()
-        self._release()
 
     def __enter__(self) -> Blob:
         return self
@@ -206,14 +196,15 @@ class Blob:
             if kind is None:
                 self.unload()
             else:
-                self._release()
+                self.release()
                 self.device.forget_blob(self)
 
     def _check_loaded(self) -> None:
         if not self._instances:
             raise NpuError(C.NPU_ERROR_STALE_HANDLE, f"blob {self.name!r} was unloaded")
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Free its memory whether launches of it have finished or not; those in flight keep theirs until they end."""
         io, self._io = self._io, None
         for buffer in io or ():
             buffer.free()
@@ -262,7 +253,7 @@ def _read_file(path: str, limit_bytes: int) -> bytes:
                 why = f"{status.st_size} bytes; a blob for this device has {limit_bytes} at most: {path!r}"
                 raise NpuError(C.NPU_ERROR_INVALID_BLOB, why)
             with os.fdopen(fd, "rb", closefd=False) as file:
-                return file.read(limit_bytes)
+                return file.read(status.st_size)  # not the limit: that much memory would be asked for
         finally:
             os.close(fd)
     except OSError as error:

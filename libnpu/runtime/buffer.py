@@ -40,17 +40,13 @@ class BufferObject:
             node.ioctl(info)
             self.view = node.mmap(info.arg.mmap_offset, self.size)
 
-    def abandon(self) -> None:
-        """Forget the object without asking the driver, whose file is closed."""
-        self.view = None
-        self.handle = 0
-
     def free(self) -> None:
         """Give the object back; a job in flight keeps its memory. Twice is allowed."""
         if self.handle:
             request = Request(C.NPU_IOCTL_BO_FREE, "npu_bo_free", "BO_FREE")
             request.arg.handle = self.handle
-            self.abandon()
+            self.view = None
+            self.handle = 0
             if self._node.is_usable:  # else the memory went with the device
                 self._node.ioctl(request)
 
@@ -161,10 +157,6 @@ class DeviceBuffer:
         if self._bo.handle:
             self._forget(self)
             self._bo.free()
-
-    def abandon(self) -> None:
-        """Become stale: the context that it was in is gone."""
-        self._bo.abandon()
 
     def _view(self, offset: int, size: int) -> memoryview:
         self._check(offset, size)

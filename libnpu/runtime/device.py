@@ -218,8 +218,10 @@ class Device:
 
         Twice is allowed.
         """
-        self._abandon()
-        self.node.close()
+        try:
+            self.node.close()
+        finally:
+            self._forget_all()
 
     @public
     def reset(self) -> None:
@@ -227,22 +229,24 @@ class Device:
         made before is stale. The clock goes on; a device that was lost as a whole is started again, and its schedule
         and counters begin anew too. Raises STALE_HANDLE after `close`.
         """
-        self._abandon()
-        self.node.reopen()
+        if not self.node.is_open:
+            self.node.check_usable()
+        self.close()
+        self.node.open()
 
-    def _abandon(self) -> None:
-        self._default = None
+    def _forget_all(self) -> None:
+        """Make everything stale: the context that it was in is gone."""
         for stream in self._streams:
             stream.abandon()
         for blob in self._blobs:
-            blob.abandon()
-        for buffer in self._buffers.values():
-            buffer.abandon()
+            blob.release()
+        self._addresses.clear()
+        for buffer in list(self._buffers.values()):
+            buffer.free()
+        self._default = None
         self._streams.clear()
         self._blobs.clear()
         self._ran.clear()
-        self._buffers.clear()
-        self._addresses.clear()
 
     def __enter__(self) -> Device:
         return self

@@ -57,12 +57,6 @@ class Instance:
         self.segment = struct.pack(f"<{len(every)}I", *every)
         self.key = key
 
-    def abandon(self) -> None:
-        """Forget its memory: the context is gone."""
-        self._tasks.abandon()
-        if self._scratch:
-            self._scratch.abandon()
-
     def free(self) -> None:
         """Give its memory back."""
         self._tasks.free()

@@ -57,6 +57,8 @@ class Job:
             parts.append(name_of("npu_parse_error", detail))
         elif status == C.NPU_JOB_SHAVE_FAULT:
             parts.append(f"{name_of('npu_shave_fault', detail >> 32)} at pc {detail & 0xFFFFFFFF:#x}")
+        elif status == C.NPU_JOB_PROCESSING_ERR:
+            parts.append(f"{name_of('npu_engine', detail)} refused a descriptor")
         task = self.blob.task_name(info)
         if task is not None:
             parts.append(f"task {task!r}")

@@ -224,19 +224,12 @@ class Stream:
         """Wait for the work and free the queue; errors of the work are dropped. Twice is allowed."""
         if not self._open:
             return
-        if not self._node.is_usable:  # the queue went with the device
-            self.abandon()
-            self.device.forget_stream(self)
-            return
-        self.finish_all()
-        self._open = False
-        destroy = Request(C.NPU_IOCTL_CMDQ_DESTROY, "npu_cmdq_destroy", "CMDQ_DESTROY")
-        destroy.arg.cmdq_id = self._cmdq_id
-        self._node.ioctl(destroy)
-        for command in self._idle:
-            command.bo.free()
-        self._idle.clear()
-        self._fence.free()
+        if self._node.is_usable:  # else the queue went with the device
+            self.finish_all()
+            destroy = Request(C.NPU_IOCTL_CMDQ_DESTROY, "npu_cmdq_destroy", "CMDQ_DESTROY")
+            destroy.arg.cmdq_id = self._cmdq_id
+            self._node.ioctl(destroy)
+        self.abandon()
         self.device.forget_stream(self)
 
     def finish_all(self) -> None:
@@ -245,15 +238,19 @@ class Stream:
             self._finish(self._jobs[0], FOR_EVER_PS)
 
     def abandon(self) -> None:
-        """Forget everything without asking the driver, whose file is closed. What was in flight has failed."""
+        """Become stale and free its memory; what is in flight has failed, for its context has ended."""
         self._open = False
         for job in self._jobs:
             job.instance.jobs.clear()
+            job.command.bo.free()
             job.done = True
             job.error = NpuError(C.NPU_ERROR_STALE_HANDLE, "the context of the launch has ended", job=job)
         self._failed.extend(self._jobs)
         self._jobs.clear()
-        self._fence.abandon()
+        for command in self._idle:
+            command.bo.free()
+        self._idle.clear()
+        self._fence.free()
 
     def __enter__(self) -> Stream:
         return self
@@ -282,6 +279,7 @@ class Stream:
             return False
         if ret < 0:
             self._drop(job)
+            job.command.bo.free()
             job.error = errno_error(-ret, request.name, self._node.log)
             if ret == -errno.EDEADLK:
                 idle = "the device is idle and the launch cannot finish"

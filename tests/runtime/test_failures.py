@@ -192,3 +192,14 @@ def test_a_firmware_that_does_not_answer_loses_the_device_until_reset(device, bl
     assert caught.value.result == C.NPU_ERROR_DEVICE_LOST
     device.reset()
     assert device.load(data).run({"x": x})["y"].tolist() == x.tolist()
+
+
+def test_reset_gives_all_memory_back(device, blob_bytes):
+    device.reset()
+    free = device.memory_info()[0]
+    blob, stream, buffer = device.load(blob_bytes()), device.create_stream(), device.alloc(1 << 20)
+    blob.run({"x": np.zeros(1024, np.uint8)}, stream)
+    stream.launch(blob, {"x": buffer}, {"y": buffer.at(1 << 19)})
+    assert device.memory_info()[0] < free - (1 << 20)
+    device.reset()
+    assert device.memory_info()[0] == free
