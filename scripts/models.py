@@ -3,7 +3,7 @@
     fetch("magika")      the model file inside a PyPI package, pinned by version and SHA-256
     seeded("resnet50")   a topology of the onnx package (its files hold constant weights) with random weights
 
-Both return a path in $XDG_CACHE_HOME/libnpu/models (default ~/.cache) and make the file on first use.
+Both return a path in the project's cache folder ($XDG_CACHE_HOME/libnpu/models, default ~/.cache) and make the file on first use.
 
 Command line: python scripts/models.py NAME... prints one path per name.
 """
@@ -11,7 +11,6 @@ Command line: python scripts/models.py NAME... prints one path per name.
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
 import sys
 import tarfile
@@ -21,6 +20,8 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from npu_model.cache import cache_folder, make_private
 
 if TYPE_CHECKING:
     import onnx
@@ -77,8 +78,8 @@ CLASSIFIER_GAIN = 4.0
 
 
 def cache_dir() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "libnpu" / "models"
+    """Return the folder of models. Raises PermissionError when others may write into the cache folder that it is in."""
+    return make_private(cache_folder()) / "models"
 
 
 def shapes(name: str) -> dict[str, tuple[int, ...]]:

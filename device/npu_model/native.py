@@ -11,7 +11,6 @@ import hashlib
 import os
 import platform
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from npu_model.cache import cache_folder, make_private
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("native.c", "convolve.c"))
 HEADER = Path(__file__).with_name("native.h")
@@ -87,13 +88,13 @@ def load() -> Native | None:
 
 
 def build_and_load(folder: Path, compiler: str | None = None) -> Native | None:
-    """Return the helpers from the cache `folder`, or None when they are not there and cannot be built."""
+    """Return the helpers from the cache `folder`, or None when it is not private, or lacks them and they cannot be built."""
     from cffi import FFI
 
     ffi = FFI()
     ffi.cdef(_DECLARATIONS)
-    library = folder / f"native-{_key()}.so"
     try:
+        library = make_private(folder) / f"native-{_key()}.so"
         try:
             lib = ffi.dlopen(str(library))
         except OSError:  # not there, or not whole
@@ -102,16 +103,6 @@ def build_and_load(folder: Path, compiler: str | None = None) -> Native | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return Native(ffi, lib, int(lib.npu_has_avx2()))
-
-
-def cache_folder() -> Path:
-    """Return the user's cache folder of this project, whether it exists or not."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.environ.get("HOME")
-    if home and os.environ.get("XDG_CACHE_HOME"):
-        return Path(home) / "libnpu"
-    if home and os.access(home, os.W_OK):
-        return Path(home) / ".cache" / "libnpu"
-    return Path(tempfile.gettempdir()) / f"libnpu-{os.getuid()}"
 
 
 def _key() -> str:
@@ -127,10 +118,6 @@ def _build(library: Path, compiler: str | None) -> None:
     compiler = compiler or shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         raise FileNotFoundError("no gcc")
-    library.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    owner = library.parent.stat()
-    if owner.st_uid != os.getuid() or owner.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise PermissionError(f"{library.parent} is writable for others")
     handle, temporary = tempfile.mkstemp(suffix=".so", dir=library.parent)
     os.close(handle)
     try:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from npu_abi import INCLUDE_DIR
+from npu_model.cache import cache_folder, make_private
 
 from libnpu.capi.header import Function, functions, header_text, plain, python_declaration, results
 
@@ -66,12 +67,6 @@ def source_digest() -> str:
     return digest.hexdigest()
 
 
-def cache_folder() -> Path:
-    """Return the folder of all built libraries: `$XDG_CACHE_HOME/libnpu`, else `~/.cache/libnpu`."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "libnpu"
-
-
 def library_folder() -> Path:
     """Return the folder that has libnpu.so for this interpreter and these sources; build it when it is not there, or not whole.
 
@@ -87,12 +82,15 @@ def library_folder() -> Path:
         source_digest(),
         __file__,
     )
-    folder = cache_folder() / hashlib.sha256("\0".join(facts).encode()).hexdigest()[:24]
+    cache = cache_folder()
+    try:
+        make_private(cache)
+    except PermissionError as error:
+        raise BuildError(f"the cache folder {cache} cannot be used: {error.strerror}") from None
+    except OSError as error:
+        raise BuildError(f"cannot make the cache folder {cache}: {error.strerror}") from None
+    folder = cache / hashlib.sha256("\0".join(facts).encode()).hexdigest()[:24]
     if not is_whole(folder):
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BuildError(f"cannot make the cache folder {folder.parent}: {error.strerror}") from None
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix="build-") as scratch:
             work = Path(scratch) / "library"
             work.mkdir()

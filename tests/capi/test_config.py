@@ -127,3 +127,13 @@ def test_compiler_that_fails_without_a_word_is_named_with_its_status(monkeypatch
     monkeypatch.setattr(build_module, "generate", lambda folder: None)
     with pytest.raises(build_module.BuildError, match=rf"^{gcc} failed and says: nothing, and ends with status 3$"):
         build_module.compile_library(tmp_path)
+
+
+def test_cache_folder_that_others_may_write_is_refused(stand_in, monkeypatch, tmp_path, capsys):
+    folder = tmp_path / "cache" / "libnpu"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    assert config.main(["--libs"]) == 1
+    assert capsys.readouterr().err == (
+        f"npu-config: the cache folder {folder} cannot be used: others may write into it (chmod go-w ends that)\n"
+    )

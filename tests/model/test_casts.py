@@ -160,13 +160,3 @@ def test_helpers_build_wherever_there_is_a_compiler():
 def test_environment_turns_the_helpers_off(monkeypatch):
     monkeypatch.setenv("LIBNPU_NATIVE", "0")
     assert native.load.__wrapped__() is None
-
-
-def test_cache_folder_follows_xdg_then_home_then_temporary(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "x"))
-    assert native.cache_folder() == tmp_path / "x" / "libnpu"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert native.cache_folder() == tmp_path / ".cache" / "libnpu"
-    monkeypatch.delenv("HOME")
-    assert native.cache_folder().name.startswith("libnpu-")
