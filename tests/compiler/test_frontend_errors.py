@@ -219,3 +219,53 @@ def test_flipped_bits_never_escape_as_another_error(make_model):
         except (ModelError, Unsupported, Unimplemented):
             outcomes["refused"] += 1
     assert min(outcomes.values()) > 50
+
+
+X4 = (2, 4, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("op", "x", "constants", "attrs", "message"),
+    [
+        ("Conv", X4, [(2, 4, 1, 1), (3,)], {}, r"Conv: c1 has shape \(3,\), expected \(2,\)"),
+        ("Conv", X4, [(2, 4, 1, 1), (1,)], {}, r"Conv: c1 has shape \(1,\), expected \(2,\)"),
+        ("Conv", X4, [(2, 4, 1, 1)], {"kernel_shape": [3, 3]}, r"kernel_shape \[3, 3\] of Conv, weights are"),
+        ("ConvTranspose", X4, [(4, 2, 1, 1), (3,)], {}, r"ConvTranspose: c1 has shape \(3,\), expected \(2,\)"),
+        ("BatchNormalization", X4, [(1,)] * 4, {}, r"BatchNormalization: c0 has shape \(1,\), expected \(4,\)"),
+        ("InstanceNormalization", X4, [(3,)] * 2, {}, r"InstanceNormalization: c0 has shape \(3,\), expected \(4,\)"),
+        (
+            "LayerNormalization",
+            X4,
+            [(5, 1, 1, 1, 3)],
+            {},
+            r"LayerNormalization: c0 \(5, 1, 1, 1, 3\) does not broadcast to \(2, 4, 3, 3\)",
+        ),
+        ("Gemm", (1, 4), [(4, 3), (2, 3)], {}, r"Gemm: c1 \(2, 3\) does not broadcast to \(1, 3\)"),
+        ("Gemm", (1, 2, 4), [(4, 3)], {}, r"Gemm of x \(1, 2, 4\) and c0 \(4, 3\), rank 2 expected"),
+        ("Clip", (1, 4), [(2, 4)], {}, r"Clip to c0 \(2, 4\), one number expected"),
+        ("Flatten", X4, [], {"axis": 7}, "axis 7 of Flatten is outside of rank 4"),
+        ("SpaceToDepth", X4, [], {"blocksize": 2}, r"SpaceToDepth: x \(2, 4, 3, 3\) cannot have shape"),
+    ],
+)
+def test_operands_that_do_not_fit_are_refused_by_node(op, x, constants, attrs, message):
+    names = [f"c{index}" for index in range(len(constants))]
+    tensors = [numpy_helper.from_array(np.ones(s, np.float32), n) for n, s in zip(names, constants, strict=True)]
+    node = helper.make_node(op, ["x", *names], ["y"], name="n1", **attrs)
+    with pytest.raises(ModelError, match=f"node n1: {message}"):
+        load(model_of([node], [value_info("x", x)], [value_info("y", None)], tensors, 17))
+
+
+def test_repeats_below_zero_are_refused_by_node():
+    repeats = numpy_helper.from_array(np.array([1, -1]), "r")
+    node = helper.make_node("Tile", ["x", "r"], ["y"], name="n1")
+    with pytest.raises(ModelError, match=r"node n1: Tile of x \(2, 3\) by \[1, -1\]"):
+        load(model_of([node], [value_info("x", (2, 3))], [value_info("y", None)], [repeats]))
+
+
+def test_a_constant_output_beyond_32_bits_is_refused_by_name_and_value():
+    node = helper.make_node("Constant", [], ["y"], value_ints=[1, 2**40])
+    output = value_info("y", (2,), onnx.TensorProto.INT64)
+    with pytest.raises(
+        Unsupported, match=r"output y: the constant holds 1099511627776, the device computes int64 in 32"
+    ):
+        load(model_of([node], [], [output]))

@@ -298,3 +298,16 @@ def test_batch_norm_of_constants_at_an_old_operator_set(check):
     constants = {"c": np.arange(4, dtype=np.float32).reshape(1, 2, 2), "s": np.float32([1, 2]), "v": np.float32([3, 4])}
     nodes = [("BatchNormalization", ["c", "s", "s", "s", "v"], ["t"], {}), ("Add", ["x", "t"], ["y"], {})]
     check(nodes, {"x": np.ones((1, 2, 2), np.float32)}, constants=constants, opset=7)
+
+
+def test_space_to_depth_with_channels_outside(check):
+    if onnx.defs.get_schema("SpaceToDepth").since_version < 28:
+        pytest.skip("this onnx has no mode of SpaceToDepth")
+    x = np.arange(16, dtype=np.float32).reshape(1, 2, 2, 4)
+    rows = [[0, 2], [1, 3], [4, 6], [5, 7], [8, 10], [9, 11], [12, 14], [13, 15]]  # both pixels of each channel
+    expected = {"y": np.float32(rows).reshape(1, 8, 1, 2)}
+    check([("SpaceToDepth", ["x"], ["y"], {"blocksize": 2, "mode": "CRD"})], {"x": x}, opset=28, expected=expected)
+
+
+def test_clip_to_a_bound_of_rank_one_keeps_a_scalar(check):
+    check([("Clip", ["x", "low"], ["y"], {})], {"x": np.array(5, np.float32)}, constants={"low": np.float32([7])})

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from libnpu.compiler.frontend.infer import Shape, infer_shape
+from libnpu.compiler.frontend.infer import Shape, ShapeMismatch, broadcast, infer_shape
 from libnpu.compiler.frontend.ranges import wrapped
 from libnpu.compiler.ir import Expr, Node, Value
 
@@ -51,6 +52,10 @@ class Builder:
         inferred = infer_shape(op, [value.shape for value in present], attrs)
         final = inferred if inferred is not None else shape
         assert final is not None, f"{op} needs its output shape"
+        if op == "Reshape" and prod(final) != prod(present[0].shape):
+            raise ShapeMismatch(f"{present[0].name} {present[0].shape} cannot have shape {final}")
+        if op == "Expand" and broadcast([present[0].shape, final]) != final:
+            raise ShapeMismatch(f"{present[0].name} {present[0].shape} does not broadcast to {final}")
         if 0 in final:  # nothing to compute
             return self.const(np.zeros(final, dtype or present[0].dtype), f"{self.layer}/empty")
         name = _unique(self.layer, self._node_names)

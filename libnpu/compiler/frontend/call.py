@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from libnpu.compiler.frontend.infer import broadcast
 from libnpu.compiler.frontend.source import ModelError
 from libnpu.errors import Unimplemented, Unsupported
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from libnpu.compiler.frontend.builder import Builder
@@ -77,6 +80,20 @@ class Call:
         if len(set(result)) != len(result):
             raise ModelError(f"node {self.name}: axes {axes} of {self.op} repeat")
         return result
+
+    def expect(self, index: int, shape: Sequence[int]) -> None:
+        """Raise ModelError unless the operand, if present, has `shape`."""
+        value = self.optional(index)
+        if value is not None and value.shape != tuple(shape):
+            raise ModelError(
+                f"node {self.name}: {self.op}: {value.name} has shape {value.shape}, expected {tuple(shape)}"
+            )
+
+    def expect_broadcast(self, index: int, shape: Shape) -> None:
+        """Raise ModelError unless the operand, if present, broadcasts to `shape` without enlarging it."""
+        value = self.optional(index)
+        if value is not None and broadcast([value.shape, shape]) != shape:
+            raise ModelError(f"node {self.name}: {self.op}: {value.name} {value.shape} does not broadcast to {shape}")
 
     def unimplemented(self, what: str) -> Unimplemented:
         return Unimplemented(f"node {self.name}: {self.op} with {what}")

@@ -27,11 +27,14 @@ from libnpu.errors import Unimplemented, Unsupported
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from numpy.typing import NDArray
+
     from libnpu.compiler.frontend.infer import Shape
 
 Scope = dict[str, Value | None]  # None: an operand that the caller of a function leaves out
 # What a handler meets when attributes lack items, have the wrong type, or contradict the operands.
 _MALFORMED = (IndexError, KeyError, ValueError, TypeError, AttributeError, ZeroDivisionError, OverflowError)
+INT32 = np.iinfo(np.int32)
 MAX_DEPTH = 32  # chosen: nesting of functions and branches, far above any exporter's
 
 
@@ -87,12 +90,22 @@ def _bind_outputs(
             raise ModelError(f"output {info.name}: computed as {value.dtype}, declared as {_dtype(info)}")
         if 0 in value.shape:
             raise Unsupported(f"output {info.name}: shape {value.shape} has no element")
+        if value.const is not None:
+            _check_constant(info.name, value.const)
         if value.const is not None or any(value is other for other in (*inputs, *outputs)):
             build.layer = info.name
             value = build.elementwise(("in", 0), [value])
         value.name = info.name
         outputs.append(value)
     return outputs
+
+
+def _check_constant(name: str, array: NDArray[Any]) -> None:
+    """Refuse an output that is a constant which no program can write: integers of the device have 32 bits."""
+    array = array.reshape(-1)
+    beyond = array[(array < INT32.min) | (array > INT32.max)] if array.dtype == np.int64 else array[:0]
+    if beyond.size:
+        raise Unsupported(f"output {name}: the constant holds {beyond[0]}, the device computes int64 in 32 bits")
 
 
 class _Walk:
@@ -197,9 +210,10 @@ class _Walk:
             try:
                 arrays = list(evaluate(node, self.opset, operands))
             except ModelError:
-                if node.op_type not in HANDLERS:
+                schema = onnx.defs.get_schema(node.op_type, self.opset, "")
+                if not (node.op_type in HANDLERS or schema.has_function or schema.has_context_dependent_function):
                     raise
-                return None  # the handler knows better, or says what is wrong; its nodes are folded
+                return None  # the handler or the body knows better, or says what is wrong; its nodes are folded
         names = [output for output in node.output if output]
         made = iter([self.build.const(array, output) for array, output in zip(arrays, names, strict=True)])
         return [next(made) if output else _nothing() for output in node.output]

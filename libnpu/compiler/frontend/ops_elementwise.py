@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 
-from libnpu.compiler.frontend.call import is_float
+from libnpu.compiler.frontend.call import is_float, shape_product
+from libnpu.compiler.frontend.source import ModelError
 from libnpu.compiler.ir import Expr
 
 if TYPE_CHECKING:
@@ -145,8 +146,13 @@ def clip(call: Call) -> Value:
     bounds = []
     for index, limit in ((1, lowest), (2, highest)):
         value = call.optional(index)
-        bounds.append(("const", limit) if value is None else ("in", len(inputs)))
-        inputs += [] if value is None else [value]
+        if value is None:
+            bounds.append(("const", limit))
+            continue
+        if shape_product(value.shape) != 1:
+            raise ModelError(f"node {call.name}: Clip to {value.name} {value.shape}, one number expected")
+        bounds.append(("in", len(inputs)))
+        inputs.append(call.build.reshape(value, ()))
     return call.build.elementwise(("clip", X, *bounds), inputs)
 
 
@@ -224,10 +230,13 @@ def batch_norm(call: Call) -> Value:
     if call.attrs.get("training_mode", 0) or call.output_count > 1:
         raise call.unsupported("training outputs")
     x = call.input(0)
+    for index in range(1, 5):
+        call.expect(index, x.shape[1:2] or (1,))
     scale, bias, mean, variance = (call.array(index, "a parameter") for index in range(1, 5))
     assert scale is not None and bias is not None and mean is not None and variance is not None
     wide = [array.astype(np.float64) for array in (scale, bias, mean, variance)]
-    factor = wide[0] / np.sqrt(wide[3] + float(call.attrs.get("epsilon", 1e-5)))
+    with np.errstate(all="ignore"):  # a variance below 0 gives NaN
+        factor = wide[0] / np.sqrt(wide[3] + float(call.attrs.get("epsilon", 1e-5)))
     shape = (-1, *[1] * (len(x.shape) - 2))
     build = call.build
     scaling = build.const(factor.astype(x.dtype).reshape(shape), f"{call.name}.scale")

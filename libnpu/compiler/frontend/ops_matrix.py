@@ -24,6 +24,9 @@ def conv(call: Call) -> Value:
     weights, shift = call.array(1, "weights"), call.array(2, "bias")
     assert weights is not None
     kernel = w.shape[2:]
+    call.expect(2, w.shape[:1])
+    if list(call.attrs.get("kernel_shape", kernel)) != list(kernel):
+        raise ModelError(f"node {call.name}: kernel_shape {call.attrs['kernel_shape']} of Conv, weights are {w.shape}")
     window = _window(call, x, kernel)
     attrs = {name: window[name] for name in ("strides", "pads", "dilations")}
     attrs |= {"group": int(call.attrs.get("group", 1)), "act": None}
@@ -89,6 +92,8 @@ def gemm(call: Call) -> Value:
     a, b, c = call.input(0), call.input(1), call.optional(2)
     if not is_float(a):
         raise call.unimplemented(f"input type {a.dtype}")
+    if len(a.shape) != 2 or len(b.shape) != 2:
+        raise ModelError(f"node {call.name}: Gemm of {a.name} {a.shape} and {b.name} {b.shape}, rank 2 expected")
     build = call.build
     alpha, beta = float(call.attrs.get("alpha", 1.0)), float(call.attrs.get("beta", 1.0))
     if call.attrs.get("transA", 0):
@@ -96,6 +101,7 @@ def gemm(call: Call) -> Value:
     if call.attrs.get("transB", 0):
         b = build.transpose(b, [1, 0]) if b.const is None else build.const(np.ascontiguousarray(b.const.T), b.name)
     columns = b.shape[1]
+    call.expect_broadcast(2, (a.shape[0], columns))
     bias: Value | None = None
     if c is not None and c.const is not None and (c.const.size == 1 or c.shape in ((columns,), (1, columns))):
         row = np.broadcast_to(c.const.reshape(-1), (columns,))

@@ -46,6 +46,8 @@ def flatten(call: Call) -> Value:
     x = call.input(0)
     rank = len(x.shape)
     axis = int(call.attrs.get("axis", 1))
+    if not -rank <= axis <= rank:
+        raise ModelError(f"node {call.name}: axis {axis} of Flatten is outside of rank {rank}")
     axis = axis + rank if axis < 0 else axis
     return call.build.reshape(x, (shape_product(x.shape[:axis]), shape_product(x.shape[axis:])))
 
@@ -125,6 +127,8 @@ def tile(call: Call) -> Value:
     """Tile: a new axis of the repeats before each axis, broadcast, merged."""
     x = call.input(0)
     repeats = call.ints(1, "repeats", 6) or []
+    if len(repeats) != len(x.shape) or min(repeats, default=0) < 0:
+        raise ModelError(f"node {call.name}: Tile of {x.name} {x.shape} by {repeats}")
     split_shape = [size for dim in x.shape for size in (1, dim)]
     wide = [size for dim, repeat in zip(x.shape, repeats, strict=True) for size in (repeat, dim)]
     tiled = call.build.expand(call.build.reshape(x, split_shape), wide)
@@ -192,7 +196,7 @@ def space_to_depth(call: Call) -> Value:
     x = call.input(0)
     n, c, h, w = x.shape
     block = int(call.attrs["blocksize"])
+    column_row = call.attrs.get("mode", b"DCR") == b"CRD"
     cells = call.build.reshape(x, (n, c, h // block, block, w // block, block))
-    return call.build.reshape(
-        call.build.transpose(cells, [0, 3, 5, 1, 2, 4]), (n, c * block**2, h // block, w // block)
-    )
+    turned = call.build.transpose(cells, [0, 1, 3, 5, 2, 4] if column_row else [0, 3, 5, 1, 2, 4])
+    return call.build.reshape(turned, (n, c * block**2, h // block, w // block))

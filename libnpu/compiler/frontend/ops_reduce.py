@@ -74,6 +74,8 @@ def layer_norm(call: Call) -> Value:
         raise call.unimplemented("mean and deviation as outputs")
     x, scale, bias = call.input(0), call.input(1), call.optional(2)
     axis = call.axis(int(call.attrs.get("axis", -1)), len(x.shape))
+    call.expect_broadcast(1, x.shape)
+    call.expect_broadcast(2, x.shape)
     normal = _normalise(call, x, list(range(axis, len(x.shape))))
     result = call.build.elementwise(("mul", X, Y), [normal, scale])
     return result if bias is None else call.build.elementwise(("add", X, Y), [result, bias])
@@ -81,6 +83,8 @@ def layer_norm(call: Call) -> Value:
 
 def instance_norm(call: Call) -> Value:
     x, scale, bias = call.input(0), call.input(1), call.input(2)
+    call.expect(1, x.shape[1:2])
+    call.expect(2, x.shape[1:2])
     normal = _normalise(call, x, list(range(2, len(x.shape))))
     shape = (x.shape[1], *[1] * (len(x.shape) - 2))
     scaled = call.build.elementwise(("mul", X, Y), [normal, call.build.reshape(scale, shape)])

@@ -62,6 +62,7 @@ def conv_transpose(call: Call) -> Value:
     if len(x.shape) != 4:
         raise call.unimplemented(f"{len(x.shape) - 2} spatial dimensions")
     group = int(call.attrs.get("group", 1))
+    call.expect(2, (weights.shape[1] * group,))
     strides = [int(step) for step in call.attrs.get("strides", [1, 1])]
     dilations = [int(step) for step in call.attrs.get("dilations", [1, 1])]
     extra = [int(size) for size in call.attrs.get("output_padding", [0, 0])]
