@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -120,8 +121,9 @@ class Library:
         self.users = 0
         self.handles.clear()
         self.allocations.clear()
-        for entry in devices.values():
-            entry.device.close()
+        with ExitStack() as stack:  # all of them, also when one fails
+            for entry in reversed(devices.values()):
+                stack.callback(entry.device.close)
 
     @property
     def current(self) -> int:

@@ -7,7 +7,7 @@ import pytest
 from npu_abi import C
 
 from libnpu.capi.entry import _guard
-from libnpu.capi.library import Library
+from libnpu.capi.library import Library, OpenDevice
 from libnpu.capi.reports import result_of
 from libnpu.errors import NpuError, Unimplemented, Unsupported
 
@@ -27,6 +27,26 @@ from libnpu.errors import NpuError, Unimplemented, Unsupported
 )
 def test_exception_has_a_result(error, result):
     assert result_of(error).result == result
+
+
+def test_last_shutdown_closes_every_device_also_when_one_fails():
+    closed = []
+
+    def device(index, error=None):
+        def close():
+            closed.append(index)
+            if error:
+                raise error
+
+        return OpenDevice(index, SimpleNamespace(close=close))
+
+    library = Library(door=None, call_site=lambda: 0, profile_names=lambda: "unit")
+    library._devices = {0: device(0, NpuError(C.NPU_ERROR_DEVICE_LOST, "x")), 1: device(1)}
+    with pytest.raises(NpuError):
+        library.close()
+    assert closed == [0, 1]
+    library.close()
+    assert closed == [0, 1]
 
 
 def test_defect_is_not_swallowed():
