@@ -19,6 +19,7 @@ def block(title, language):
 
 
 @pytest.mark.models
+@pytest.mark.timeout(400)  # a dozen processes, which wait for each other on a busy machine
 def test_the_examples_work_one_after_the_other(tmp_path):
     for name in ("scripts", "samples"):
         (tmp_path / name).symlink_to(ROOT / name)
