@@ -68,6 +68,20 @@ class AddressSpace:
             return self._cmx.tile(self.tiles[tile]), offset
         return self._mmu.locate(self.ssid, address, write)
 
+    def check(self, address: int, nbytes: int, write: bool) -> None:
+        """Translate [address, address + nbytes), at least one byte, as `view` does, without touching memory. Raises MemoryFault."""
+        if not BASE <= address < END:
+            if address < BASE < address + nbytes:
+                raise MemoryFault(BASE, C.NPU_MMU_EVT_CMX_RANGE, write)
+            self._mmu.check(self.ssid, address, nbytes, write)
+            return
+        tile, offset = divmod(address - BASE, STRIDE)
+        size = self._cmx.workspace_bytes
+        if tile >= len(self.tiles) or offset >= size:
+            raise MemoryFault(address, C.NPU_MMU_EVT_CMX_RANGE, write)
+        if offset + nbytes > size:
+            raise MemoryFault(address + size - offset, C.NPU_MMU_EVT_CMX_RANGE, write)
+
     def view(self, address: int, nbytes: int, write: bool) -> Bytes:
         """Return [address, address + nbytes) in place as uint8. Raises MemoryFault."""
         if BASE <= address < END:

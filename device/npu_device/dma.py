@@ -75,6 +75,7 @@ class DmaPort(Engine[DmaTask]):
         self._scratch = Scratch()  # a port's own: in use from the start of a task to its end
         self._latency_ps = round(profile.ddr.latency_ns * 1000)
         self._ddr = fabric.ddr
+        self._mmu = fabric.mmu
         self._cmx_latency_cycles = profile.cmx.latency_cycles
         # One flow at a time can be as fast as all ports together when the memory is faster than they are.
         self._memory_limits = (
@@ -126,11 +127,26 @@ class DmaPort(Engine[DmaTask]):
                 self._ddr.announced -= 1
             self._ddr.leave(task)
 
+    def check(self, task: DmaTask) -> None:
+        """Check the descriptor and translate both ends; once per descriptor until translations are dropped."""
+        plan, era = task.plan, self._mmu.era
+        if plan.checked[task.entry] != era:
+            move, space = plan.move(task.entry), task.slot.space
+            space.check(move.target.low, move.target.span, True)
+            space.check(move.source.low, move.source.span, False)
+            plan.checked[task.entry] = era
+
+    def check_results(self, task: DmaTask) -> None:
+        """Translate the destination again, if translations were dropped since the start."""
+        if task.plan.checked[task.entry] != self._mmu.era:
+            target = task.plan.move(task.entry).target
+            task.slot.space.check(target.low, target.span, True)
+
     def execute(self, task: DmaTask) -> None:
         """Gather the source; poison an on-chip destination."""
         move, view = task.plan.move(task.entry), task.slot.space.view
         self.claim(task, move.claim)
-        target = move.target.array(view, True)  # faults now, not at the end
+        target = move.target.array(view, True)
         task.results = move.gather(view, self._scratch.take(move.size_bytes))
         if in_window(move.target.low):
             target.fill(POISON * (256**target.itemsize - 1) // 255)  # in every byte
@@ -150,11 +166,12 @@ class DmaPort(Engine[DmaTask]):
 
 @dataclass(frozen=True, slots=True)
 class DmaPlan:
-    """A list of descriptors, decoded once, for any number of launches."""
+    """A list of descriptors, decoded once, for any number of launches in one context with one number of tiles."""
 
     records: np.ndarray[Any, np.dtype[np.void]]
     rows: list[tuple[int, ...]]
     moves: list[Move | None]  # by record, as they are first executed
+    checked: list[int]  # by record: Mmu.era in which its addresses were translated, -1 = never
 
     def move(self, index: int) -> Move:
         """Return a descriptor, checked. Raises DescriptorError."""
@@ -187,4 +204,4 @@ def plan_dma(profile: Profile, records: np.ndarray[Any, np.dtype[np.void]]) -> D
         ddr_read + ddr_write,
     )
     rows = list(zip(*(column.tolist() for column in columns), strict=True))
-    return DmaPlan(records, rows, [None] * len(rows))
+    return DmaPlan(records, rows, [None] * len(rows), [-1] * len(rows))

@@ -13,8 +13,10 @@ from npu_model import dtypes
 from npu_model.profile import Profile
 
 from npu_device.clock import ClockDomain
+from npu_device.cmx import in_window
 from npu_device.dram import POISON
 from npu_device.engine import Channel, Engine, Task, dependency_columns
+from npu_device.faults import MemoryFault
 
 if TYPE_CHECKING:
     from npu_device.dpu_work import Work
@@ -46,6 +48,18 @@ class DpuEngine(Engine[DpuTask]):
 
     def __init__(self, fabric: Fabric, tile: int, domain: ClockDomain) -> None:
         super().__init__(fabric, int(C.NPU_ENGINE_DPU), tile, domain)
+
+    def check(self, task: DpuTask) -> None:
+        """Check the descriptor and that its operands lie in the tiles; once."""
+        plan = task.plan
+        if not plan.checked[task.entry]:
+            claim, space = plan.work(task.entry).claim, task.slot.space
+            for boxes, write in ((claim.writes, True), (claim.reads, False)):
+                for box in boxes:
+                    if not in_window(box.addr):
+                        raise MemoryFault(box.addr, C.NPU_MMU_EVT_CMX_RANGE, write)
+                    space.check(box.addr, box.end - box.addr, write)
+            plan.checked[task.entry] = True
 
     def execute(self, task: DpuTask) -> None:
         """Compute all variants from what CMX holds now; poison the output."""
@@ -85,12 +99,13 @@ class DpuEngine(Engine[DpuTask]):
 
 @dataclass(frozen=True, slots=True)
 class DpuPlan:
-    """A list of invariants with their variants, decoded once, for any number of launches."""
+    """A list of invariants with their variants, decoded once, for any number of launches with one number of tiles."""
 
     invariants: Records
     variants: Records
     rows: list[tuple[int, ...]]
     works: list[Work | None]  # by invariant, as they are first executed
+    checked: list[bool]  # by invariant
 
     def work(self, index: int) -> Work:
         """Return an invariant with its variants, checked. Raises DescriptorError."""
@@ -144,4 +159,4 @@ def plan_dpu(profile: Profile, invariants: Records, variants: Records) -> DpuPla
         counts,
     )
     rows = list(zip(*(column.tolist() for column in columns), strict=True))
-    return DpuPlan(invariants, variants, rows, [None] * len(rows))
+    return DpuPlan(invariants, variants, rows, [None] * len(rows), [False] * len(rows))

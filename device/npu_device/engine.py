@@ -8,6 +8,9 @@ barrier. The life of a task:
 3. When the engine is free it starts: it takes one consumer of each, reads operands, poisons its on-chip destination.
 4. After its cycles it ends: publishes results, gives one producer to each barrier that it posts.
 
+Descriptor and addresses are checked in 3 and 4 whether there are values or not; values are read and written with `compute`
+alone.
+
 With `compute` a task that runs while another task of its job writes what it reads or writes is tainted: it publishes poison.
 """
 
@@ -115,7 +118,6 @@ class Engine(Generic[T]):
     """One unit. `kind` is enum npu_engine, `unit` as in struct npu_trace_record."""
 
     busy_counter = 0
-    always_executes = False  # also when only the time matters
 
     def __init__(self, fabric: Fabric, kind: int, unit: int, domain: ClockDomain) -> None:
         self.fabric = fabric
@@ -126,7 +128,7 @@ class Engine(Generic[T]):
         self._num, self._den = fabric.engine_clock.num, fabric.engine_clock.den  # cycles of counters and traces
         self._raw = fabric.pmu.raw
         self._trace = fabric.trace
-        self._executes = fabric.compute or self.always_executes
+        self._computes = fabric.compute
         self.reset()
 
     def reset(self) -> None:
@@ -180,17 +182,19 @@ class Engine(Generic[T]):
         task.start_cycle = self._clock.now_ps * self._num // self._den
         if self._trace is not None:
             self._trace.add(START_RECORD, self.kind, self.unit, task.task_id, slot.job_id, task.amount)
-        if self._executes:
-            try:
+        try:
+            self.check(task)
+            if self._computes:
                 self.execute(task)
-            except MemoryFault as fault:
-                self.fault(task, fault)
-                return
-            except DescriptorError:
-                slot.fail(C.NPU_JOB_PROCESSING_ERR, 0, task)
-                return
-            if slot.failed:
-                return
+        except MemoryFault as fault:
+            self.fault(task, fault)
+            return
+        except DescriptorError:
+            self.error = True
+            slot.fail(C.NPU_JOB_PROCESSING_ERR, self.kind, task)
+            return
+        if slot.failed:
+            return
         cycles = task.cycles
         schedule = fabric.schedule
         if schedule.stretches:
@@ -205,6 +209,13 @@ class Engine(Generic[T]):
         num, den = domain.num, domain.den
         end = -(-((clock.now_ps - 1) * num // den + 1 + cycles) * den // num)
         heappush(clock.heap, (end, PRIORITY_ENGINE, clock.next_sequence(), self, END, task))
+
+    def check(self, task: T) -> None:
+        """Check the descriptor and translate what it reads and writes. Raises DescriptorError and MemoryFault."""
+        raise NotImplementedError
+
+    def check_results(self, task: T) -> None:
+        """Translate again what the task writes, at its end. Raises MemoryFault."""
 
     def execute(self, task: T) -> None:
         """Read operands and compute; leave in `task.results` what `publish` needs. Raises MemoryFault."""
@@ -225,14 +236,17 @@ class Engine(Generic[T]):
         """End a task: publish, count, post barriers, and start what can start now."""
         fabric = self.fabric
         slot = task.slot
-        if task.claim is not None:
+        claimed = task.claim is not None
+        if claimed:
             slot.executing.remove(task)
-            try:
+        try:
+            self.check_results(task)
+            if claimed:
                 self.publish(task)
-            except MemoryFault as fault:  # unmapped while the task ran
-                self.fault(task, fault)
-                return
-            task.results = task.claim = None
+                task.results = task.claim = None
+        except MemoryFault as fault:  # unmapped while the task ran
+            self.fault(task, fault)
+            return
         self.task = None
         self.tasks_done += 1
         slot.running -= 1

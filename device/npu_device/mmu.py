@@ -60,10 +60,12 @@ class Mmu:
         self._dram = dram
         self._raise_event = raise_event
         self.misses = 0  # walks, ever
+        self.era = 0  # changes whenever translations are dropped: until then those that succeeded succeed
         self.reset()
 
     def reset(self) -> None:
         """Disable translation, drop the TLB and the event queue."""
+        self.era += 1
         self.enabled = False
         self.context_table_pa = 0
         self.events: deque[MmuEvent] = deque()
@@ -74,6 +76,7 @@ class Mmu:
 
     def invalidate(self, ssid: int | None = None) -> None:
         """Drop the cached translations of `ssid`, or all."""
+        self.era += 1
         self._pages.clear()
         if ssid is None:
             self._tlb.clear()
@@ -118,6 +121,12 @@ class Mmu:
             return memory[offset : offset + nbytes]
         segments = self.segments(ssid, va, nbytes, write)
         return self._join(ssid, va, nbytes) if write else np.concatenate(segments)
+
+    def check(self, ssid: int, va: int, nbytes: int, write: bool) -> None:
+        """Translate [va, va + nbytes), at least one byte. Raises MemoryFault."""
+        memory, offset = self.locate(ssid, va, write)
+        if offset + nbytes > len(memory):
+            self.segments(ssid, va, nbytes, write)
 
     def _join(self, ssid: int, va: int, nbytes: int) -> Bytes:
         """Return mapped bytes that are not physically contiguous as one array in place; the mapping lives with the TLB."""

@@ -80,12 +80,14 @@ class ShaveEngine(Engine[ShaveTask]):
     """One core. `unit` is tile << 4 | core."""
 
     busy_counter = int(C.NPU_PMU_SHAVE_BUSY)
-    always_executes = True
 
     def __init__(self, fabric: Fabric, tile: int, core: int, domain: ClockDomain) -> None:
         super().__init__(fabric, int(C.NPU_ENGINE_SHAVE), tile << 4 | core, domain)
 
     def execute(self, task: ShaveTask) -> None:
+        """Nothing: to check a program is to run it, with or without values."""
+
+    def check(self, task: ShaveTask) -> None:
         """Run the program, up to where it needs another engine; hold its stores back until that time."""
         fabric, space = self.fabric, task.slot.space
         try:

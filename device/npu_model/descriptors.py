@@ -23,6 +23,7 @@ _OPERANDS = (dtypes.F16, dtypes.BF16, dtypes.F32, dtypes.I8, dtypes.U8)
 _RESULTS = (*_OPERANDS, dtypes.I16, dtypes.U16, dtypes.I32)
 
 MAX_TASK_WORK = 1 << 36  # terms of one variant: more than any operands in a CMX of 2 MiB give
+MAX_TAPS = 1 << 22  # positions along one axis that a variant with gaps between its windows or taps may list
 
 
 class DescriptorError(ValueError):
@@ -39,6 +40,11 @@ class Axis:
     dilation: int
     pad_low: int
     pad_high: int
+
+    @property
+    def gaps(self) -> bool:
+        """Whether neighbouring windows or taps may leave inputs out between them."""
+        return self.dilation != 1 or self.stride > self.kernel
 
     def extent(self, outputs: int) -> int:
         """Return how many input positions lie between the first and the last that `outputs` neighbours read."""
@@ -199,10 +205,15 @@ class Invariant:
         work = variant.size_x * variant.size_y * variant.size_z * self.kernel_x * self.kernel_y * depth
         if work > MAX_TASK_WORK:
             raise DescriptorError(f"DPU variant asks for {work} terms, the limit is {MAX_TASK_WORK}")
-        for name, axis_, last in (
-            ("x", self.axis_x(variant), variant.start_x + variant.size_x),
-            ("y", self.axis_y(variant), variant.start_y + variant.size_y),
+        for name, axis_, first, last in (
+            ("x", self.axis_x(variant), variant.start_x, variant.start_x + variant.size_x),
+            ("y", self.axis_y(variant), variant.start_y, variant.start_y + variant.size_y),
         ):
+            if axis_.gaps and (last - first) * axis_.kernel > MAX_TAPS:
+                raise DescriptorError(
+                    f"DPU variant of {last - first} outputs under a kernel of {axis_.kernel} along {name} "
+                    f"lists more than {MAX_TAPS} inputs"
+                )
             padded = axis_.input_size + axis_.pad_low + axis_.pad_high
             if axis_.extent(last) > padded:
                 raise DescriptorError(

@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from npu_model import descriptors, dtypes
-from npu_model.descriptors import Axis, DescriptorError, Dma, Invariant, Variant
+from npu_model.descriptors import Axis, Dma, Invariant, Variant
 
-MAX_TAPS = 1 << 22  # positions along one axis that are listed one by one
 FEW_PAIRS = 256  # up to which comparing each with each beats sorting
 WEIGHT_ENTRY_BYTES = 16  # sizeof(struct npu_dpu_weight_entry)
 
@@ -144,11 +143,9 @@ def _tensor_box(addr: int, width: int, x: Span, stride_x: int, y: Span, stride_y
 def _positions(axis: Axis, start: int, size: int) -> list[Span]:
     """Return the input positions inside the tensor that outputs [start, start + size) read, as disjoint spans."""
     first = start * axis.stride - axis.pad_low
-    if axis.dilation == 1 and axis.stride <= axis.kernel:
+    if not axis.gaps:
         low, high = max(first, 0), min(first + axis.extent(size), axis.input_size)
         return [(low, high - low, 1, 1)] if high > low else []
-    if size * axis.kernel > MAX_TAPS:
-        raise DescriptorError(f"DPU variant of {size} outputs under a kernel of {axis.kernel} along one axis")
     taps = np.arange(axis.kernel, dtype=np.int64) * axis.dilation
     touched = np.unique(np.add.outer(np.arange(size, dtype=np.int64) * axis.stride + first, taps))
     touched = touched[(touched >= 0) & (touched < axis.input_size)]

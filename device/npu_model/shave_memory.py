@@ -28,6 +28,10 @@ class Memory(Protocol):
         """Return uint8[nbytes] at `addr`, writable when `write`; raises the owner's fault when it is not mapped."""
         ...
 
+    def check(self, addr: int, nbytes: int, write: bool) -> None:
+        """Raise what `view` raises: instead of it where there are no values."""
+        ...
+
 
 HALF = np.dtype(np.float16)
 STORAGE: dict[int, np.dtype[Any]] = {

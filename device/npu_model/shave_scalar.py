@@ -222,6 +222,8 @@ def st(m: Machine, arg: tuple[int, int, int, int]) -> int | None:
     if m.compute:
         value = int(m.r[d] != 0) if type_ == BOOL else m.r[d] & ((1 << 8 * size) - 1)
         m.memory.view(address, size, True).data[:] = value.to_bytes(size, "little")
+    else:
+        m.memory.check(address, size, True)
     return None
 
 
@@ -243,6 +245,8 @@ def fst(m: Machine, arg: tuple[int, int, int, int]) -> int | None:
         out = np.empty(1, STORAGE[type_])
         m.overflows += store(np.array([m.f[d]], np.float32), out, type_)
         m.memory.view(address, size, True)[:] = out.view(np.uint8)
+    else:
+        m.memory.check(address, size, True)
     return None
 
 

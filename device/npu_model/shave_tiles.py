@@ -44,6 +44,8 @@ def vld(m: Machine, arg: tuple[int, int, int, int, int, int, int]) -> int | None
         if m.compute:
             raw: Array = np.ndarray((rows, cols), STORAGE[type_], m.memory.view(base, nbytes, False))
             m.v[d] = load(raw, type_, bool(flags & FLAG_FLOAT))
+        else:
+            m.memory.check(base, nbytes, False)
         return None
     tile = access(base, size, rows, cols, row_stride, col_stride)
     m.touch(tile, False)
@@ -54,6 +56,8 @@ def vld(m: Machine, arg: tuple[int, int, int, int, int, int, int]) -> int | None
             _tile(view, type_, base - tile.base, shape, row_stride, col_stride), type_, bool(flags & FLAG_FLOAT)
         )
         m.v[d] = value if shape == (rows, cols) else np.broadcast_to(value, (rows, cols))
+    else:
+        m.memory.check(tile.base, tile.span, False)
     return None
 
 
@@ -76,6 +80,8 @@ def vst(m: Machine, arg: tuple[int, int, int, int, int, int, int]) -> int | None
         if m.compute:
             out: Array = np.ndarray((rows, cols), STORAGE[type_], m.memory.view(base, nbytes, True))
             m.overflows += store(m.value(d, _register_dtype(type_, flags)), out, type_)
+        else:
+            m.memory.check(base, nbytes, True)
         return None
     tile = access(base, size, rows, cols, row_stride, col_stride)
     m.touch(tile, True)
@@ -83,6 +89,8 @@ def vst(m: Machine, arg: tuple[int, int, int, int, int, int, int]) -> int | None
         view = m.memory.view(tile.base, tile.span, True)
         out = _tile(view, type_, base - tile.base, (rows, cols), row_stride, col_stride)
         m.overflows += store(m.value(d, _register_dtype(type_, flags)), out, type_)
+    else:
+        m.memory.check(tile.base, tile.span, True)
     return None
 
 
@@ -144,6 +152,8 @@ def vgather(m: Machine, arg: tuple[int, ...]) -> int | None:
     if m.compute:
         table, index = _table(m, arg, tile, False)
         value = load(table[index], arg[6], bool(arg[7] & FLAG_FLOAT))
+    else:
+        m.memory.check(tile.base, tile.span, False)
     m.set(arg[0], (m.rows, m.cols), value)
     return None
 
@@ -159,6 +169,8 @@ def vscatter(m: Machine, arg: tuple[int, ...]) -> int | None:
         converted: Array = np.empty((m.rows, m.cols), STORAGE[type_])
         m.overflows += store(m.value(d, _register_dtype(type_, arg[7])), converted, type_)
         table[index] = converted
+    else:
+        m.memory.check(tile.base, tile.span, True)
     return None
 
 

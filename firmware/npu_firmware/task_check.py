@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from npu_abi import C
+from npu_abi import C, sizeof
 from npu_model import descriptors, dtypes
 from npu_model.profile import Profile
 
@@ -19,6 +19,7 @@ Records = np.ndarray[Any, np.dtype[np.void]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
+WEIGHT_ENTRY_BYTES = sizeof("npu_dpu_weight_entry")
 VA_END = 1 << int(C.NPU_VA_BITS)
 LOW_END = int(C.NPU_VA_LOW_END)
 CMX_BASE, CMX_END, CMX_STRIDE = int(C.NPU_CMX_BASE), int(C.NPU_CMX_END), int(C.NPU_CMX_TILE_STRIDE)
@@ -177,7 +178,7 @@ def _operands(
     weights = out_z.astype(np.float64) * taps * depth * weight
     weighted = _one_of(op, descriptors.WEIGHTED)
     _inside(profile, tiles, _int(records, "wt_addr"), weights, weighted, bad_code, number)
-    table = out_z.astype(np.float64) * 16
+    table = out_z.astype(np.float64) * WEIGHT_ENTRY_BYTES
     has_table = records["wt_table_addr"] != 0
     _inside(profile, tiles, _int(records, "wt_table_addr"), table, has_table, bad_code, number)
 
@@ -201,6 +202,8 @@ def _variants(records: Records, variants: Records, owner: Ints, window: Flags, n
         kernel, stride, dilation = (
             np.where(windowed, _int(records, f"{name}_{axis}")[owner], 1) for name in ("kernel", "stride", "dilation")
         )
+        gaps = (dilation != 1) | (stride > kernel)
+        refuse(gaps & (size * kernel > descriptors.MAX_TAPS), bad_code, number)
         needed = (start + size - 1) * stride + (kernel - 1) * dilation + 1
         padded = _int(records, "in_" + axis)[owner] + sum(_int(variants, name) for name in names)
         refuse(needed > padded, bad_code, number)

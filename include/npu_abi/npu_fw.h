@@ -90,7 +90,7 @@ struct npu_jsm_job_done {
     uint32_t db_idx; uint32_t job_id; uint32_t job_status; /* enum npu_job_status */
     uint32_t host_ssid;
     uint64_t error_detail;        /* by status: DEADLOCK, BARRIER_UNDERFLOW: barrier id; CTX_VIOLATION: address; PARSING_ERR: enum npu_parse_error;
-                                   * SHAVE_FAULT: enum npu_shave_fault << 32 | pc (byte of the program) */
+                                   * PROCESSING_ERR: enum npu_engine; SHAVE_FAULT: enum npu_shave_fault << 32 | pc (byte of the program) */
     uint64_t error_info;          /* by status: task index | list << 32 (lists as numbered in npu_mapped_inference: 0, 1 DMA ... 6 barriers), or 0 */
     uint64_t start_ps; uint64_t end_ps; /* device time at which the job began and ended */
 };
@@ -100,7 +100,8 @@ struct npu_jsm_query_hb_done { uint32_t engine_idx; uint32_t reserved; uint64_t 
 struct npu_jsm_ssid_release { uint32_t host_ssid; uint32_t reserved; };
 
 enum npu_job_status {
-    NPU_JOB_SUCCESS = 0, NPU_JOB_PARSING_ERR = 1, NPU_JOB_PROCESSING_ERR = 2, NPU_JOB_PREEMPTED = 3, NPU_JOB_ABORTED = 4,
+    NPU_JOB_SUCCESS = 0, NPU_JOB_PARSING_ERR = 1, NPU_JOB_PREEMPTED = 3, NPU_JOB_ABORTED = 4,
+    NPU_JOB_PROCESSING_ERR = 2,   /* an engine refused a descriptor that the firmware had let through; detail = enum npu_engine */
     NPU_JOB_CTX_VIOLATION = 5,    /* an access left the job's mappings or tiles */
     NPU_JOB_DEADLOCK = 0x10,      /* nothing left to run, tasks still waiting; detail = barrier id */
     NPU_JOB_BARRIER_UNDERFLOW = 0x11, NPU_JOB_SHAVE_FAULT = 0x12 /* a program stopped; detail says why and where */

@@ -64,6 +64,14 @@ class Rig:
             leaf = (pa + page) | C.NPU_PTE_AF | C.NPU_PTE_USER | C.NPU_PTE_VALID | flags
             self._u64(table, (va + page) >> 12 & 511, leaf)
 
+    def unmap(self, ssid, va):
+        """Take the page at `va` out of the tables, then drop its translations, as a driver does."""
+        table = self._u64(self.context_pa, ssid) & C.NPU_PTE_ADDR_MASK
+        for shift in (39, 30, 21):
+            table = self._u64(table, va >> shift & 511) & C.NPU_PTE_ADDR_MASK
+        self._u64(table, va >> 12 & 511, 0)
+        self.bus.write32(C.NPU_REG_MMU_TLBI_SSID, ssid)
+
     def alloc(self, data, ssid=SSID, va=None, flags=0):
         """Place bytes (or that many poison bytes) in a context; return the device virtual address."""
         nbytes = data if isinstance(data, int) else len(data)

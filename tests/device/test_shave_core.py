@@ -27,6 +27,9 @@ class Memory:
     def __init__(self):
         self.parts = {CMX: np.zeros(65536, np.uint8), LOW: np.zeros(65536, np.uint8)}
 
+    def check(self, addr, nbytes, write):
+        self.view(addr, nbytes, write)
+
     def view(self, addr, nbytes, write):
         for base, part in self.parts.items():
             if base <= addr and addr + nbytes <= base + len(part):

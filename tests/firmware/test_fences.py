@@ -11,15 +11,6 @@ def fence(kind, offset, value=0):
     return command
 
 
-def unmap(rig, va):
-    """Take the page at `va` out of the device's tables, as a driver does: tables first, then the TLB."""
-    table = rig._u64(rig.context_pa, SSID) & C.NPU_PTE_ADDR_MASK
-    for shift in (39, 30, 21):
-        table = rig._u64(table, va >> shift & 511) & C.NPU_PTE_ADDR_MASK
-    rig._u64(table, va >> 12 & 511, 0)
-    rig.bus.write32(C.NPU_REG_MMU_TLBI_SSID, SSID)
-
-
 def ring(rig):
     rig.bus.write32(C.NPU_REG_DOORBELL_BASE + C.NPU_DOORBELL_STRIDE, 1)
     rig.run()
@@ -32,7 +23,7 @@ def test_a_wait_for_a_fence_whose_memory_has_gone_fails_with_the_number_of_its_c
     rig.enqueue(rig.command_buffer([signal, wait], fence_heap_va=heap))
     rig.run()
     assert rig.done() == []  # it waits
-    unmap(rig, heap)
+    rig.unmap(SSID, heap)
     ring(rig)
     (done,) = rig.done()
     assert (done.job_status, done.error_detail) == (C.NPU_JOB_PARSING_ERR, C.NPU_PARSE_BAD_ADDRESS)

@@ -145,6 +145,20 @@ def test_a_wrong_field_of_a_descriptor_is_refused(rig, number, index, field, val
     assert (done.job_status, done.error_detail) == (C.NPU_JOB_PARSING_ERR, error), hex(done.error_info)
 
 
+def test_a_window_with_gaps_that_lists_too_many_inputs_is_refused(rig):
+    """60,000 outputs under 101 taps apart from each other: more than 2^22 inputs along one axis."""
+    blob = Blob()
+    blob.add_matmul(
+        CMX, CMX + 0x1000, CMX + 0x2000, 1, 1, 1, op=C.NPU_DPU_DWCONV, kernel_x=101, dilation_x=2, in_x=40_000, out_x=60_000,
+        act_stride_x=1, out_stride_x=1, act_dtype=C.NPU_DT_I8, wt_dtype=C.NPU_DT_I8, out_dtype=C.NPU_DT_I8,
+    )  # fmt: skip
+    blob.invariants[0]["out_addr"] = CMX
+    blob.variants[0] |= {"size_x": 60_000, "pad_left": 20_200, "pad_right": 0}
+    refused(rig, rig.inference(blob), C.NPU_PARSE_BAD_DPU, info=3 << 32)
+    blob.variants[0]["size_x"] = 40_000
+    assert rig.execute(rig.inference(blob)).job_status == C.NPU_JOB_SUCCESS
+
+
 def test_a_hostile_stride_does_not_wrap_around(rig):
     blob = good(rig)
     blob.dma[0][0] |= {

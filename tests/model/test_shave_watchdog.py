@@ -17,6 +17,9 @@ class Memory:
     def __init__(self):
         self.data = np.zeros(1 << 16, np.uint8)
 
+    def check(self, addr, nbytes, write):
+        self.view(addr, nbytes, write)
+
     def view(self, addr, nbytes, write):
         return self.data[addr - BASE : addr - BASE + nbytes]
 

@@ -33,6 +33,9 @@ class _Arguments:
         assert not write and first >= 0 and first + nbytes <= len(self._bytes), "a kernel reads beyond its arguments"
         return self._bytes[first : first + nbytes]
 
+    def check(self, addr: int, nbytes: int, write: bool) -> None:
+        """Accept anything: operands have no place yet."""
+
 
 def cost_cycles(program: Program, args: ArgsTemplate, profile: Profile) -> int:
     """Return the SHAVE cycles of one invocation, start-up included. Does not depend on addresses. Memoised.

@@ -1,0 +1,140 @@
+"""With and without values: the same descriptors are refused, the same addresses fault, the same pages are walked."""
+
+import pytest
+from npu_abi import C
+from npu_firmware import task_check
+from npu_model.shave_isa import assemble
+
+from tests.device.rig import CMX, SSID, Blob, Rig
+
+HOLE = 0x1_2345_6000
+
+
+def outcome(rig, blob):
+    """Run a blob; return what the firmware and the MMU say of it."""
+    done = rig.execute(rig.inference(blob))
+    events = []
+    while rig.bus.read32(C.NPU_REG_MMU_EVT_COUNT):
+        names = ("CODE", "SSID", "ADDR_LO", "ADDR_HI", "INFO")
+        events.append([rig.bus.read32(getattr(C, f"NPU_REG_MMU_EVT_{name}")) for name in names])
+        rig.bus.write32(C.NPU_REG_MMU_EVT_POP, 1)
+    return (done.job_status, done.error_detail, done.error_info, done.end_ps - done.start_ps), events
+
+
+def on_both(make):
+    """Return the outcome of `make(rig)` with values, and check that it is the one without."""
+    found = []
+    for compute in (True, False):
+        rig = Rig("npu-37xx", compute=compute)
+        found.append((*outcome(rig, make(rig)), rig.device.counters()[C.NPU_PMU_TLB_MISS]))
+    assert found[0] == found[1]
+    return found[0]
+
+
+def test_a_copy_from_unmapped_memory_is_a_context_violation():
+    def make(rig):
+        blob = Blob()
+        blob.add_dma(HOLE, CMX, 64)
+        return blob
+
+    job, events, _ = on_both(make)
+    assert job[:3] == (C.NPU_JOB_CTX_VIOLATION, HOLE, 0)
+    assert events == [[C.NPU_MMU_EVT_TRANSLATION, SSID, HOLE & 0xFFFFFFFF, 1, C.NPU_ENGINE_DMA << 8]]
+
+
+def test_a_copy_to_read_only_memory_is_a_context_violation():
+    def make(rig):
+        blob = Blob()
+        blob.add_dma(CMX, rig.alloc(4096, flags=C.NPU_PTE_RO), 64)
+        return blob
+
+    job, events, _ = on_both(make)
+    assert job[0] == C.NPU_JOB_CTX_VIOLATION
+    assert events[0][0] == C.NPU_MMU_EVT_PERMISSION
+
+
+def test_a_copy_that_runs_out_of_its_mapping_names_the_first_address_behind_it():
+    def make(rig):
+        blob = Blob()
+        blob.add_dma(rig.alloc(8192), CMX, 64, src_stride=4096, src_width=16)
+        return blob
+
+    job, _, _ = on_both(make)
+    assert job[0] == C.NPU_JOB_CTX_VIOLATION
+    assert job[1] % 4096 == 0
+
+
+@pytest.mark.parametrize("access", ["vld.f32 v0, r1, r6, r5, 0", "vst.i32 v0, r1, r6, r5, 0", "ld.i32 r7, r1, 0"])
+def test_a_program_that_leaves_its_memory_is_a_context_violation(access):
+    text = assemble(f"li r2, 4\nsetvl r2, r2\nviota.i32 v0\nli r5, 4\nli r6, 16\n{access}\nhalt\n")
+
+    def make(rig):
+        blob = Blob()
+        blob.add_shave(blob.add_range(rig.alloc(text), len(text)), args_va=0x9123_4000)
+        return blob
+
+    job, events, _ = on_both(make)
+    assert job[:2] == (C.NPU_JOB_CTX_VIOLATION, 0x9123_4000)
+    assert events[0][4] >> 8 == C.NPU_ENGINE_SHAVE
+
+
+def test_the_same_pages_are_walked():
+    def make(rig):
+        blob = Blob()
+        pages = [rig.alloc(4096) for _ in range(8)]
+        for page in pages:
+            blob.add_dma(page, CMX, 4096)
+            blob.add_dma(CMX, page, 64, src_stride=128, src_width=32, port=1)
+        return blob
+
+    job, events, misses = on_both(make)
+    assert (job[0], events) == (C.NPU_JOB_SUCCESS, [])
+    assert misses >= 8
+
+
+@pytest.mark.parametrize("compute", [True, False])
+def test_memory_that_goes_while_a_copy_runs_faults_at_its_end(compute):
+    rig = Rig("npu-37xx", compute=compute)
+    target = rig.alloc(4096)
+    blob = Blob()
+    blob.add_dma(CMX, target, 4096)
+    rig.enqueue(rig.inference(blob))
+    while not rig.device.fabric.engines[0].task:
+        rig.device.run_until(rig.device.next_event_ps())
+    rig.unmap(SSID, target)
+    rig.run()
+    (done,) = rig.done()
+    assert (done.job_status, done.error_detail) == (C.NPU_JOB_CTX_VIOLATION, target)
+
+
+@pytest.mark.parametrize("compute", [True, False])
+def test_translations_are_checked_again_after_they_were_dropped(compute):
+    rig = Rig("npu-37xx", compute=compute)
+    source = rig.alloc(4096)
+    blob = Blob()
+    blob.add_dma(source, CMX, 4096)
+    buffer = rig.inference(blob)
+    assert rig.execute(buffer).job_status == C.NPU_JOB_SUCCESS
+    rig.unmap(SSID, source)
+    assert rig.execute(buffer).job_status == C.NPU_JOB_CTX_VIOLATION
+
+
+@pytest.mark.parametrize("compute", [True, False])
+def test_a_descriptor_that_only_an_engine_refuses_is_a_processing_error_that_names_the_engine(compute, monkeypatch):
+    monkeypatch.setattr(task_check, "dma", lambda *_: None)
+    rig = Rig("npu-37xx", compute=compute)
+    source = rig.alloc(4096)
+    blob = Blob()
+    blob.add_dma(source, CMX, 64)
+    blob.add_dma(source, CMX, 100, src_width=64, port=1)
+    done = rig.execute(rig.inference(blob))
+    assert (done.job_status, done.error_detail, done.error_info) == (
+        C.NPU_JOB_PROCESSING_ERR,
+        C.NPU_ENGINE_DMA,
+        1 << 32,
+    )
+    assert rig.bus.read32(C.NPU_REG_DMA_STATUS_BASE + C.NPU_DMA_STATUS_STRIDE) & 2
+    monkeypatch.undo()
+    good = Blob()
+    good.add_dma(source, CMX, 64, port=1)
+    assert rig.execute(rig.inference(good)).job_status == C.NPU_JOB_SUCCESS
