@@ -121,7 +121,22 @@ def read_blob(path: str) -> tuple[bytes, BlobImage]:
 def files_read(options: argparse.Namespace) -> dict[str, str | None]:
     """Return the files that the options of `add_model_arguments` read, by what the command line calls them."""
     profile = options.profile if options.profile and options.profile.endswith(".json") else None
-    return {"the model": options.model, "--profile": profile}
+    data = {f"the model's {path}": path for path in _external_data(options.model)}
+    return {"the model": options.model, "--profile": profile, **data}
+
+
+def _external_data(path: str) -> list[str]:
+    """Return the files in which the model at `path` keeps its weights; [] of a blob, and of what is no model."""
+    if is_blob(path):
+        return []
+    import onnx
+
+    try:
+        graph = onnx.load(path, load_external_data=False).graph
+    except Exception:  # what is wrong with it, the compiler says; protobuf's errors have no stable home
+        return []
+    entries = (entry for tensor in graph.initializer for entry in tensor.external_data if entry.key == "location")
+    return sorted({str(Path(path).parent / entry.value) for entry in entries})
 
 
 def open_source(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> Source:

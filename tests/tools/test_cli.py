@@ -162,12 +162,15 @@ def test_a_full_disk_behind_stdout_is_one_line():
     assert (done.returncode, done.stderr) == (1, "npu: error: standard output: No space left on device\n")
 
 
-def test_missing_external_data_names_the_model(npu, tmp_path):
+def test_external_data_is_not_written_over_and_named_when_it_is_missing(npu, tmp_path):
     path = tmp_path / "model.onnx"
     weights = numpy_helper.from_array(np.zeros((64, 64), np.float32), "w")
     infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 64]) for name in "xy"]
     graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", infos[:1], infos[1:], [weights])
     save(helper.make_model(graph), path, save_as_external_data=True, location="weights", size_threshold=0)
+    status, _, err = npu("compile", path, "-o", tmp_path / "weights")
+    assert (status, (tmp_path / "weights").stat().st_size) == (1, 64 * 64 * 4)
+    assert f"is the same file as the model's {tmp_path / 'weights'}" in err
     (tmp_path / "weights").unlink()
     status, _, err = npu("compile", path)
     assert status == 1
