@@ -78,11 +78,6 @@ def bf16_to_f32(bits: Bits, native: Choice = "auto") -> F32:
     return out
 
 
-def bf16_to_f64(bits: Bits, native: Choice = "auto") -> F64:
-    """Return the values of bf16 bits as float64."""
-    return bf16_to_f32(bits, native).astype(np.float64)
-
-
 def f32_to_bf16(values: F32, native: Choice = "auto") -> Bits:
     """Return float32 values rounded to bf16 bits."""
     helper, values = _prepare(values, np.float32, native)

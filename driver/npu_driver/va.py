@@ -51,8 +51,3 @@ class VaRange:
             i -= 1
             start = self._free.pop(i)[0]
         self._free.insert(i, (start, end))
-
-    @property
-    def free_areas(self) -> list[tuple[int, int]]:
-        """The holes, lowest first, as (start, end)."""
-        return list(self._free)

@@ -388,12 +388,12 @@ def test_process_may_end_without_shutdown(run):
 def test_process_may_end_while_threads_are_inside(run):
     program = r"""
     #include <pthread.h>
-    #include <unistd.h>
-    static volatile int calls;
+    #include <semaphore.h>
+    static sem_t calls;
     static void *work(void *unused)
     {
         void *p;
-        for (;; calls++)
+        for (;; sem_post(&calls))
             if (npu_malloc(&p, 4096, 0) == NPU_SUCCESS)
                 npu_free(p);
         return NULL;
@@ -403,10 +403,11 @@ def test_process_may_end_while_threads_are_inside(run):
         pthread_t threads[3];
         need(npu_init(0));
         need(npu_set_device(0));
+        sem_init(&calls, 0, 0);
         for (int i = 0; i < 3; i++)
             pthread_create(&threads[i], NULL, work, NULL);
-        while (calls < 100)
-            usleep(100);
+        for (int i = 0; i < 100; i++)
+            sem_wait(&calls);
         exit(0);
     }
     """

@@ -1,9 +1,5 @@
 """Costs of DMA and DPU tasks: closed forms on the teaching device, mechanism on the others."""
 
-import csv
-import os
-from pathlib import Path
-
 import npu_abi
 import numpy as np
 import pytest
@@ -157,31 +153,3 @@ def test_variants_of_other_invariants_are_refused():
     invariant, variant = dpu(C.NPU_DPU_CONV, (4, 4), 16)
     with pytest.raises(ValueError, match="2 variants given, the invariants have 1"):
         dpu_cycles(UNIT, invariant, np.concatenate([variant, variant]))
-
-
-PROFILED = os.environ.get("NPU_PROFILED_DPU_CSV")
-
-
-@pytest.mark.skipif(not PROFILED, reason="NPU_PROFILED_DPU_CSV names no table of profiled workloads")
-def test_error_against_profiled_workloads(record_property):
-    ops = {0: C.NPU_DPU_CONV, 1: C.NPU_DPU_DWCONV, 2: C.NPU_DPU_ELTWISE_ADD, 3: C.NPU_DPU_MAXPOOL}
-    dtypes = {0: C.NPU_DT_U8, 2: C.NPU_DT_F16}
-    profiles = {2: NPU37, 3: load_profile("npu-40xx")}
-    errors: dict[tuple[int, int], list[float]] = {}
-    with Path(PROFILED).open() as file:
-        for row in csv.DictReader(file):
-            r = {name: int(value) for name, value in row.items() if value}
-            if r["dtin"] not in dtypes or r["device"] not in profiles or r["gt_cycles"] <= 0:  # not profiled
-                continue
-            task = dpu(
-                ops[r["op"]], (r["outH"], r["outW"]), r["outC"], r["inC"] if r["op"] == 0 else r["outC"], (r["kH"], r["kW"]),
-                stride_x=r["sW"], stride_y=r["sH"], act_dtype=dtypes[r["dtin"]], wt_dtype=dtypes[r["dtin"]],
-                out_dtype=dtypes[r["dtout"]], mpe_grid={3: 0, 4: 1, 5: 2}[r["exec"]],
-            )  # fmt: skip
-            cycles = int(dpu_cycles(profiles[r["device"]], *task)[0])
-            errors.setdefault((r["device"], r["op"]), []).append(cycles / r["gt_cycles"] - 1)
-    for (device, op), values in sorted(errors.items()):
-        record_property(f"device {device} op {op}", float(np.mean(np.abs(values))))
-        print(
-            f"device {device} op {op}: {len(values)} rows, mean |error| {np.mean(np.abs(values)):.1%}, mean {np.mean(values):+.1%}"
-        )
