@@ -155,7 +155,7 @@ typedef struct npu_device_properties {
     uint64_t clock_hz;            /* [out] of the DPU */
     char     profile[64];         /* [out] name of the hardware profile, NUL-terminated */
 } npu_device_properties_t;
-/* What device number `device` is.
+/* What device number `device` is, as its driver says; the device boots on first use.
  *   INVALID_VALUE  no such device       NULL_POINTER, BAD_ADDRESS  properties
  *   INVALID_SIZE   properties->size is not sizeof(npu_device_properties_t) */
 NPU_API npu_result_t npu_get_device_properties(npu_device_properties_t *properties, uint32_t device);

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import npu_abi
-from npu_model.profile import load_profile
 
 from libnpu.capi.door import require
 from libnpu.capi.library import Library
@@ -48,18 +47,18 @@ def npu_get_device(library: Library, device: int) -> None:
 
 
 def npu_get_device_properties(library: Library, properties: int, device: int) -> None:
-    """Write what a device is."""
+    """Write what a device is, as its driver says."""
     found = library.door.new_struct("npu_device_properties", properties, "properties")
     library.check_index(device)
-    profile = load_profile(library.profiles[device])
-    found.tile_count = profile.tiles
-    found.shaves_per_tile = profile.shaves_per_tile
-    found.dma_port_count = profile.dma_ports
-    found.barrier_count = profile.barriers_per_tile * profile.tiles
-    found.cmx_bytes_per_tile = profile.cmx.workspace_bytes
-    found.ddr_bytes = profile.ddr.capacity_bytes
-    found.clock_hz = profile.dpu.clock_hz
-    found.profile = profile.name.encode()[:63]
+    info = library.device(device).device.info()
+    found.tile_count = info.tiles
+    found.shaves_per_tile = info.shaves_per_tile
+    found.dma_port_count = info.dma_ports
+    found.barrier_count = info.barriers
+    found.cmx_bytes_per_tile = info.cmx_bytes_per_tile
+    found.ddr_bytes = info.ddr_bytes
+    found.clock_hz = info.clock_hz
+    found.profile = info.profile.encode()[:63]
     library.door.write(properties, npu_abi.pack(found))
 
 

@@ -51,7 +51,7 @@ def _implementation(name: str) -> Callable[..., int | None]:
         if name in vars(module):
             found: Callable[..., int | None] = getattr(module, name)
             return found
-    raise NotImplementedError(f"npu.h declares {name}, and nothing implements it")
+    raise AssertionError(f"npu.h declares {name}, and nothing implements it")
 
 
 def _guard(library: Library, lib: Any, function: Callable[..., int | None]) -> Callable[..., int]:
