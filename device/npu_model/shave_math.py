@@ -20,6 +20,7 @@ Array = NDArray[Any]
 F32 = np.dtype(np.float32)
 S32 = np.dtype(np.int32)
 SMALL = 1024  # elements up to which NumPy's own fp16 conversion beats a call into C (measured)
+QUIET_NAN = np.array(0x7FC00000, np.uint32).view(F32)  # the NaN that a store writes
 INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
 
 
@@ -83,6 +84,51 @@ def is_plain(x: Array) -> bool:
     NumPy's NaNs differ between its builds.
     """
     return x.size <= SMALL and bool(np.maximum.reduce(np.abs(x), axis=None) < casts.F16_OVERFLOW)
+
+
+def canonical(x: Array) -> Array:
+    """Return fp32 `x` with one bit pattern for NaN. The others depend on the machine and on the place in the array."""
+    if np.isnan(np.maximum.reduce(x, axis=None)):
+        return np.where(np.isnan(x), QUIET_NAN, x)
+    return x
+
+
+def minimum(a: Array, b: Array) -> Array:
+    """Return the smaller of fp32 values; NaN wins, and -0 is smaller than +0, which NumPy leaves to the machine."""
+    least: Array = np.minimum(a, b)
+    ties = a == b
+    if np.any(ties):
+        least = np.where(ties, (a.view(S32) | b.view(S32)).view(F32), least)
+    return least
+
+
+def maximum(a: Array, b: Array) -> Array:
+    """Return the larger of fp32 values; NaN wins, and +0 is larger than -0."""
+    most: Array = np.maximum(a, b)
+    if b.ndim == 0 and not np.signbit(b):  # as of a ReLU: the result is no -0
+        return most + np.float32(0.0)
+    ties = a == b
+    if np.any(ties):
+        most = np.where(ties, (a.view(S32) & b.view(S32)).view(F32), most)
+    return most
+
+
+def least_along(x: Array, axis: int) -> Array:
+    """Return `minimum` of fp32 values along an axis, which stays with length 1."""
+    least: Array = np.minimum.reduce(x, axis=axis, keepdims=True)
+    if np.any(least == 0.0):
+        negative = np.any((x == 0.0) & np.signbit(x), axis=axis, keepdims=True)
+        least = np.where(least == 0.0, np.where(negative, np.float32(-0.0), np.float32(0.0)), least)
+    return least
+
+
+def most_along(x: Array, axis: int) -> Array:
+    """Return `maximum` of fp32 values along an axis, which stays with length 1."""
+    most: Array = np.maximum.reduce(x, axis=axis, keepdims=True)
+    if np.any(most == 0.0):
+        positive = np.any((x == 0.0) & ~np.signbit(x), axis=axis, keepdims=True)
+        most = np.where(most == 0.0, np.where(positive, np.float32(0.0), np.float32(-0.0)), most)
+    return most
 
 
 def round_bf16(x: Array) -> Array:
@@ -167,8 +213,8 @@ BINARY_F32: dict[str, Callable[[Array, Array], Array]] = {
     "vsub": np.subtract,
     "vmul": np.multiply,
     "vdiv": divide_f32,
-    "vmin": np.minimum,
-    "vmax": np.maximum,
+    "vmin": minimum,
+    "vmax": maximum,
     "vmod": np.fmod,
     "vpow": power,
 }

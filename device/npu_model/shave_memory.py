@@ -138,22 +138,24 @@ def load(raw: Array, type_: int, as_float: bool) -> Array:
 def store(values: Array, out: Array, type_: int) -> int:
     """Write fp32 or s32 `values` to memory elements: float types round to nearest even, integer types round and saturate.
 
+    NaN becomes the one quiet NaN of a float type.
+
     Returns how many finite values became an fp16 infinity.
 
     bool stores 1 for every value but zero (NaN is 1).
     """
     if type_ == F32:
-        out[...] = values
+        out[...] = sm.canonical(values)
     elif type_ == F16:
         if sm.is_plain(values):
             out.view(HALF)[...] = values
             return 0
-        bits = casts.f32_to_f16(values)
+        bits = casts.f32_to_f16(sm.canonical(values))
         out[...] = bits
         if casts.f16_infinities(bits):
             return casts.f16_overflows(values)
     elif type_ == BF16:
-        out[...] = casts.f32_to_bf16(values)
+        out[...] = casts.f32_to_bf16(sm.canonical(values))
     elif type_ == BOOL:
         out[...] = values != 0
     else:

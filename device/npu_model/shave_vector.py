@@ -216,11 +216,11 @@ def _argmax(x: Array, axis: int) -> Array:
 REDUCE_F32: dict[str, Callable[[Array, int], Array]] = {
     "vrsum": _sum_f32,
     "vrprod": _prod_f32,
-    "vrmax": _max,
-    "vrmin": _min,
+    "vrmax": sm.most_along,
+    "vrmin": sm.least_along,
     "vargmax": _argmax,
 }
-REDUCE_I32 = {**REDUCE_F32, "vrsum": _sum_i32, "vrprod": _prod_i32}
+REDUCE_I32 = {**REDUCE_F32, "vrsum": _sum_i32, "vrprod": _prod_i32, "vrmax": _max, "vrmin": _min}
 
 
 def reduction(m: Machine, arg: Any) -> int | None:

@@ -357,3 +357,42 @@ def test_a_float_sum_depends_on_its_length_only():
     sums = vector("vrsum.f32.col v5, v0", x)
     np.testing.assert_array_equal(vector("vrsum.f32.row v5, v0", np.ascontiguousarray(x.T)).T, sums)
     np.testing.assert_array_equal(vector("vrsum.f32.col v5, v0", x[7:8]), sums[7:8])
+
+
+NANS = np.array([[0x7FC00000, 0xFFC00000, 0x7F800001, 0xFFFFFFFF, 0x7FE12345]], np.uint32).view(np.float32)
+
+
+@pytest.mark.parametrize(("kind", "nan"), [("f32", 0x7FC00000), ("f16", 0x7E00), ("bf16", 0x7FC0)])
+def test_every_nan_is_stored_as_the_one_of_its_type(kind, nan):
+    size = 4 if kind == "f32" else 2
+    text = LOAD.format(rows=1, cols=5) + f"vld.f32 v0, r1, r6, r4, 0\nli r7, {size}\nvst.{kind} v0, r1, r6, r7, 64\n"
+    stored = run(text, NANS.tobytes()).memory.bytes[64 : 64 + 5 * size].view(f"<u{size}")
+    assert stored.tolist() == [nan] * 5
+
+
+@pytest.mark.parametrize("columns", [1, 3, 4, 5, 8, 17])
+@pytest.mark.parametrize("order", ["v0, v1", "v1, v0"])
+def test_minus_zero_is_less_than_zero_at_every_place(columns, order):
+    zeros, negative = np.zeros((1, columns), np.float32), np.full((1, columns), -0.0, np.float32)
+    assert np.signbit(vector(f"vmin.f32 v5, {order}", zeros, negative)).all()
+    assert not np.signbit(vector(f"vmax.f32 v5, {order}", zeros, negative)).any()
+
+
+@pytest.mark.parametrize("place", range(9))
+def test_minus_zero_is_less_than_zero_in_reductions(place):
+    zeros = np.zeros((1, 9), np.float32)
+    zeros[0, place] = -0.0
+    assert np.signbit(vector("vrmin.f32.col v5, v0", zeros)).all()
+    assert not np.signbit(vector("vrmax.f32.col v5, v0", zeros)).any()
+    assert not np.signbit(vector("vrmax.f32.col v5, v0", -zeros)).any()
+    assert np.signbit(vector("vrmin.f32.col v5, v0", -zeros)).all()
+
+
+@pytest.mark.parametrize("scalar", [0.0, -0.0])
+def test_minus_zero_is_less_than_a_zero_of_a_scalar_register(scalar):
+    values = f32(0.0, -0.0, -1.0, 1.0, math.nan)
+    least = vector(f"fli f1, {scalar}\nvmin.f32.s v5, v0, f1", values)
+    most = vector(f"fli f1, {scalar}\nvmax.f32.s v5, v0, f1", values)
+    assert np.signbit(least[0, :3]).tolist() == [math.copysign(1, scalar) < 0, True, True]
+    assert np.signbit(most[0, :3]).tolist() == [False, math.copysign(1, scalar) < 0, math.copysign(1, scalar) < 0]
+    assert np.isnan([least[0, 4], most[0, 4]]).all()
