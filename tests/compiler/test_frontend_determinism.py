@@ -1,4 +1,4 @@
-"""What the compiler computes itself does not depend on the BLAS kernel that suits the machine it runs on."""
+"""What the compiler computes itself does not depend on the processor that it runs on, which BLAS and NumPy pick kernels for."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from libnpu.compiler.frontend import load
 from libnpu.compiler.frontend.source import ModelError
 from libnpu.compiler.products import convolve, matmul
 
+FUNCTIONS = ("Exp", "Sin", "Cos", "Tanh", "Sigmoid", "Erf", "Elu", "Softplus")
 CORES = ("Haswell", "Prescott")  # with and without fused multiplications, blocks of different lengths
 # Prints a digest of every constant of the imported model, and one of a product by BLAS.
 PROGRAM = """
@@ -54,23 +55,30 @@ def folding_model(tmp_path, rng):
 
     nodes = [
         ("MatMul", ["a", "b"], ["m"], {}),
-        ("Gemm", ["a", "b", "c"], ["g"], {"alpha": 0.3, "beta": 0.7}),
+        ("Gemm", ["a", "b", "bias"], ["g"], {"alpha": 0.3, "beta": 0.7}),
         ("Conv", ["image", "taps"], ["conv"], {"pads": [1, 1, 1, 1]}),
         ("Conv", ["image", "taps"], ["same"], {"auto_pad": "SAME_UPPER"}),
         ("ConvTranspose", ["image", "back"], ["up"], {"strides": [2, 2]}),
         ("ReduceMean", ["a"], ["mean"], {"axes": [0, 1]}),
         ("Einsum", ["a", "b"], ["e"], {"equation": "ij,jk->ik"}),
     ]
-    nodes += [("Add", [name, "x"], [f"y_{name}"], {}) for name in ("m", "g", "conv", "same", "up", "mean", "e")]
-    constants = {"a": floats(64, 300), "b": floats(300, 48), "c": floats(48)}
+    nodes += [(op, ["c"], [op], {}) for op in FUNCTIONS]
+    nodes += [("Softmax", ["a"], ["soft"], {}), ("Pow", ["p", "c"], ["pow"], {})]
+    nodes += [
+        ("Add", [name, "x"], [f"y_{name}"], {})
+        for name in ("m", "g", "conv", "same", "up", "mean", "e", "soft", "pow", *FUNCTIONS)
+    ]
+    constants = {"a": floats(64, 300), "b": floats(300, 48), "c": floats(4800)}
+    constants["bias"] = constants["c"][:48]
+    constants["p"] = np.abs(constants["c"])
     constants |= {"image": floats(1, 40, 12, 12), "taps": floats(16, 40, 3, 3), "back": floats(40, 8, 3, 3)}
     path = tmp_path / "folding.onnx"
     save(path, nodes, (1,), constants)
     return path, constants
 
 
-def digests(path, core):
-    environment = os.environ | {"OPENBLAS_CORETYPE": core, "OPENBLAS_NUM_THREADS": "1"}
+def digests(path, **variables):
+    environment = os.environ | variables
     command = [sys.executable, "-c", PROGRAM, str(path)]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
     return result.stdout.split()
@@ -78,10 +86,19 @@ def digests(path, core):
 
 def test_constants_do_not_depend_on_the_blas_kernel(folding_model):
     path, _ = folding_model
-    found = [digests(path, core) for core in CORES]
+    found = [digests(path, OPENBLAS_CORETYPE=core, OPENBLAS_NUM_THREADS="1") for core in CORES]
     if found[0][1] == found[1][1]:
         pytest.skip("this NumPy's BLAS does not choose its kernel by OPENBLAS_CORETYPE")
     assert found[0][0] == found[1][0]
+
+
+def test_constants_do_not_depend_on_the_vector_instructions_of_the_processor(folding_model):
+    path, _ = folding_model
+    extensions = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
+    if not extensions:
+        pytest.skip("this processor has nothing that NumPy picks a kernel for")
+    plain = digests(path, NPY_DISABLE_CPU_FEATURES=" ".join(extensions))
+    assert plain[0] == digests(path)[0]
 
 
 def test_folded_products_are_the_exact_sums_rounded_once(folding_model):
@@ -89,7 +106,7 @@ def test_folded_products_are_the_exact_sums_rounded_once(folding_model):
     known = {}
     for node in load(str(path), precision="fp32").nodes:
         known |= {value.name: value.const for value in node.inputs if value is not None and value.const is not None}
-    a, b, c = (constants[name].astype(np.longdouble) for name in "abc")
+    a, b, c = (constants[name].astype(np.longdouble) for name in ("a", "b", "bias"))
     expected = {"m": a @ b, "g": np.longdouble(np.float32(0.3)) * (a @ b) + np.longdouble(np.float32(0.7)) * c}
     for name, exact in expected.items():
         assert np.all(np.abs(known[name] - exact) <= 0.51 * np.spacing(np.abs(exact).astype(np.float32)))
