@@ -9,25 +9,6 @@
 #include "native.h"
 #include <string.h>
 
-enum npu_sums {
-    EXACT = 0,   /* float types: double sums, settled */
-    FAST = 1,    /* float types: float sums */
-    INTEGER = 2  /* integer types: exact, wrapped to 32 bits */
-};
-
-struct npu_convolution {
-    struct npu_window window;     /* over the channels of the first group */
-    struct npu_ppe ppe;
-    const uint8_t *weights;       /* of the first column; dense [column][k] */
-    const float *table;           /* per column: scale, bias, two words unused; or NULL: ppe's uniform values */
-    uint8_t *out;                 /* dense [pixels][columns] in ppe.dtype */
-    int64_t pixels, columns;
-    int64_t group_columns;        /* columns per group */
-    int64_t first_column;         /* of the first column in its group */
-    double exact_below;           /* as of npu_settle */
-    int32_t weight_dtype, weight_zero_point, sums;
-};
-
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define TARGET __attribute__((target("avx2,f16c,fma")))
