@@ -311,3 +311,10 @@ def test_space_to_depth_with_channels_outside(check):
 
 def test_clip_to_a_bound_of_rank_one_keeps_a_scalar(check):
     check([("Clip", ["x", "low"], ["y"], {})], {"x": np.array(5, np.float32)}, constants={"low": np.float32([7])})
+
+
+@pytest.mark.parametrize("op", ["Add", "Mul", "Sub"])
+def test_two_scalars_on_the_device(op, make_model, run_on_device):
+    feeds = {"x": np.array(2, np.float32), "z": np.array(3, np.float32)}
+    got = run_on_device(make_model([(op, ["x", "z"], ["y"], {})], feeds, ["y"]), feeds)["y"]
+    assert (got.shape, got.tolist()) == ((), {"Add": 5, "Mul": 6, "Sub": -1}[op])
