@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from npu_abi import C
+
 if TYPE_CHECKING:
     from npu_device.engine import Channel
     from npu_device.slot import JobSlot
@@ -46,6 +48,11 @@ class Barrier:
     def valid(self) -> bool:
         """Whether a virtual barrier is loaded."""
         return self.producers < INVALID // 2
+
+    def status_register(self) -> int:
+        """Return the register behind it: enum npu_barrier_status."""
+        valid = C.NPU_BARRIER_STATUS_VALID if self.valid else 0
+        return int(valid | (C.NPU_BARRIER_STATUS_UNDERFLOW if self.underflow else 0))
 
     def counts_register(self) -> int:
         """Return the BARRIER register: producers 15:0, consumers 31:16."""

@@ -1,9 +1,9 @@
 """Boot ROM: finds the firmware that an image names, checks it, and returns its entry point.
 
-1. The image at BOOT_ENTRY: magic, header version, size, checksum; else BAD_IMAGE.
+1. The image at BOOT_ENTRY: magic, header version, size, checksum, reserved fields; else BAD_IMAGE.
 2. The entry "module:function" is imported; SHA-256 over the `*.py` of its package in file-name order must be the header's
    digest; else BAD_DIGEST.
-3. The boot parameters at BOOT_PARAMS carry their magic; else BAD_PARAMS.
+3. The boot parameters at BOOT_PARAMS: magic, modes that there are, reserved fields; else BAD_PARAMS.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ def read_image(dram: Dram, pa: int) -> Callable[[Any], Any]:
     header.crc32 = 0
     if header.magic != C.NPU_FW_IMAGE_MAGIC or header.header_version != IMAGE_VERSION or zlib.crc32(image) != crc:
         raise BootError(C.NPU_BOOT_BAD_IMAGE)
+    unused = [version for api in list(header.api_version)[C.NPU_FW_API_COUNT :] for version in api]
+    if any(unused) or any(header.reserved0) or any(bytes(header.reserved)):
+        raise BootError(C.NPU_BOOT_BAD_IMAGE)
     start = offsetof("npu_fw_header", "entry")
     entry = bytes(image[start : start + 128]).split(b"\0")[0]
     return _resolve(entry, bytes(header.digest))
@@ -57,7 +60,10 @@ def read_params(dram: Dram, pa: int) -> bytes:
         params = bytes(dram.view(pa, sizeof("npu_boot_params")))
     except ValueError:
         raise BootError(C.NPU_BOOT_BAD_PARAMS) from None
-    if view("npu_boot_params", bytearray(params)).magic != C.NPU_BOOT_MAGIC:
+    found = view("npu_boot_params", bytearray(params))
+    if found.magic != C.NPU_BOOT_MAGIC or found.boot_type > 1 or found.scheduling_mode:
+        raise BootError(C.NPU_BOOT_BAD_PARAMS)
+    if found.reserved0 or any(bytes(found.reserved)):
         raise BootError(C.NPU_BOOT_BAD_PARAMS)
     return params
 

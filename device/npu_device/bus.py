@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 from npu_abi import C
 
-from npu_device.barriers import INVALID
-
 if TYPE_CHECKING:
     from npu_device.device import Device
 
@@ -63,7 +61,7 @@ class Bus:
         if write is not None:
             write(value & ALL_ONES)
         elif offset in self._doorbells:
-            if value & 1:
+            if value & C.NPU_DOORBELL_SET:
                 self._fabric.core.ring((offset - int(C.NPU_REG_DOORBELL_BASE)) // int(C.NPU_DOORBELL_STRIDE))
         else:
             self.bad_accesses += 1
@@ -104,16 +102,16 @@ class Bus:
 
     def _write_boot_entry(self, value: int) -> None:
         self._boot_entry[0] = value
-        if value & 1:
+        if value & C.NPU_BOOT_ENTRY_DONE:
             low, high = self._boot_params
-            self._fabric.core.start((value & ~1) | self._boot_entry[1] << 32, low | high << 32)
+            self._fabric.core.start((value & ~int(C.NPU_BOOT_ENTRY_DONE)) | self._boot_entry[1] << 32, low | high << 32)
 
     def _map_mmu(self) -> None:
         reads, writes = self._reads, self._writes
         mmu = self._fabric.mmu
 
         def enable(value: int) -> None:
-            mmu.enabled = bool(value & 1)
+            mmu.enabled = bool(value & C.NPU_MMU_ENABLE)
 
         def set_low(value: int) -> None:
             mmu.context_table_pa = (mmu.context_table_pa & ~ALL_ONES) | (value & ~0xFFF)
@@ -125,7 +123,7 @@ class Bus:
             if mmu.events:
                 mmu.events.popleft()
 
-        reads[C.NPU_REG_MMU_CR0] = lambda: int(mmu.enabled)
+        reads[C.NPU_REG_MMU_CR0] = lambda: int(C.NPU_MMU_ENABLE) if mmu.enabled else 0
         writes[C.NPU_REG_MMU_CR0] = enable
         reads[C.NPU_REG_MMU_CDTAB_LO] = lambda: mmu.context_table_pa & ALL_ONES
         writes[C.NPU_REG_MMU_CDTAB_LO] = set_low
@@ -148,12 +146,13 @@ class Bus:
             self._liveness = value
 
         def reset(value: int) -> None:
-            if value & 1:
+            if value & C.NPU_IP_RESET_TRIGGER:
                 self._device.reset()
 
         reads[C.NPU_REG_PLL_FREQ_HZ] = lambda: self._fabric.engine_clock.hz
         reads[C.NPU_REG_TILE_FUSE] = lambda: ALL_ONES & ~((1 << self._fabric.profile.tiles) - 1)
-        reads[C.NPU_REG_NPU_STATUS] = lambda: 1 | int(self._device.idle) << 1
+        ready, idle = int(C.NPU_STATUS_READY), int(C.NPU_STATUS_IDLE)
+        reads[C.NPU_REG_NPU_STATUS] = lambda: ready | (idle if self._device.idle else 0)
         writes[C.NPU_REG_IP_RESET] = reset
         reads[C.NPU_REG_ID_MAGIC] = lambda: int(C.NPU_HW_MAGIC)
         reads[C.NPU_REG_LIVENESS] = lambda: ~self._liveness & ALL_ONES
@@ -179,7 +178,7 @@ class Bus:
         for barrier in self._fabric.barriers:
             offset = C.NPU_REG_BARRIER_BASE + 8 * barrier.physical_id
             reads[offset] = barrier.counts_register
-            reads[offset + 4] = lambda b=barrier: int(b.producers < INVALID // 2) | int(b.underflow) << 1  # type: ignore[misc]
+            reads[offset + 4] = barrier.status_register
         for tile in range(self._fabric.profile.tiles):
             offset = C.NPU_REG_TILE_BASE + 8 * tile
             reads[offset] = lambda tile=tile: device.tile_busy(tile)  # type: ignore[misc]

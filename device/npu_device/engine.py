@@ -141,7 +141,9 @@ class Engine(Generic[T]):
     def status_register(self) -> int:
         """Return BUSY 0, ERR 1, fill 15:8."""
         fill = sum(len(channel.fifo) for channel in self.fabric.channels_of(self))
-        return int(self.task is not None) | int(self.error) << 1 | min(fill, 255) << 8
+        busy = C.NPU_DMA_STATUS_BUSY if self.task is not None else 0
+        error = C.NPU_DMA_STATUS_ERR if self.error else 0
+        return int(busy | error | min(fill, 255) << 8)
 
     def poke(self, channel: Channel) -> None:
         """Look at the head of `channel`: start it, or note what it waits for."""

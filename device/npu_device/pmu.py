@@ -10,7 +10,7 @@ from collections.abc import Callable
 from npu_abi import C
 
 COUNT = int(C.NPU_PMU_COUNT)
-EN, FREEZE, CLR = 1, 2, 4
+EN, FREEZE, CLR = int(C.NPU_PMU_CTRL_EN), int(C.NPU_PMU_CTRL_FREEZE), int(C.NPU_PMU_CTRL_CLR)
 MASK = (1 << 64) - 1
 
 

@@ -34,8 +34,8 @@ def dma_records(raw: bytes, profile: Profile, tiles: int) -> Records:
     records = np.zeros(1, dtype("npu_dma_task"))
     for name in source.dtype.names or ():
         records["transaction_" + name] = source[name]
-    if int(source["cfg"][0]) & ~C.NPU_DMA_CFG_BURST_MASK:
-        raise DescriptorError(f"DMA cfg {int(source['cfg'][0]):#x} has bits that are not in enum npu_dma_cfg")
+    if int(source["cfg"][0]):
+        raise DescriptorError(f"DMA cfg {int(source['cfg'][0]):#x} is reserved and must be 0")
     dma = Dma.decode(records[0])
     reads, writes = footprint.dma_footprint(records[0])
     for end, box in (("src", reads[0]), ("dst", writes[0])):

@@ -99,4 +99,4 @@ def start(registers: Registers, image_pa: int, params_pa: int) -> None:
     registers.write(C.NPU_REG_BOOT_PARAMS_HI, params_pa >> 32)
     registers.write(C.NPU_REG_BOOT_PARAMS_LO, params_pa & 0xFFFFFFFF)
     registers.write(C.NPU_REG_BOOT_ENTRY_HI, image_pa >> 32)
-    registers.write(C.NPU_REG_BOOT_ENTRY_LO, image_pa & 0xFFFFFFFE | 1)
+    registers.write(C.NPU_REG_BOOT_ENTRY_LO, image_pa & 0xFFFFFFFF | C.NPU_BOOT_ENTRY_DONE)

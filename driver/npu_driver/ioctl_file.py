@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING, Any
 
-from npu_abi import C
-
 from npu_driver.error import KernelError
 from npu_driver.ioctl_job import FOR_EVER, wait
 
@@ -80,6 +78,6 @@ def recover(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -
 
 
 def state_dump(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
-    """Ask the firmware to log its state."""
-    kernel.request(C.NPU_JSM_STATE_DUMP, "npu_jsm_engine_reset")
+    """Log the firmware's state: queues, heads of their rings, jobs, and the barriers that those wait for."""
+    kernel.dump_state()
     return 0, []

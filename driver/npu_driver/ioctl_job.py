@@ -180,7 +180,7 @@ def wait(kernel: Kernel, context: Context, until: Completion, deadline_ps: int) 
             why = "the device is idle and the job waits for something that nothing will signal"
             raise KernelError(errno.EDEADLK, why)
         try:
-            kernel.request(C.NPU_JSM_QUERY_ENGINE_HB, "npu_jsm_engine_reset")
+            kernel.request(C.NPU_JSM_QUERY_ENGINE_HB, "npu_jsm_query_hb")
         except KernelError as error:
             kernel.note(f"heartbeat: {error}")
             kernel.recover()

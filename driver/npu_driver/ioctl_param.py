@@ -15,14 +15,18 @@ if TYPE_CHECKING:
     from npu_driver.kernel import Kernel
 
 DEVICE_ID = 0x4E50  # chosen: "NP"; no vendor's
-PLATFORM_SIMULATED = 2
-CAPABILITIES = {1: 0, 2: 1, 3: 1, 4: 0}  # metric streamer, DMA memory range, queue management, user pointers
+CAPABILITIES = {
+    C.NPU_CAP_METRIC_STREAMER: 0,
+    C.NPU_CAP_DMA_MEMORY_RANGE: 1,
+    C.NPU_CAP_MANAGE_CMDQ: 1,
+    C.NPU_CAP_USER_POINTERS: 0,
+}
 NAME_WORDS = 8
 _HEARTBEAT = codec("npu_jsm_query_hb_done", "heartbeat")
 
 
 def _heartbeat(kernel: Kernel, context: Context, index: int) -> int:
-    reply = kernel.request(C.NPU_JSM_QUERY_ENGINE_HB, "npu_jsm_engine_reset", engine_idx=index)
+    reply = kernel.request(C.NPU_JSM_QUERY_ENGINE_HB, "npu_jsm_query_hb", engine_idx=index)
     (heartbeat,) = _HEARTBEAT.unpack_from(reply)
     return int(heartbeat)
 
@@ -51,7 +55,7 @@ def _name_word(kernel: Kernel, context: Context, index: int) -> int:
 PARAMS: dict[int, tuple[int, Callable[[Kernel, Context, int], int]]] = {
     C.NPU_PARAM_DEVICE_ID: (1, lambda k, c, i: DEVICE_ID),
     C.NPU_PARAM_DEVICE_REVISION: (1, lambda k, c, i: k.registers.read(C.NPU_REG_HW_VERSION)),
-    C.NPU_PARAM_PLATFORM_TYPE: (1, lambda k, c, i: PLATFORM_SIMULATED),
+    C.NPU_PARAM_PLATFORM_TYPE: (1, lambda k, c, i: C.NPU_PLATFORM_SIMULATED),
     C.NPU_PARAM_CORE_CLOCK_RATE: (1, lambda k, c, i: k.frequency_hz),
     C.NPU_PARAM_NUM_CONTEXTS: (1, lambda k, c, i: C.NPU_NUM_SSIDS - C.NPU_SSID_FIRST_USER),
     C.NPU_PARAM_CONTEXT_BASE_ADDRESS: (1, lambda k, c, i: C.NPU_VA_USER_BASE),

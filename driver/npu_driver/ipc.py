@@ -135,7 +135,7 @@ def check_reply(request: Request) -> bytes:
 
     EBADMSG for a reply of another type, EBADE for a result that is not OK.
     """
-    if request.reply_type != request.type + (C.NPU_JSM_ENGINE_RESET_DONE - C.NPU_JSM_ENGINE_RESET):
+    if request.reply_type != request.type + C.NPU_JSM_REPLY:
         raise KernelError(errno.EBADMSG, f"{name_of('npu_jsm_type', request.reply_type)} answers {request.type:#x}")
     if request.result != C.NPU_JSM_OK:
         kind = name_of("npu_jsm_type", request.type)

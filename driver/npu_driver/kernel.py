@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from npu_abi import C, codec, ffi, name_of
 
-from npu_driver import boot
+from npu_driver import boot, state_dump
 from npu_driver.error import KernelError
 from npu_driver.file import Context
 from npu_driver.interrupts import CAUSES, InterruptHandler
@@ -203,6 +203,7 @@ class Kernel:
             self._space = AddressSpace(self.memory)
             self.mmu = Mmu(self.memory, registers)
             self._areas = (self._area(), self._area())
+            self._dump = self._area()
             self.ipc = Ipc(self.device.bus, *self._areas, self._on_message)
             self._image_pa = boot.load(
                 self.memory, image, tx=self._areas[0], rx=self._areas[1], tile_config=self.tile_config,
@@ -229,7 +230,7 @@ class Kernel:
         Contexts live on; EIO when the boot fails.
         """
         self.note("reset")
-        self.registers.write(C.NPU_REG_IP_RESET, 1)
+        self.registers.write(C.NPU_REG_IP_RESET, C.NPU_IP_RESET_TRIGGER)
         self.ipc.forget_all()
         for context in self.contexts.values():
             for queue in context.queues.values():
@@ -248,6 +249,15 @@ class Kernel:
         area = Area(self.memory, self._addresses.alloc(AREA_PAGES))
         self._space.map(area.va, area.pa, AREA_PAGES)
         return area
+
+    def dump_state(self) -> None:
+        """Let the firmware write its state, and log it. Errors as of `request`."""
+        area = self._dump
+        self.request(
+            C.NPU_JSM_STATE_DUMP, "npu_jsm_state_dump", buffer_va=area.va, buffer_bytes=len(area.memory)
+        )  # fmt: skip
+        for line in state_dump.lines(area.memory):
+            self.note(line)
 
     # ---- queues and jobs ----
 

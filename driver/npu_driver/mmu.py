@@ -115,7 +115,7 @@ class Mmu:
         self._registers.write(C.NPU_REG_MMU_CDTAB_HI, self._pa >> 32)
         self._registers.write(C.NPU_REG_MMU_CDTAB_LO, self._pa & 0xFFFFFFFF)
         self._registers.write(C.NPU_REG_MMU_TLBI_ALL, 1)
-        self._registers.write(C.NPU_REG_MMU_CR0, 1)
+        self._registers.write(C.NPU_REG_MMU_CR0, C.NPU_MMU_ENABLE)
 
     def attach(self, ssid: int, space: AddressSpace) -> None:
         """Make `space` the translation of `ssid`."""

@@ -68,4 +68,4 @@ class CommandQueue:
         ENTRY.pack_into(memory, HEADER_BYTES + tail * ENTRY.size, batch_va, job.job_id, now_ps)
         memory[TAIL_OFFSET : TAIL_OFFSET + 4] = ((tail + 1) % SLOTS).to_bytes(4, "little")
         self.jobs.append(job)
-        registers.write(DOORBELLS + self.doorbell * DOORBELL_STRIDE, 1)
+        registers.write(DOORBELLS + self.doorbell * DOORBELL_STRIDE, C.NPU_DOORBELL_SET)

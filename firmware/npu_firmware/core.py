@@ -54,8 +54,8 @@ class Core:
         self._messages = Messages(hal, self)
         self._costs = hal.profile.core
         self._task_cycles = self._costs.fetch_cycles + self._costs.dispatch_cycles
-        self._free_tiles = [tile for tile in range(hal.profile.tiles) if params.tile_config >> tile & 1]
-        self._usable_tiles = len(self._free_tiles)
+        self.free_tiles = [tile for tile in range(hal.profile.tiles) if params.tile_config >> tile & 1]
+        self._usable_tiles = len(self.free_tiles)
         self.inferences = inference.Inferences(hal, self._usable_tiles)
         self._tile_waiters: list[Job] = []
         self._by_slot: dict[Slot, Job] = {}
@@ -273,7 +273,7 @@ class Core:
             del self._by_slot[slot]
             job.walk = None
         if job.tiles:
-            self._free_tiles = sorted([*self._free_tiles, *job.tiles])
+            self.free_tiles = sorted([*self.free_tiles, *job.tiles])
             job.tiles = ()
             self._serve_tiles()
 
@@ -283,10 +283,10 @@ class Core:
             job = self._tile_waiters[0]
             assert job.inference is not None
             count = job.inference.tile_count
-            if count > len(self._free_tiles):
+            if count > len(self.free_tiles):
                 return
             self._tile_waiters.pop(0)
-            job.tiles, self._free_tiles = tuple(self._free_tiles[:count]), self._free_tiles[count:]
+            job.tiles, self.free_tiles = tuple(self.free_tiles[:count]), self.free_tiles[count:]
             self._enter_engines(job, job.inference)
 
     # ---- commands ----

@@ -70,7 +70,7 @@ class Ipc:
         data = self._hal.load(GLOBAL, va, SLOT_BYTES)
         self._hal.store(GLOBAL, va + STATUS_OFFSET, FREE)
         header = read("npu_ipc_hdr", data)
-        if header.status != C.NPU_IPC_ALLOCATED or header.data_size > SLOT_BYTES - HEADER_BYTES:
+        if header.status != C.NPU_IPC_ALLOCATED or header.data_size > SLOT_BYTES - HEADER_BYTES or any(header.reserved):
             return None
         return read("npu_jsm_msg", data, HEADER_BYTES)
 

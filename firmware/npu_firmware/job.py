@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from npu_abi import C
+
 from npu_firmware.commands import Command
 from npu_firmware.inference import Inference
 from npu_firmware.queues import Queue
@@ -14,11 +16,11 @@ from npu_firmware.walk import Walk
 class State(IntEnum):
     """What a job waits for."""
 
-    COMMAND = 0  # the core: its next command
-    TILES = 1  # free tiles
-    BARRIERS = 2  # the core: its first barriers
-    ENGINES = 3  # its walk
-    FENCE = 4  # a fence value
+    COMMAND = int(C.NPU_STAGE_COMMAND)  # the core: its next command
+    TILES = int(C.NPU_STAGE_TILES)  # free tiles
+    BARRIERS = int(C.NPU_STAGE_BARRIERS)  # the core: its first barriers
+    ENGINES = int(C.NPU_STAGE_ENGINES)  # its walk
+    FENCE = int(C.NPU_STAGE_FENCE)  # a fence value
 
 
 @dataclass(slots=True, eq=False)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npu_abi import C, ffi, new, pack
+from npu_abi import C, ffi, new, pack, sizeof
 
+from npu_firmware import state_dump
 from npu_firmware.hal import Hal
 from npu_firmware.queues import GLOBAL, Queue
 from npu_firmware.structs import read
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from npu_firmware.core import Core
 
 OK, INVALID = int(C.NPU_JSM_OK), int(C.NPU_JSM_INVALID)
-REPLY_BIT = 0x1100  # the reply's type is the request's plus this
 LAST_SSID = int(C.NPU_NUM_SSIDS) - 1
 
 
@@ -50,7 +50,7 @@ class Messages:
         if handler is not None:
             result, payload = handler(message) if not message.reserved0 else (INVALID, b"")
         self._core.attention = True
-        self._core.ipc.send((message.type + REPLY_BIT) & 0xFFFFFFFF, payload, message.request_id, result)
+        self._core.ipc.send((message.type + C.NPU_JSM_REPLY) & 0xFFFFFFFF, payload, message.request_id, result)
 
     def _register(self, message: Any) -> tuple[int, bytes]:
         body = _payload("npu_jsm_register_db", message)
@@ -58,6 +58,8 @@ class Messages:
         if not 1 <= body.db_idx < C.NPU_NUM_DOORBELLS or body.db_idx in queues:
             return INVALID, b""
         if not C.NPU_SSID_FIRST_USER <= body.host_ssid <= LAST_SSID:
+            return INVALID, b""
+        if body.priority_band >= C.NPU_PRIORITY_BANDS:
             return INVALID, b""
         if body.jobq_size != C.NPU_JOBQ_SIZE or body.jobq_va % C.NPU_PAGE_SIZE:
             return INVALID, b""
@@ -79,8 +81,8 @@ class Messages:
         return OK, b""
 
     def _heartbeat(self, message: Any) -> tuple[int, bytes]:
-        body = _payload("npu_jsm_query_hb_done", message)
-        if body.engine_idx:
+        body = _payload("npu_jsm_query_hb", message)
+        if body.engine_idx or body.reserved:
             return INVALID, b""
         return OK, pack(new("npu_jsm_query_hb_done", heartbeat=self._core.heartbeat))
 
@@ -105,6 +107,13 @@ class Messages:
         return OK, b""
 
     def _dump(self, message: Any) -> tuple[int, bytes]:
+        body = _payload("npu_jsm_state_dump", message)
+        if body.reserved or body.buffer_bytes < sizeof("npu_fw_state"):
+            return INVALID, b""
+        try:
+            self._hal.store(GLOBAL, body.buffer_va, state_dump.state(self._hal, self._core, body.buffer_bytes))
+        except self._hal.Fault:
+            return INVALID, b""
         return OK, b""
 
 

@@ -53,6 +53,11 @@ class Queue:
         va, job_id, flags, reserved = hal.read(GLOBAL, self.va + HEADER_BYTES + head * ENTRY_BYTES, ENTRY)
         return Entry(head, va, job_id, not flags and reserved == NO_RESERVED)
 
+    def indices(self, hal: Hal) -> tuple[int, int]:
+        """Return head and tail as the ring has them."""
+        head, tail = hal.read(GLOBAL, self.va, HEADER)
+        return head, tail
+
     def advance(self, hal: Hal, head: int) -> None:
         """Tell the driver that slot `head` was read."""
         hal.store(GLOBAL, self.va + HEAD_OFFSET, ((head + 1) % SLOTS).to_bytes(4, "little"))

@@ -45,7 +45,7 @@ def dma(profile: Profile, tiles: int, records: Records, number: int) -> None:
     bad_code = int(C.NPU_PARSE_BAD_DMA)
     length, planes = _int(records, "transaction_length"), _int(records, "transaction_num_planes")
     refuse(
-        (length < 1) | (planes < 1) | (records["transaction_cfg"] & ~np.uint32(C.NPU_DMA_CFG_BURST_MASK) != 0),
+        (length < 1) | (planes < 1) | (records["transaction_cfg"] != 0),
         bad_code,
         number,
     )

@@ -90,14 +90,13 @@ _Static_assert(sizeof(struct npu_barrier_config) == 12, "npu_barrier_config");
 /* Moves `length` bytes per plane, num_planes planes. Within a plane the source is read as rows of src_width
  * bytes, src_stride apart, and written as rows of dst_width bytes, dst_stride apart; both widths divide length.
  * Plane p starts at p * {src,dst}_plane_stride. 1-D: both widths equal length. Strides may be zero (source) or negative. */
-enum npu_dma_cfg { NPU_DMA_CFG_BURST_MASK = 0xff /* log2 of the burst in bytes, 0 = profile default */ };
 struct npu_dma_descriptor {
     uint64_t src; uint64_t dst;   /* CMX window or device virtual address */
     uint32_t length; uint32_t num_planes;  /* >= 1 */
     int32_t  src_plane_stride; int32_t dst_plane_stride;
     uint32_t src_width; int32_t src_stride;
     uint32_t dst_width; int32_t dst_stride;
-    uint32_t cfg;                 /* enum npu_dma_cfg */
+    uint32_t cfg;                 /* reserved for the burst length: zero, which is the profile's */
     uint32_t reserved[7];
 };
 _Static_assert(sizeof(struct npu_dma_descriptor) == 80, "npu_dma_descriptor");

@@ -36,16 +36,16 @@ _Static_assert(sizeof(struct npu_fw_header) == 4096, "npu_fw_header");
 
 struct npu_boot_params {
     uint32_t magic;               /* NPU_BOOT_MAGIC */
-    uint32_t boot_type;           /* 0 cold, 1 warm */
+    uint32_t boot_type;           /* 0 cold, 1 warm: the firmware starts from nothing either way */
     uint32_t tile_config;         /* bit t set = tile t usable */
     uint32_t scheduling_mode;     /* 0 one queue per doorbell, in doorbell order */
     uint64_t ipc_tx_va;           /* driver to firmware: array of struct npu_ipc_slot */
     uint64_t ipc_rx_va;           /* firmware to driver: array of struct npu_ipc_slot */
     uint32_t ipc_tx_slots;
     uint32_t ipc_rx_slots;
-    uint32_t frequency_hz;        /* engine clock */
+    uint32_t frequency_hz;        /* engine clock; for who reads a memory dump, the firmware counts in cycles of its own */
     uint32_t reserved0;
-    uint64_t system_time_ps;      /* host clock at boot */
+    uint64_t system_time_ps;      /* host clock at boot; as frequency_hz */
     uint8_t  reserved[4096 - 56];
 };
 _Static_assert(sizeof(struct npu_boot_params) == 4096, "npu_boot_params");
@@ -59,7 +59,7 @@ struct npu_ipc_hdr {
     uint32_t data_size;           /* bytes of payload that follow, at most 128 */
     uint16_t channel;             /* enum npu_ipc_channel */
     uint8_t  status;              /* enum npu_ipc_status */
-    uint8_t  reserved[57];
+    uint8_t  reserved[57];        /* a message in which it is not zero is dropped */
 };
 _Static_assert(sizeof(struct npu_ipc_hdr) == 64, "npu_ipc_hdr");
 
@@ -70,7 +70,8 @@ enum npu_jsm_type {
     NPU_JSM_ENGINE_RESET_DONE = 0x2200, NPU_JSM_REGISTER_DB_DONE = 0x2202, NPU_JSM_UNREGISTER_DB_DONE = 0x2203,
     NPU_JSM_QUERY_ENGINE_HB_DONE = 0x2204, NPU_JSM_SSID_RELEASE_DONE = 0x220e, NPU_JSM_STATE_DUMP_DONE = 0x22ff
 };
-enum npu_jsm_result { NPU_JSM_OK = 0, NPU_JSM_INVALID = 1, NPU_JSM_UNKNOWN_TYPE = 2, NPU_JSM_NO_RESOURCES = 3 };
+enum { NPU_JSM_REPLY = 0x1100 }; /* a reply's type is its request's plus this: X_DONE = X + NPU_JSM_REPLY */
+enum npu_jsm_result { NPU_JSM_OK = 0, NPU_JSM_INVALID = 1, NPU_JSM_UNKNOWN_TYPE = 2 };
 struct npu_jsm_msg {
     uint32_t type;                /* enum npu_jsm_type */
     uint32_t request_id;          /* echoed in the reply */
@@ -83,7 +84,11 @@ struct npu_ipc_slot { struct npu_ipc_hdr hdr; struct npu_jsm_msg msg; };
 _Static_assert(sizeof(struct npu_ipc_slot) == 192, "npu_ipc_slot");
 
 struct npu_jsm_boot_done { uint16_t api_version[8][2]; /* as in struct npu_fw_header */ };
-struct npu_jsm_register_db { uint32_t db_idx; uint32_t host_ssid; uint64_t jobq_va; uint32_t jobq_size; uint32_t priority_band; };
+enum { NPU_PRIORITY_BANDS = 4 };  /* 0 idle, 1 normal, 2 focus, 3 realtime */
+struct npu_jsm_register_db {
+    uint32_t db_idx; uint32_t host_ssid; uint64_t jobq_va; uint32_t jobq_size;
+    uint32_t priority_band;       /* < NPU_PRIORITY_BANDS; validated, not yet used: queues are served in the order of their doorbells */
+};
 _Static_assert(sizeof(struct npu_jsm_register_db) == 24, "npu_jsm_register_db");
 struct npu_jsm_unregister_db { uint32_t db_idx; uint32_t reserved; };
 struct npu_jsm_job_done {
@@ -96,8 +101,37 @@ struct npu_jsm_job_done {
 };
 _Static_assert(sizeof(struct npu_jsm_job_done) == 48, "npu_jsm_job_done");
 struct npu_jsm_engine_reset { uint32_t engine_idx; uint32_t reserved; };
+struct npu_jsm_query_hb { uint32_t engine_idx; uint32_t reserved; };
 struct npu_jsm_query_hb_done { uint32_t engine_idx; uint32_t reserved; uint64_t heartbeat; };
 struct npu_jsm_ssid_release { uint32_t host_ssid; uint32_t reserved; };
+/* STATE_DUMP: the firmware writes struct npu_fw_state, then a struct npu_fw_queue_state per queue, in the order of their doorbells. */
+struct npu_jsm_state_dump { uint64_t buffer_va; uint32_t buffer_bytes; uint32_t reserved; };
+struct npu_fw_state {
+    uint64_t time_ps;             /* device time */
+    uint64_t heartbeat;           /* as struct npu_jsm_query_hb_done */
+    uint32_t queue_count;         /* registered; those whose records fit follow */
+    uint32_t job_count;           /* taken from a ring and not ended, of all queues */
+    uint32_t free_tiles;          /* bit t set = tile t belongs to no job */
+    uint32_t reserved;
+};
+_Static_assert(sizeof(struct npu_fw_state) == 32, "npu_fw_state");
+enum npu_job_stage {
+    NPU_STAGE_NONE = 0, NPU_STAGE_COMMAND = 1, NPU_STAGE_TILES = 2 /* waits for tiles */, NPU_STAGE_BARRIERS = 3,
+    NPU_STAGE_ENGINES = 4, NPU_STAGE_FENCE = 5
+};
+struct npu_fw_queue_state {
+    uint32_t db_idx; uint32_t host_ssid;
+    uint32_t head; uint32_t tail; /* of its ring */
+    uint32_t job_id;              /* of its job, 0 = none; what follows is the job's */
+    uint32_t stage;               /* enum npu_job_stage */
+    uint32_t command;             /* index in its command buffer */
+    uint32_t outstanding_tasks;   /* in FIFOs or running */
+    uint32_t open_lists;          /* task lists with tasks that are in no FIFO yet */
+    uint32_t retired_barriers;    /* every virtual barrier below this has retired */
+    uint32_t blocking_barrier;    /* that a FIFO waits for, the lowest; NPU_BARRIER_NONE */
+    uint32_t reserved;
+};
+_Static_assert(sizeof(struct npu_fw_queue_state) == 48, "npu_fw_queue_state");
 
 enum npu_job_status {
     NPU_JOB_SUCCESS = 0, NPU_JOB_PARSING_ERR = 1, NPU_JOB_PREEMPTED = 3, NPU_JOB_ABORTED = 4,
@@ -143,7 +177,7 @@ struct npu_job_queue_entry {
     uint64_t batch_buf_va;        /* job: struct npu_cmd_buffer_header, 64-byte aligned */
     uint32_t job_id;              /* host_ssid << 8 | sequence & 0xff */
     uint32_t flags;               /* zero */
-    uint64_t doorbell_ps;         /* host clock */
+    uint64_t doorbell_ps;         /* host clock; for who reads a memory dump */
     uint64_t reserved[5];
 };
 _Static_assert(sizeof(struct npu_job_queue_entry) == 64, "npu_job_queue_entry");
@@ -170,6 +204,6 @@ _Static_assert(sizeof(struct npu_cmd_fence) == 24, "npu_cmd_fence");
 struct npu_cmd_timestamp { struct npu_cmd_header h; uint64_t va; /* job: receives device time in ps */ };
 struct npu_cmd_fill { struct npu_cmd_header h; uint64_t start_va; uint64_t size; /* bytes, multiple of 4 */ uint32_t pattern; uint32_t reserved; };
 struct npu_cmd_copy { struct npu_cmd_header h; uint64_t desc_offset; /* from descriptor_heap_va */ uint32_t desc_count; uint32_t reserved; };
-struct npu_cmd_inference { struct npu_cmd_header h; uint64_t inference_id; uint64_t mapped_inference_va; /* job: struct npu_mapped_inference */ };
+struct npu_cmd_inference { struct npu_cmd_header h; uint64_t inference_id; /* the caller's, as doorbell_ps */ uint64_t mapped_inference_va; /* job: struct npu_mapped_inference */ };
 _Static_assert(sizeof(struct npu_cmd_inference) == 24, "npu_cmd_inference");
 #endif

@@ -17,18 +17,18 @@
 enum npu_hw_reg {
     NPU_REG_HW_VERSION          = 0x00000108, /* RO  major 31:16, minor 15:0 */
     NPU_REG_ICB_STATUS          = 0x00010210, /* RO  pending interrupt causes, enum npu_icb */
-    NPU_REG_ICB_CLEAR           = 0x00010220, /* W1C clears ICB_STATUS bits; level causes re-raise */
+    NPU_REG_ICB_CLEAR           = 0x00010220, /* W1C clears ICB_STATUS bits; HOST_IPC_FIFO re-raises while its FIFO holds a message */
     NPU_REG_ICB_ENABLE          = 0x00010240, /* RW  causes that drive the interrupt line; reset 0 */
     NPU_REG_HOST_IPC_FIFO       = 0x000200f4, /* RO  pops one message address (32-bit VA in SSID 0); 0 = empty */
     NPU_REG_HOST_IPC_FIFO_STAT  = 0x000200fc, /* RO  fill level 23:16 */
-    NPU_REG_BOOT_ENTRY_LO       = 0x00040040, /* RW  physical address of the image 31:1, bit 0 = DONE starts the core */
+    NPU_REG_BOOT_ENTRY_LO       = 0x00040040, /* RW  physical address of the image 31:1, NPU_BOOT_ENTRY_DONE starts the core */
     NPU_REG_BOOT_ENTRY_HI       = 0x00040044, /* RW  address 63:32; written before LO */
     NPU_REG_BOOT_PARAMS_LO      = 0x00040048, /* RW  physical address of struct npu_boot_params 31:0 */
     NPU_REG_BOOT_PARAMS_HI      = 0x0004004c, /* RW  address 63:32 */
     NPU_REG_BOOT_STATUS         = 0x00040050, /* RO  enum npu_boot_status, set by the boot ROM */
 
     /* MMU (per-context translation) */
-    NPU_REG_MMU_CR0             = 0x00200020, /* RW  bit 0 enables translation; disabled = every DRAM access faults */
+    NPU_REG_MMU_CR0             = 0x00200020, /* RW  NPU_MMU_ENABLE: translation; disabled = every DRAM access faults */
     NPU_REG_MMU_CDTAB_LO        = 0x00200080, /* RW  physical address of the context table 31:0, 4 KiB aligned */
     NPU_REG_MMU_CDTAB_HI        = 0x00200084, /* RW  63:32 */
     NPU_REG_MMU_TLBI_SSID       = 0x00200090, /* WO  drops cached translations of SSID 31:0 */
@@ -42,26 +42,32 @@ enum npu_hw_reg {
     NPU_REG_MMU_EVT_POP         = 0x002000b8, /* WO  drops the head event */
 
     NPU_REG_CPU_IPC_FIFO        = 0x010200f0, /* WO  posts a message address (32-bit VA in SSID 0) to the core */
-    NPU_REG_DOORBELL_BASE       = 0x01300000, /* WO  doorbell n at BASE + 0x1000 * n, n = 1..255; bit 0 = SET */
+    NPU_REG_DOORBELL_BASE       = 0x01300000, /* WO  doorbell n at BASE + 0x1000 * n, n = 1..255; NPU_DOORBELL_SET */
 
     /* Buttress: power and platform */
     NPU_REG_GLOBAL_INT_MASK     = 0x01800008, /* RW  bit 0 masks the interrupt line; reset 1 */
     NPU_REG_PLL_FREQ_HZ         = 0x01800148, /* RO  engine clock in Hz */
     NPU_REG_TILE_FUSE           = 0x01800150, /* RO  bit t set = tile t disabled */
-    NPU_REG_NPU_STATUS          = 0x01800154, /* RO  READY 0, IDLE 1 */
-    NPU_REG_IP_RESET            = 0x01800160, /* WO  bit 0 = TRIGGER: core stopped, engines and CMX cleared */
+    NPU_REG_NPU_STATUS          = 0x01800154, /* RO  enum npu_status_bit */
+    NPU_REG_IP_RESET            = 0x01800160, /* WO  NPU_IP_RESET_TRIGGER: core stopped, engines and CMX cleared */
 
     /* This device's own blocks */
     NPU_REG_ID_MAGIC            = 0x01a00000, /* RO  NPU_HW_MAGIC */
     NPU_REG_LIVENESS            = 0x01a00004, /* RW  reads the complement of what was written */
     NPU_REG_BAD_MMIO            = 0x01a00008, /* RO  refused accesses since reset */
-    NPU_REG_PMU_CTRL            = 0x01a03000, /* RW  EN 0, FREEZE 1, CLR 2 (self-clearing); reset EN */
+    NPU_REG_PMU_CTRL            = 0x01a03000, /* RW  enum npu_pmu_ctrl; reset EN */
     NPU_REG_PMU_COUNTER_BASE    = 0x01a03200, /* RO  counter n: LO at +8n (latches HI), HI at +8n+4; enum npu_pmu */
-    NPU_REG_DMA_STATUS_BASE     = 0x01a04000, /* RO  port p at + 0x100 * p: BUSY 0, ERR 1, fill 15:8; +4 tasks done */
-    NPU_REG_BARRIER_BASE        = 0x01a05000, /* RO  id i at + 8 * i: producers 15:0, consumers 31:16; +4 bit 0 VALID, bit 1 UNDERFLOW */
+    NPU_REG_DMA_STATUS_BASE     = 0x01a04000, /* RO  port p at + 0x100 * p: enum npu_dma_status, fill 15:8; +4 tasks done */
+    NPU_REG_BARRIER_BASE        = 0x01a05000, /* RO  id i at + 8 * i: producers 15:0, consumers 31:16; +4 enum npu_barrier_status */
     NPU_REG_TILE_BASE           = 0x01a06000  /* RO  tile t at + 8 * t: DPU busy 0, SHAVE busy 15:8; +4 tasks done */
 };
 enum { NPU_BAR0_SIZE = 0x02000000, NPU_DOORBELL_STRIDE = 0x1000, NPU_NUM_DOORBELLS = 256, NPU_DMA_STATUS_STRIDE = 0x100 };
+/* Bits of registers. */
+enum { NPU_BOOT_ENTRY_DONE = 1 << 0, NPU_MMU_ENABLE = 1 << 0, NPU_DOORBELL_SET = 1 << 0, NPU_IP_RESET_TRIGGER = 1 << 0 };
+enum npu_status_bit { NPU_STATUS_READY = 1 << 0, NPU_STATUS_IDLE = 1 << 1 };
+enum npu_pmu_ctrl { NPU_PMU_CTRL_EN = 1 << 0, NPU_PMU_CTRL_FREEZE = 1 << 1, NPU_PMU_CTRL_CLR = 1 << 2 /* clears itself */ };
+enum npu_dma_status { NPU_DMA_STATUS_BUSY = 1 << 0, NPU_DMA_STATUS_ERR = 1 << 1 /* a task faulted since reset */ };
+enum npu_barrier_status { NPU_BARRIER_STATUS_VALID = 1 << 0, NPU_BARRIER_STATUS_UNDERFLOW = 1 << 1 };
 #define NPU_HW_MAGIC 0x4550554e /* "NUPE", little endian bytes 4e 55 50 45 */
 
 enum npu_icb { NPU_ICB_HOST_IPC_FIFO = 1 << 4, NPU_ICB_MMU_EVENT = 1 << 5, NPU_ICB_CORE_FAULT = 1 << 6 };
@@ -104,7 +110,7 @@ enum npu_pmu {
 enum {
     NPU_PAGE_SHIFT = 12, NPU_PAGE_SIZE = 4096, NPU_VA_BITS = 48, NPU_NUM_SSIDS = 66,
     NPU_SSID_GLOBAL = 0, NPU_SSID_FIRST_USER = 2,      /* 1 is reserved */
-    NPU_PTE_VALID = 1 << 0, NPU_PTE_TABLE = 1 << 1, NPU_PTE_COHERENT = 1 << 2, NPU_PTE_USER = 1 << 6,
+    NPU_PTE_VALID = 1 << 0, NPU_PTE_TABLE = 1 << 1,
     NPU_PTE_RO = 1 << 7, NPU_PTE_AF = 1 << 10, NPU_MMU_EVTQ_DEPTH = 16
 };
 #define NPU_PTE_ADDR_MASK 0x0000fffffffff000

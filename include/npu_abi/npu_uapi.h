@@ -29,20 +29,25 @@ struct npu_mmap { uint64_t offset; /* [in] mmap_offset of struct npu_bo_info */ 
 struct npu_poll { int64_t deadline_ps; /* [in] as struct npu_bo_wait; returns 0 when it passes, else 1 */ uint32_t ready_jobs; /* [out] finished and not yet waited for */ uint32_t reserved; };
 
 enum npu_param {
-    NPU_PARAM_DEVICE_ID = 0, NPU_PARAM_DEVICE_REVISION = 1, NPU_PARAM_PLATFORM_TYPE = 2, /* 2 = simulated */
+    NPU_PARAM_DEVICE_ID = 0, NPU_PARAM_DEVICE_REVISION = 1, NPU_PARAM_PLATFORM_TYPE = 2, /* enum npu_platform */
     NPU_PARAM_CORE_CLOCK_RATE = 3, /* Hz */ NPU_PARAM_NUM_CONTEXTS = 4, NPU_PARAM_CONTEXT_BASE_ADDRESS = 5, NPU_PARAM_CONTEXT_ID = 7,
     NPU_PARAM_FW_API_VERSION = 8,  /* index NPU_FW_API_*: major << 16 | minor */
     NPU_PARAM_ENGINE_HEARTBEAT = 9, NPU_PARAM_UNIQUE_INFERENCE_ID = 10, /* increments at each read */
-    NPU_PARAM_TILE_CONFIG = 11, NPU_PARAM_SKU = 12, NPU_PARAM_CAPABILITIES = 13,
+    NPU_PARAM_TILE_CONFIG = 11, NPU_PARAM_SKU = 12, NPU_PARAM_CAPABILITIES = 13, /* index enum npu_capability: 1 = there */
     NPU_PARAM_PREEMPT_BUFFER_SIZE = 14, NPU_PARAM_CMX_BYTES = 15, /* per tile */ NPU_PARAM_BARRIER_COUNT = 16, NPU_PARAM_SHAVES_PER_TILE = 17, NPU_PARAM_DMA_PORTS = 18,
     NPU_PARAM_DDR_BYTES = 19, NPU_PARAM_DDR_FREE_BYTES = 20, NPU_PARAM_MAX_JOBS = 21,
     NPU_PARAM_PROFILE_NAME = 22    /* index 0..7: eight bytes of the profile's name, NUL padded */
 };
+enum npu_platform { NPU_PLATFORM_SIMULATED = 2 };
+enum npu_capability { NPU_CAP_METRIC_STREAMER = 1, NPU_CAP_DMA_MEMORY_RANGE = 2, NPU_CAP_MANAGE_CMDQ = 3, NPU_CAP_USER_POINTERS = 4 };
 struct npu_param_arg { uint32_t param; uint32_t index; /* [in] */ uint64_t value; /* [out] GET, [in] SET */ };
 _Static_assert(sizeof(struct npu_param_arg) == 16, "npu_param_arg");
 
 /* Buffer objects. ENOSPC: no addresses left; ENOMEM: no device memory, page tables included; ENOBUFS: the machine that simulates the
- * device has no memory for it. SHAVE_MEM places below 4 GiB. One cache policy of CACHED (0), WC; UNCACHED needs the platform's leave. */
+ * device has no memory for it. SHAVE_MEM places below 4 GiB. DMA_MEM says that only DMA will use it; there is one
+ * address range for all that is not SHAVE_MEM, so it changes nothing. One cache policy of CACHED (0), WC; UNCACHED needs the
+ * platform's leave. Host and device share one memory without caches: policies are kept and told, and BO_SYNC, which checks its
+ * range, has nothing to do. */
 enum npu_bo_flag { NPU_BO_SHAVE_MEM = 1, NPU_BO_MAPPABLE = 2, NPU_BO_DMA_MEM = 4, NPU_BO_READ_ONLY = 8, /* to the device */
     NPU_BO_CACHED = 0, NPU_BO_UNCACHED = 0x10000, NPU_BO_WC = 0x20000, NPU_BO_CACHE_MASK = 0x30000, NPU_BO_NON_SNOOPED = 0x100000, NPU_BO_FLAGS_ALL = 0x13000f };
 struct npu_bo_create {
@@ -68,6 +73,7 @@ struct npu_bo_wait {
     uint64_t start_ps; uint64_t end_ps;         /* [out] device time */
 };
 _Static_assert(sizeof(struct npu_bo_wait) == 56, "npu_bo_wait");
+/* Validated and told to the firmware; not yet used: queues are served in the order of their doorbells. */
 enum npu_job_priority { NPU_JOB_PRIORITY_DEFAULT = 0, NPU_JOB_PRIORITY_IDLE = 1, NPU_JOB_PRIORITY_NORMAL = 2, NPU_JOB_PRIORITY_FOCUS = 3, NPU_JOB_PRIORITY_REALTIME = 4 };
 enum { NPU_MAX_SUBMIT_BUFFERS = 4096 };
 struct npu_submit {               /* queue 1, created on first use */

@@ -61,7 +61,7 @@ class Rig:
                 if not self._u64(table, index) & 1:
                     self._u64(table, index, self._page() | C.NPU_PTE_TABLE | C.NPU_PTE_VALID)
                 table = self._u64(table, index) & C.NPU_PTE_ADDR_MASK
-            leaf = (pa + page) | C.NPU_PTE_AF | C.NPU_PTE_USER | C.NPU_PTE_VALID | flags
+            leaf = (pa + page) | C.NPU_PTE_AF | C.NPU_PTE_VALID | flags
             self._u64(table, (va + page) >> 12 & 511, leaf)
 
     def unmap(self, ssid, va):

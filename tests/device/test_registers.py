@@ -1,12 +1,20 @@
 """BAR0 as npu_hw.h says it: access rules, reset values, interrupts, reset."""
 
+import zlib
+from importlib.util import find_spec
+from pathlib import Path
+
 import pytest
-from npu_abi import C
+from npu_abi import C, offsetof
 from npu_device import Device
 
 from tests.device.rig import CMX, Blob, Rig
 
 ALL_ONES = 0xFFFFFFFF
+
+
+def image_file():
+    return (Path(find_spec("npu_firmware").origin).parent / "npu_fw.bin").read_bytes()
 
 
 def test_identification_and_reset_values():
@@ -69,16 +77,29 @@ def test_liveness_reads_the_complement():
 )
 def test_a_damaged_image_does_not_boot(change, status):
     rig = Rig(boot=False)
-    from importlib.util import find_spec
-    from pathlib import Path
-
-    image = (Path(find_spec("npu_firmware").origin).parent / "npu_fw.bin").read_bytes()
-    assert rig.boot(change(image)) == status
+    assert rig.boot(change(image_file())) == status
     assert rig.messages == []
 
 
 def test_wrong_boot_parameters_are_refused():
     assert Rig(boot=False).boot(magic=0) == C.NPU_BOOT_BAD_PARAMS
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"boot_type": 2}, {"scheduling_mode": 1}, {"reserved0": 1}, {"reserved": [0] * 99 + [1]}]
+)
+def test_boot_parameters_that_nobody_knows_stop_the_boot(wrong):
+    assert Rig(boot=False).boot(**wrong) == C.NPU_BOOT_BAD_PARAMS
+
+
+@pytest.mark.parametrize(("field", "at"), [("reserved0", 8), ("reserved", 4096 - 353), ("api_version", 8)])
+def test_an_image_with_reserved_bits_does_not_boot(field, at):
+    image = bytearray(image_file())
+    image[offsetof("npu_fw_header", field) + at] = 1
+    crc = offsetof("npu_fw_header", "crc32")
+    image[crc : crc + 4] = bytes(4)
+    image[crc : crc + 4] = zlib.crc32(image).to_bytes(4, "little")
+    assert Rig(boot=False).boot(bytes(image)) == C.NPU_BOOT_BAD_IMAGE
 
 
 def test_firmware_whose_mailbox_is_not_mapped_crashes_and_raises_core_fault():

@@ -229,7 +229,7 @@ def fault(done):
         {"num_planes": 0},
         {"src_width": 3},
         {"dst_width": 0},
-        {"cfg": 0x100},
+        {"cfg": 6},
         {"reserved": [1] + [0] * 6},
         {"dst": CMX + 0x1FFFF0},
         {"dst": CMX + 0x200000},

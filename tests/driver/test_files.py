@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import re
 
+import npu_abi
 import pytest
 from npu_abi import C, ioctl_request
 from npu_device import Device
@@ -91,8 +93,18 @@ def test_the_firmware_answers_the_heartbeat(process):
     assert process.param(C.NPU_PARAM_ENGINE_HEARTBEAT) >= 0
 
 
-def test_state_dump_is_answered(process):
+def test_state_dump_logs_each_queue_with_its_job(process, kernel):
+    fence, fence_va = process.bo()
+    process.map(fence)[:8] = bytes(8)
+    wait = npu_abi.new("npu_cmd_fence", value=1)
+    wait.h.type, wait.h.size = C.NPU_CMD_FENCE_WAIT, npu_abi.sizeof("npu_cmd_fence")
+    process.submit(process.queue(), process.commands(wait, fence_heap_va=fence_va), fence)
     assert process.raw(ioctl_request(C.NPU_IOCTL_STATE_DUMP, None))[0] == 0
+    state, queue = [line.partition("npu: ")[2] for line in kernel.log][-2:]
+    assert re.fullmatch(r"state at \d+ ps: heartbeat \d+, 1 queues, 1 jobs, free tiles 0x1", state)
+    assert re.fullmatch(
+        r"state of doorbell 1: context 2, head 1, tail 1, job 0x201 in NPU_STAGE_FENCE at command 0", queue
+    )
 
 
 def test_a_damaged_firmware_image_makes_open_enodev():

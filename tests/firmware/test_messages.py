@@ -5,7 +5,7 @@ import pytest
 from npu_abi import C, new, pack, sizeof
 from npu_firmware import image
 
-from tests.device.rig import CMX, IPC_TX, JOBQ, SSID, Blob, Rig, infer
+from tests.device.rig import CMX, IPC_TX, JOBQ, SSID, Blob, Rig, copied, infer
 
 
 def command(kind, struct="npu_cmd_header", **fields):
@@ -22,7 +22,7 @@ def test_the_committed_image_is_fresh():
 @pytest.mark.parametrize(
     "wrong",
     [{"db_idx": 0}, {"db_idx": 256}, {"db_idx": 1}, {"host_ssid": 0}, {"host_ssid": 66}, {"jobq_va": 0x9E000000},
-     {"jobq_va": JOBQ + 64}, {"jobq_size": 8192}],
+     {"jobq_va": JOBQ + 64}, {"jobq_size": 8192}, {"priority_band": 4}],
 )  # fmt: skip
 def test_register_db_refuses(wrong):
     rig = Rig()
@@ -43,14 +43,68 @@ def test_an_address_that_is_no_slot_is_dropped():
         rig.bus.write32(C.NPU_REG_CPU_IPC_FIFO, address)
         rig.run()
     assert len(rig.messages) == count
-    assert rig.request(C.NPU_JSM_STATE_DUMP).result == C.NPU_JSM_OK
+    assert rig.request(C.NPU_JSM_QUERY_ENGINE_HB).result == C.NPU_JSM_OK
+
+
+def test_a_message_whose_header_has_reserved_bits_is_dropped():
+    rig = Rig()
+    count = len(rig.messages)
+    header = new("npu_ipc_hdr", data_size=128, channel=C.NPU_IPC_CHAN_GEN_CMD, status=C.NPU_IPC_ALLOCATED)
+    header.reserved[56] = 1
+    message = new("npu_jsm_msg", type=C.NPU_JSM_QUERY_ENGINE_HB, request_id=9)
+    rig.memory(IPC_TX, 0)[:192] = np.frombuffer(pack(header) + pack(message), np.uint8)
+    rig.bus.write32(C.NPU_REG_CPU_IPC_FIFO, IPC_TX)
+    rig.run()
+    assert len(rig.messages) == count
+    assert rig.memory(IPC_TX, 0)[6] == C.NPU_IPC_FREE
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"buffer_va": 0x9E000000}, {"buffer_va": JOBQ, "buffer_bytes": 31}, {"buffer_va": JOBQ, "reserved": 1}]
+)
+def test_a_state_dump_without_room_is_refused(wrong):
+    body = new("npu_jsm_state_dump", **({"buffer_bytes": 4096} | wrong))
+    assert Rig().request(C.NPU_JSM_STATE_DUMP, body).result == C.NPU_JSM_INVALID
+
+
+def test_a_state_dump_tells_queues_heads_jobs_and_barriers():
+    rig = Rig()
+    dump, source = rig.alloc(4096, 0, IPC_TX + 0x10000), rig.alloc(4096)
+    rig.register_db(2, rig.alloc(bytes(4096), 0, IPC_TX + 0x12000), SSID + 1)
+    blob = Blob()
+    first, second = blob.barrier(), blob.barrier()
+    blob.add_dma(source, CMX, 4096, posts=[first])
+    blob.add_dma(CMX, source, 4096, waits=[first], posts=[second])
+    blob.add_dma(CMX, source, 4096, waits=[second])
+    job_id = rig.enqueue(rig.inference(blob))
+    while not rig.device.fabric.engines[0].tasks_done:
+        rig.device.run_until(rig.device.next_event_ps())
+    before = rig.device.now_ps
+    body = new("npu_jsm_state_dump", buffer_va=dump, buffer_bytes=32 + 2 * 48)
+    message = new("npu_jsm_msg", type=C.NPU_JSM_STATE_DUMP, request_id=9)
+    message.payload[0:16] = list(pack(body))
+    header = new("npu_ipc_hdr", data_size=128, channel=C.NPU_IPC_CHAN_GEN_CMD, status=C.NPU_IPC_ALLOCATED)
+    rig.memory(IPC_TX, 0)[:192] = np.frombuffer(pack(header) + pack(message), np.uint8)
+    rig.bus.write32(C.NPU_REG_CPU_IPC_FIFO, IPC_TX)
+    rig.run()
+    data = rig.memory(dump, 0).tobytes()
+    state, queues = copied("npu_fw_state", data), [copied("npu_fw_queue_state", data[32 + 48 * i :]) for i in range(2)]
+    assert state.time_ps == before
+    assert (state.queue_count, state.job_count, state.free_tiles) == (2, 1, 0)
+    assert [(q.db_idx, q.host_ssid, q.head, q.tail) for q in queues] == [(1, SSID, 1, 1), (2, SSID + 1, 0, 0)]
+    busy, idle = queues
+    assert (busy.job_id, busy.stage, busy.command) == (job_id, C.NPU_STAGE_ENGINES, 0)
+    assert (busy.outstanding_tasks, busy.open_lists, busy.retired_barriers) == (2, 0, 1)
+    assert busy.blocking_barrier == second
+    assert (idle.job_id, idle.blocking_barrier) == (0, C.NPU_BARRIER_NONE)
+    assert data[32 + 96 : 32 + 97] == b"\xff"  # nothing behind the room that it was given
 
 
 def test_the_heartbeat_moves():
     rig = Rig()
     beats = []
     for _ in range(2):
-        reply = rig.request(C.NPU_JSM_QUERY_ENGINE_HB, new("npu_jsm_query_hb_done"))
+        reply = rig.request(C.NPU_JSM_QUERY_ENGINE_HB, new("npu_jsm_query_hb"))
         beats.append(rig.payload(reply, "npu_jsm_query_hb_done").heartbeat)
     assert beats[1] > beats[0]
 

@@ -90,7 +90,7 @@ CASES = [
     (0, 0, "transaction_length", 1000, C.NPU_PARSE_BAD_DMA),  # not a multiple of the widths
     (0, 1, "transaction_src_width", 0, C.NPU_PARSE_BAD_DMA),
     (0, 0, "transaction_num_planes", 0, C.NPU_PARSE_BAD_DMA),
-    (0, 0, "transaction_cfg", 256, C.NPU_PARSE_BAD_DMA),
+    (0, 0, "transaction_cfg", 6, C.NPU_PARSE_BAD_DMA),
     (0, 0, "transaction_dst", CMX + 65536 - 1023, C.NPU_PARSE_BAD_DMA),  # one byte past the workspace
     (0, 0, "transaction_dst", CMX + C.NPU_CMX_TILE_STRIDE, C.NPU_PARSE_BAD_DMA),  # a tile that the job has not
     (0, 0, "transaction_dst", CMX - 512, C.NPU_PARSE_BAD_DMA),  # runs into the window
