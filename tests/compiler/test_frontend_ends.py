@@ -101,3 +101,9 @@ def test_a_constant_made_from_a_huge_shape_is_refused_by_node():
 def test_an_option_out_of_its_range_is_refused_by_name(option, message):
     with pytest.raises(BadOption, match=message):
         CompileOptions(**option)
+
+
+def test_a_program_of_too_many_tasks_is_refused_by_node(monkeypatch):
+    monkeypatch.setattr("libnpu.compiler.lower.builder.MAX_OPS", 8)
+    with pytest.raises(CompileError, match=r"relu \(Elementwise\): .* tasks or more, at most 8 are compiled"):
+        compile_model(model_of([RELU], ["y"], shape=(2**22,)))

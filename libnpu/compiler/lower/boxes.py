@@ -99,6 +99,7 @@ def tile_boxes(
         wanted = units * (2 if tile_bytes(shape) >= STREAM_BYTES else 1)
         pieces = -(-max(pieces, wanted) // units) * units
         size = chunks(shape, axes, pieces)
+    builder.expect_ops(node, prod(-(-n // k) for n, k in zip(shape, size, strict=True)))
     loaded: dict[tuple[int, int, tuple[int, ...]], View] = {}
     for starts, sizes in each_box(shape, size):
         tiles = []

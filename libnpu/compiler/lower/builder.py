@@ -15,6 +15,7 @@ import numpy as np
 from npu_model import cycles
 
 from libnpu.compiler.lower.copy import copies
+from libnpu.compiler.lower.errors import CompileError
 from libnpu.compiler.lower.records import dma_records, dpu_records
 from libnpu.compiler.lower.view import ALIGNMENT, Order, View, aligned, dense
 from libnpu.compiler.program import (
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from libnpu.compiler.ir import Graph, Node, Value
 
+MAX_OPS = 1 << 17  # chosen: far above real models, and what the scheduler orders in minutes; below NPU_MAX_TASKS
 SMALL = 0.25  # of CMX: a value of at most this lives there
 LARGE = 0.42  # of CMX: so does one of at most this, when it and what lives there then take no more than CROWDED
 CROWDED = 0.67
@@ -246,6 +248,14 @@ class Builder:
                 self._resident.pop(value, None)
         return tensor
 
+    def expect_ops(self, node: Node, count: int) -> None:
+        """Raise CompileError, naming the node, when `count` more operations are more than a program may hold."""
+        if len(self.ops) + count > MAX_OPS:
+            raise CompileError(
+                f"{node.name} ({node.op}): output {node.outputs[0].shape} brings the program to "
+                f"{len(self.ops) + count} tasks or more, at most {MAX_OPS} are compiled"
+            )
+
     # ---- operations -------------------------------------------------------------------------------
 
     def copy(self, dst: View, src: View, node: Node, what: str) -> None:
@@ -294,6 +304,7 @@ class Builder:
         writes: list[Access],
         payload: DmaPayload | DpuPayload | ShavePayload,
     ) -> None:
+        self.expect_ops(node, 1)
         layer = node.layers[0] if node.layers else node.name
         name = f"{node.name}.{what}.{len(self.ops)}".replace(" ", ".")
         self.ops.append(TileOp(name, layer, engine, 0, reads, writes, payload, {"what": what}))

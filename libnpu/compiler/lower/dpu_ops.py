@@ -118,6 +118,7 @@ def emit_job(builder: Builder, job: Job) -> None:
     images, rows, channels = job.out.shape[0], job.out.shape[job.row_axis], job.out.shape[3]
     row_tiles = _row_tiles(images, rows, plan.rows)
     channel_tiles = [(c0, min(c0 + plan.channels, channels)) for c0 in range(0, channels, plan.channels)]
+    builder.expect_ops(job.node, len(row_tiles) * len(channel_tiles))
     kept: dict[tuple[int, int], Loaded] = {}
     if plan.channels_outside:
         for c in channel_tiles:
