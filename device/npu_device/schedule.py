@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from math import isqrt
+
 from npu_abi import C
 
 MASK = (1 << 64) - 1
-MAX_DECADES = 3.0  # chosen: a stretched task lasts 1 to 1000 times as long, log-uniformly
+MAX_STRETCH = 1000  # chosen: a stretched task lasts 1 to 1000 times as long, log-uniformly
+STEP_BITS = 6
+REST_BITS = 47  # of a draw of 53 bits, behind the step
+FRACTION_BITS = 16
+
+
+def _factor(step: int) -> int:
+    """Return MAX_STRETCH ** (step / 2**STEP_BITS) in units of 2**-FRACTION_BITS, rounded down: roots of integers are exact."""
+    power = MAX_STRETCH**step << (FRACTION_BITS << STEP_BITS)
+    for _ in range(STEP_BITS):
+        power = isqrt(power)
+    return power
+
+
+FACTORS = tuple(_factor(step) for step in range((1 << STEP_BITS) + 1))
 
 
 def splitmix64(state: int) -> int:
@@ -17,7 +33,7 @@ def splitmix64(state: int) -> int:
 
 
 class Schedule:
-    """TIMED leaves durations alone; SEED multiplies each by 10**U(0, 3), drawn by a counter of started tasks."""
+    """TIMED leaves durations alone; SEED stretches each, drawn by a counter of started tasks, in integers on every machine."""
 
     __slots__ = ("_count", "_seed", "kind", "stretches")
 
@@ -30,5 +46,8 @@ class Schedule:
     def stretch(self, cycles: int) -> int:
         """Return the duration that a task of `cycles` gets; at least one cycle."""
         self._count += 1
-        uniform = (splitmix64((self._seed + self._count * 0x9E3779B97F4A7C15) & MASK) >> 11) / (1 << 53)
-        return int(max(cycles, 1) * 10.0 ** (MAX_DECADES * uniform))
+        draw = splitmix64((self._seed + self._count * 0x9E3779B97F4A7C15) & MASK) >> 11
+        step, rest = draw >> REST_BITS, draw & (1 << REST_BITS) - 1
+        low, high = FACTORS[step], FACTORS[step + 1]
+        factor = (low << REST_BITS) + (high - low) * rest
+        return max(cycles, 1) * factor >> FRACTION_BITS + REST_BITS

@@ -1,0 +1,35 @@
+"""Stretched durations: reproducible integers, spread over three decades."""
+
+from npu_abi import C
+from npu_device.schedule import FACTORS, Schedule
+
+
+def drawn(seed, count=2000, cycles=10**6):
+    schedule = Schedule(C.NPU_SCHEDULE_SEED, seed)
+    return [schedule.stretch(cycles) for _ in range(count)]
+
+
+def test_factors_are_powers_of_1000_rounded_down():
+    assert len(FACTORS) == 65
+    assert FACTORS[0] == 1 << 16
+    assert FACTORS[64] == 1000 << 16
+    for step, factor in enumerate(FACTORS):
+        assert factor**64 <= 1000**step << 16 * 64 < (factor + 1) ** 64
+
+
+def test_the_same_seed_gives_the_same_durations_and_another_one_others():
+    assert drawn(3, 3) == drawn(3, 3) != drawn(4, 3)
+    assert drawn(1, 4, 1000) == [678106, 1367, 215163, 4543]
+
+
+def test_durations_are_one_to_a_thousand_times_as_long_a_third_in_each_decade():
+    durations = drawn(7)
+    assert 10**6 <= min(durations) < 2 * 10**6
+    assert 5 * 10**8 < max(durations) < 10**9
+    decades = [sum(10**k <= d < 10 ** (k + 1) for d in durations) for k in (6, 7, 8)]
+    assert sum(decades) == 2000
+    assert all(600 < count < 740 for count in decades)
+
+
+def test_no_duration_is_zero():
+    assert Schedule(C.NPU_SCHEDULE_SEED, 0).stretch(0) >= 1
