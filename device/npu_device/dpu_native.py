@@ -17,7 +17,7 @@ from npu_device.dpu_window import describe
 from npu_device.dpu_work import Block
 from npu_device.scratch import Bytes, Scratch
 
-EXACT, FAST, INTEGER = 0, 1, 2  # enum npu_sums of convolve.c
+EXACT, FAST, INTEGER = 0, 1, 2  # enum npu_sums of native.h, which a test compares
 
 
 def suits(inv: Invariant, native: Native | None) -> bool:

@@ -80,20 +80,20 @@ typedef enum npu_result {
     NPU_ERROR_NO_TIMING = -36,                /* the event keeps no time */
     NPU_ERROR_CAPTURE_UNSUPPORTED = -37,      /* not possible while the stream is being captured */
     NPU_ERROR_CAPTURE_INVALIDATED = -38,      /* an earlier error ended the capture */
-    NPU_ERROR_VERSION_MISMATCH = -39,         /* the program was compiled for a newer library */
+    NPU_ERROR_VERSION_MISMATCH = -39,         /* the program was compiled for a newer library; nothing returns it yet */
     NPU_ERROR_FILE = -40,                     /* a file cannot be opened or read */
     NPU_ERROR_UNIMPLEMENTED = -41,            /* not implemented yet */
     NPU_ERROR_INTERNAL = -99,                 /* a defect of the library */
     /* the device's: belong to an operation, reported by the next call that waits for it or asks about it */
     NPU_ERROR_DEVICE_PAGE_FAULT = -100,       /* the device touched an address that is not mapped */
-    NPU_ERROR_DEVICE_MISALIGNED = -101,       /* the device touched a misaligned address */
+    NPU_ERROR_DEVICE_MISALIGNED = -101,       /* the device touched a misaligned address; nothing returns it yet */
     NPU_ERROR_KERNEL_FAULT = -102,            /* a SHAVE program faulted */
     NPU_ERROR_DMA_FAULT = -103,               /* a DMA descriptor was refused */
     NPU_ERROR_BARRIER_DEADLOCK = -104,        /* tasks wait for a barrier that nothing will produce */
     NPU_ERROR_BARRIER_UNDERFLOW = -105,       /* a barrier was produced or consumed more often than it counts */
-    NPU_ERROR_WATCHDOG_TIMEOUT = -106,        /* the device made no progress in the time that the watchdog allows */
+    NPU_ERROR_WATCHDOG_TIMEOUT = -106,        /* the device made no progress in the time that the watchdog allows; nothing returns it yet: an endless SHAVE program is a KERNEL_FAULT */
     NPU_ERROR_ABORTED_BY_PRIOR_ERROR = -107,  /* an earlier operation failed, so this one did not run */
-    NPU_ERROR_PREEMPTED = -108,               /* the operation was preempted and not resumed */
+    NPU_ERROR_PREEMPTED = -108,               /* the operation was preempted and not resumed; nothing returns it yet */
     NPU_ERROR_DEVICE_LOST = -109              /* the context is lost after a fault */
 } npu_result_t;
 

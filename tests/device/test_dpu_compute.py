@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from npu_abi import C
-from npu_device import dpu_compute
+from npu_device import dpu_compute, dpu_native
 from npu_device.dpu_rounding import Filters
 from npu_device.dpu_work import Work
 from npu_device.faults import MemoryFault
@@ -564,3 +564,9 @@ def test_sum_beside_the_middle_of_two_results_rounds_as_the_exact_one(dtype, lef
     matrix, weights, out = np.array([left], np.float64), np.array([right], np.float64), np.empty((1, 1))
     Filters(weights, dtype, helper).product(matrix, out)
     assert np.float32(out[0, 0]) == nearest
+
+
+@pytest.mark.skipif(native.load() is None, reason="no C helpers")
+def test_kinds_of_sums_are_those_of_the_helpers():
+    lib = native.load().lib
+    assert (dpu_native.EXACT, dpu_native.FAST, dpu_native.INTEGER) == (lib.EXACT, lib.FAST, lib.INTEGER)
