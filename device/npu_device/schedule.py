@@ -15,7 +15,7 @@ FRACTION_BITS = 16
 
 def _factor(step: int) -> int:
     """Return MAX_STRETCH ** (step / 2**STEP_BITS) in units of 2**-FRACTION_BITS, rounded down: roots of integers are exact."""
-    power = MAX_STRETCH**step << (FRACTION_BITS << STEP_BITS)
+    power: int = MAX_STRETCH**step << (FRACTION_BITS << STEP_BITS)
     for _ in range(STEP_BITS):
         power = isqrt(power)
     return power
