@@ -50,15 +50,19 @@ class DpuEngine(Engine[DpuTask]):
         super().__init__(fabric, int(C.NPU_ENGINE_DPU), tile, domain)
 
     def check(self, task: DpuTask) -> None:
-        """Check the descriptor and that its operands lie in the tiles; once."""
+        """Check the descriptor, and that input and output lie in the tiles; once.
+
+        Who lets a descriptor in (the firmware, or the start of an operation) has checked every operand before.
+        """
         plan = task.plan
         if not plan.checked[task.entry]:
-            claim, space = plan.work(task.entry).claim, task.slot.space
-            for boxes, write in ((claim.writes, True), (claim.reads, False)):
-                for box in boxes:
-                    if not in_window(box.addr):
-                        raise MemoryFault(box.addr, C.NPU_MMU_EVT_CMX_RANGE, write)
-                    space.check(box.addr, box.end - box.addr, write)
+            space = task.slot.space
+            for block in plan.work(task.entry).blocks:
+                for place, write in ((block.target, True), (block.source, False)):
+                    if place.size_bytes and not in_window(place.address):
+                        raise MemoryFault(place.address, C.NPU_MMU_EVT_CMX_RANGE, write)
+                    if place.size_bytes:
+                        space.check(place.address, place.size_bytes, write)
             plan.checked[task.entry] = True
 
     def execute(self, task: DpuTask) -> None:

@@ -57,13 +57,21 @@ class Block:
 class Work:
     """An invariant and the blocks of its variants. `prepared` belongs to who computes them: one entry per block."""
 
-    __slots__ = ("blocks", "claim", "invariant", "prepared")
+    __slots__ = ("_claim", "_records", "blocks", "invariant", "prepared")
 
-    def __init__(self, invariant: Invariant, blocks: tuple[Block, ...], claim: Claim) -> None:
+    def __init__(self, invariant: Invariant, blocks: tuple[Block, ...], record: Any, variants: Any) -> None:
         self.invariant = invariant
         self.blocks = blocks
-        self.claim = claim
+        self._records = record, variants
+        self._claim: Claim | None = None
         self.prepared: list[Any] = [None] * len(blocks)
+
+    @property
+    def claim(self) -> Claim:
+        """What it reads and writes. Worked out on first use: it takes longer than all else, and times alone do not need it."""
+        if self._claim is None:
+            self._claim = Claim.of(dpu_footprint(*self._records))
+        return self._claim
 
     @classmethod
     def decode(cls, record: Any, variants: Any) -> Work:
@@ -80,7 +88,7 @@ class Work:
                 blocks = (_block(invariant, joined),)
             except DescriptorError:  # too large, or rows overlap where those of one variant do not
                 pass
-        return cls(invariant, blocks, Claim.of(dpu_footprint(record, variants)))
+        return cls(invariant, blocks, record, variants)
 
 
 def join(parts: list[Variant]) -> Variant | None:
