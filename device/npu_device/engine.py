@@ -200,7 +200,7 @@ class Engine(Generic[T]):
         cycles = task.cycles
         schedule = fabric.schedule
         if schedule.stretches:
-            cycles = schedule.stretch(cycles)
+            cycles = schedule.stretch(cycles, self.kind, self.unit)
         self.begin(task, cycles)
         if room == 1 and fabric.core.sleeping:
             fabric.core.wake()

@@ -8,6 +8,9 @@ from npu_abi import C
 
 MASK = (1 << 64) - 1
 MAX_STRETCH = 1000  # chosen: a stretched task lasts 1 to 1000 times as long, log-uniformly
+SLOW_UNIT = (
+    1000  # chosen: half of the units, by the seed, are slower by this much, so that others run far ahead of them
+)
 STEP_BITS = 6
 REST_BITS = 47  # of a draw of 53 bits, behind the step
 FRACTION_BITS = 16
@@ -33,7 +36,10 @@ def splitmix64(state: int) -> int:
 
 
 class Schedule:
-    """TIMED leaves durations alone; SEED stretches each, drawn by a counter of started tasks, in integers on every machine."""
+    """TIMED leaves durations alone; SEED makes some units slow and stretches each task, drawn by a counter of started tasks.
+
+    All draws are integers, the same on every machine.
+    """
 
     __slots__ = ("_count", "_seed", "kind", "stretches")
 
@@ -43,11 +49,16 @@ class Schedule:
         self._seed = splitmix64(seed & MASK)
         self._count = 0
 
-    def stretch(self, cycles: int) -> int:
-        """Return the duration that a task of `cycles` gets; at least one cycle."""
+    def is_slow(self, kind: int, unit: int) -> bool:
+        """Whether all tasks of a unit (enum npu_engine, unit as in traces) take SLOW_UNIT times as long under this seed."""
+        return bool(splitmix64(self._seed ^ splitmix64(kind << 8 | unit)) & 1)
+
+    def stretch(self, cycles: int, kind: int, unit: int) -> int:
+        """Return the duration that a task of `cycles` on a unit gets; at least one cycle."""
         self._count += 1
         draw = splitmix64((self._seed + self._count * 0x9E3779B97F4A7C15) & MASK) >> 11
         step, rest = draw >> REST_BITS, draw & (1 << REST_BITS) - 1
         low, high = FACTORS[step], FACTORS[step + 1]
         factor = (low << REST_BITS) + (high - low) * rest
-        return max(cycles, 1) * factor >> FRACTION_BITS + REST_BITS
+        base = max(cycles, 1) * (SLOW_UNIT if self.is_slow(kind, unit) else 1)
+        return base * factor >> FRACTION_BITS + REST_BITS

@@ -160,7 +160,7 @@ class ShaveEngine(Engine[ShaveTask]):
             slot.fail(C.NPU_JOB_SHAVE_FAULT, fault.error_detail, task)
             return
         schedule = self.fabric.schedule
-        self.begin(task, schedule.stretch(task.cycles) if schedule.stretches else task.cycles)
+        self.begin(task, schedule.stretch(task.cycles, self.kind, self.unit) if schedule.stretches else task.cycles)
 
     def _start_operation(self, task: ShaveTask, request: Start) -> None:
         """Put an operation in front of its engine. Raises ShaveFault and MemoryFault."""

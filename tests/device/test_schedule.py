@@ -3,10 +3,17 @@
 from npu_abi import C
 from npu_device.schedule import FACTORS, Schedule
 
+DMA = C.NPU_ENGINE_DMA
 
-def drawn(seed, count=2000, cycles=10**6):
+
+def unit_that_is(slow, seed):
     schedule = Schedule(C.NPU_SCHEDULE_SEED, seed)
-    return [schedule.stretch(cycles) for _ in range(count)]
+    return next(unit for unit in range(64) if schedule.is_slow(DMA, unit) == slow)
+
+
+def drawn(seed, count=2000, cycles=10**6, slow=False):
+    schedule, unit = Schedule(C.NPU_SCHEDULE_SEED, seed), unit_that_is(slow, seed)
+    return [schedule.stretch(cycles, DMA, unit) for _ in range(count)]
 
 
 def test_factors_are_powers_of_1000_rounded_down():
@@ -32,4 +39,15 @@ def test_durations_are_one_to_a_thousand_times_as_long_a_third_in_each_decade():
 
 
 def test_no_duration_is_zero():
-    assert Schedule(C.NPU_SCHEDULE_SEED, 0).stretch(0) >= 1
+    assert Schedule(C.NPU_SCHEDULE_SEED, 0).stretch(0, DMA, 0) >= 1
+
+
+def test_a_slow_unit_takes_a_thousand_times_as_long():
+    assert [d // 1000 for d in drawn(3, 20, slow=True)] == drawn(3, 20)
+
+
+def test_seeds_make_different_halves_of_the_units_slow():
+    units = [(kind, unit) for kind in (DMA, C.NPU_ENGINE_DPU, C.NPU_ENGINE_SHAVE) for unit in range(2)]
+    slow = [tuple(Schedule(C.NPU_SCHEDULE_SEED, seed).is_slow(*u) for u in units) for seed in range(200)]
+    assert len(set(slow)) > 50  # of 64
+    assert 540 < sum(map(sum, slow)) < 660
