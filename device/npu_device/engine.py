@@ -16,6 +16,7 @@ With `compute` a task that runs while another task of its job writes what it rea
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from heapq import heappush
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -114,7 +115,7 @@ class Channel:
                 engine.poke(self)
 
 
-class Engine(Generic[T]):
+class Engine(ABC, Generic[T]):
     """One unit. `kind` is enum npu_engine, `unit` as in struct npu_trace_record."""
 
     busy_counter = 0
@@ -212,20 +213,20 @@ class Engine(Generic[T]):
         end = -(-((clock.now_ps - 1) * num // den + 1 + cycles) * den // num)
         heappush(clock.heap, (end, PRIORITY_ENGINE, clock.next_sequence(), self, END, task))
 
+    @abstractmethod
     def check(self, task: T) -> None:
         """Check the descriptor and translate what it reads and writes. Raises DescriptorError and MemoryFault."""
-        raise NotImplementedError
 
     def check_results(self, task: T) -> None:
         """Translate again what the task writes, at its end. Raises MemoryFault."""
 
+    @abstractmethod
     def execute(self, task: T) -> None:
         """Read operands and compute; leave in `task.results` what `publish` needs. Raises MemoryFault."""
-        raise NotImplementedError
 
+    @abstractmethod
     def publish(self, task: T) -> None:
         """Write the results of a task."""
-        raise NotImplementedError
 
     def count(self, task: T) -> None:
         """Add what only this kind of engine counts."""
