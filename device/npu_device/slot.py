@@ -72,16 +72,16 @@ class JobSlot:
         """Return the FIFOs of the job, in the order of their making."""
         return [*self.channels.values(), *self.direct_channels.values()]
 
-    def blocking_barrier(self) -> int:
-        """Return the lowest virtual barrier that a FIFO head waits for and that is loaded, or -1."""
+    def blocked(self) -> tuple[int, int]:
+        """Return the lowest loaded virtual barrier that a FIFO head waits for, and that task as index | list << 32; or (-1, 0)."""
         waited = [
-            barrier.virtual_id
+            (barrier.virtual_id, task.list_id << 32 | task.index)
             for channel in self.channels.values()
-            if channel.fifo
-            for barrier in channel.fifo[0].waits
+            for task in list(channel.fifo)[:1]
+            for barrier in task.waits
             if barrier.producers and barrier.valid
         ]
-        return min(waited, default=-1)
+        return min(waited, default=(-1, 0))
 
     def close(self) -> None:
         """Take the slot off the engines: FIFOs emptied, running tasks cancelled, barriers invalid."""

@@ -228,7 +228,7 @@ class Core:
 
     def _deadlock(self, job: Job) -> None:
         assert job.walk is not None
-        self.finish(job, C.NPU_JOB_DEADLOCK, job.walk.blocking_barrier())
+        self.finish(job, C.NPU_JOB_DEADLOCK, *job.walk.blocked())
 
     # ---- jobs ----
 

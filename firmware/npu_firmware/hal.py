@@ -24,6 +24,8 @@ class Task(Protocol):
     channel: Channel
     start_after: int  # virtual barrier, -1 = at once
     task_id: int
+    list_id: int  # with index: where the descriptor is
+    index: int
 
 
 class Slot(Protocol):
@@ -38,8 +40,8 @@ class Slot(Protocol):
     def quiet(self) -> bool:
         """Say whether nothing of the slot runs or could run by itself."""
 
-    def blocking_barrier(self) -> int:
-        """Return the lowest loaded virtual barrier that a FIFO head waits for, or -1."""
+    def blocked(self) -> tuple[int, int]:
+        """Return the lowest loaded virtual barrier that a FIFO head waits for, and that task as index | list << 32; or (-1, 0)."""
 
 
 class Barrier(Protocol):

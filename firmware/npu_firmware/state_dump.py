@@ -38,7 +38,7 @@ def _queue(hal: Hal, queue: Queue) -> bytes:
     if job is not None:
         found.job_id, found.stage, found.command = job.job_id, job.state, job.position
         if job.walk is not None:
-            blocking = job.walk.slot.blocking_barrier()
+            blocking, _ = job.walk.slot.blocked()
             found.outstanding_tasks = job.walk.slot.outstanding
             found.open_lists = job.walk.remaining
             found.retired_barriers = job.walk.watermark + 1

@@ -126,7 +126,10 @@ class Walk:
         if following != NONE:
             self._load_barrier(barrier, following, chains.producers[following], chains.consumers[following])
 
-    def blocking_barrier(self) -> int:
-        """Return the virtual barrier to name in a deadlock report: waited for in a FIFO, else not retired."""
-        waited = self.slot.blocking_barrier()
-        return waited if waited >= 0 else self.watermark + 1
+    def blocked(self) -> tuple[int, int]:
+        """Return what a deadlock report names: a virtual barrier, and as index | list << 32 the task that it keeps waiting."""
+        barrier, task = self.slot.blocked()
+        if barrier >= 0:
+            return barrier, task
+        held = [head.list_id << 32 | head.index for head in self.heads if head is not None]
+        return self.watermark + 1, min(held, default=0)

@@ -128,6 +128,12 @@ class Blob:
         entry = names[ids[index]]
         return str(entry.get("name")) if isinstance(entry, dict) else None
 
+    @staticmethod
+    def entry_name(error_info: int) -> str:
+        """Return what a refused inference reports in `error_info`, as a section and an index: `.npu.barriers[3]`."""
+        index, number = error_info & 0xFFFFFFFF, error_info >> 32
+        return f"{ERROR_LISTS[number]}[{index}]" if number < len(ERROR_LISTS) else f"list {number} entry {index}"
+
     @public
     def run(self, arrays: Mapping[str, Any], stream: Stream | None = None) -> dict[str, NDArray[Any]]:
         """Copy `arrays` in, launch, wait, and return the outputs by name ({} on a device that computes no values).

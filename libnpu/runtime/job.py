@@ -18,6 +18,17 @@ _WHAT_DETAIL_IS = {
     C.NPU_JOB_BARRIER_UNDERFLOW: "barrier {0}",
     C.NPU_JOB_CTX_VIOLATION: "address {0:#x}",
 }
+# Failures whose error_info is a task; of a refused inference, an entry of the list that the error is about.
+_NAMES_A_TASK = frozenset(
+    {
+        C.NPU_JOB_DEADLOCK,
+        C.NPU_JOB_BARRIER_UNDERFLOW,
+        C.NPU_JOB_CTX_VIOLATION,
+        C.NPU_JOB_SHAVE_FAULT,
+        C.NPU_JOB_PROCESSING_ERR,
+    }
+)
+_NAMES_AN_ENTRY = frozenset({C.NPU_PARSE_BAD_BARRIER, C.NPU_PARSE_BAD_DMA, C.NPU_PARSE_BAD_DPU, C.NPU_PARSE_BAD_SHAVE})
 
 
 class Job:
@@ -59,7 +70,10 @@ class Job:
             parts.append(f"{name_of('npu_shave_fault', detail >> 32)} at pc {detail & 0xFFFFFFFF:#x}")
         elif status == C.NPU_JOB_PROCESSING_ERR:
             parts.append(f"{name_of('npu_engine', detail)} refused a descriptor")
-        task = self.blob.task_name(info)
+        of_entry = status == C.NPU_JOB_PARSING_ERR and detail in _NAMES_AN_ENTRY
+        task = self.blob.task_name(info) if status in _NAMES_A_TASK or of_entry else None
+        if of_entry:
+            parts.append(self.blob.entry_name(info))
         if task is not None:
             parts.append(f"task {task!r}")
         self.error = NpuError(

@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _report(error: Exception, as_json: bool) -> None:
     """Print a user error on stderr, and as JSON on stdout when that is wanted and no report stands there."""
-    from npu_abi import name_of
+    from npu_abi import C, name_of
 
     from libnpu.errors import NpuError
     from libnpu.tools.console import CheckFailed, print_json
@@ -92,6 +92,10 @@ def _report(error: Exception, as_json: bool) -> None:
     text, result = str(error), None
     if isinstance(error, NpuError):
         text, result = error.message, name_of("npu_result", error.result)
+        if error.result == C.NPU_ERROR_NOT_SUPPORTED:
+            text = f"not supported: {text}"
+        elif error.result == C.NPU_ERROR_UNIMPLEMENTED:
+            text = f"not implemented yet: {text}"
     elif isinstance(error, OSError):
         where = "standard output" if error.filename is None else error.filename or "an empty file name"
         text = f"{where}: {error.strerror}" if error.strerror else text

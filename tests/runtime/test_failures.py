@@ -9,7 +9,7 @@ import pytest
 from npu_abi import C
 
 import libnpu
-from libnpu.blob import write
+from libnpu.blob import read, write
 from libnpu.syscalls import Node
 
 VALUES = np.arange(1024).astype(np.uint8)
@@ -19,12 +19,13 @@ def assert_works(device, blob_bytes):
     assert device.load(blob_bytes()).run({"x": VALUES})["y"].tolist() == VALUES.tolist()
 
 
-def test_a_deadlock_names_the_barrier(device, blob_bytes):
+def test_a_deadlock_names_the_barrier_and_the_task_that_waits_for_it(device, blob_bytes):
     blob = device.load(blob_bytes(deadlock=True))
-    with pytest.raises(libnpu.NpuError, match="NPU_JOB_DEADLOCK, barrier") as caught:
+    with pytest.raises(libnpu.NpuError, match="NPU_JOB_DEADLOCK, barrier 0") as caught:
         blob.run({"x": VALUES})
     assert caught.value.result == C.NPU_ERROR_BARRIER_DEADLOCK
-    assert caught.value.error_detail in (0, 1)
+    assert caught.value.error_detail == 0
+    assert caught.value.error_info == 1 << 32 | 0  # the first task of the second DMA port
     assert_works(device, blob_bytes)
 
 
@@ -203,3 +204,12 @@ def test_reset_gives_all_memory_back(device, blob_bytes):
     assert device.memory_info()[0] < free - (1 << 20)
     device.reset()
     assert device.memory_info()[0] == free
+
+
+def test_a_wrong_barrier_count_names_the_entry(device, blob_bytes):
+    image = read(blob_bytes(deadlock=True))
+    image.tasks[".npu.barriers"]["producer_count"][1] = 2
+    blob = device.load(write(image))
+    with pytest.raises(libnpu.NpuError, match=r"NPU_PARSE_BAD_BARRIER, \.npu\.barriers\[1\]"):
+        blob.run({"x": VALUES})
+    assert_works(device, blob_bytes)
