@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -47,7 +48,11 @@ OPS = {
 def helper(request):
     if request.param == "numpy":
         return None
-    return native.load() or pytest.skip("no gcc, or the native helpers are turned off")
+    if os.environ.get("LIBNPU_NATIVE") == "0":
+        pytest.skip("the native helpers are turned off")
+    helpers = native.load()
+    assert helpers is not None, "gcc is a prerequisite, yet the native helpers were not built"
+    return helpers
 
 
 @dataclass
