@@ -254,7 +254,7 @@ NPU_API npu_result_t npu_unload(npu_blob_t blob);
  *   INVALID_HANDLE, STALE_HANDLE  blob  INVALID_VALUE  no kernel of that name */
 NPU_API npu_result_t npu_get_kernel(npu_kernel_t *kernel, npu_blob_t blob, const char *name);
 
-typedef enum npu_arg_direction { NPU_ARG_IN = 1, NPU_ARG_OUT = 2 } npu_arg_direction_t;
+typedef enum npu_arg_direction { NPU_ARG_IN = 1, NPU_ARG_OUT = 2, NPU_ARG_INOUT = 3 } npu_arg_direction_t;
 typedef struct npu_arg_info {
     uint32_t size;                /* [in]  sizeof(npu_arg_info_t) */
     uint32_t direction;           /* [out] npu_arg_direction_t */
@@ -273,7 +273,11 @@ NPU_API npu_result_t npu_get_num_args(npu_kernel_t kernel, uint32_t *count);
 NPU_API npu_result_t npu_get_arg_info(npu_kernel_t kernel, uint32_t index, npu_arg_info_t *info);
 
 /* ---- Launch --------------------------------------------------------------------------------------- */
-typedef enum npu_arg_kind { NPU_ARG_BUFFER = 1 /* value is a device address */ } npu_arg_kind_t;
+typedef enum npu_arg_kind {
+    NPU_ARG_BUFFER = 1,           /* value is a device pointer */
+    NPU_ARG_INT = 2,              /* value is a signed 64-bit integer */
+    NPU_ARG_FLOAT = 3             /* the low 32 bits of value are a float */
+} npu_arg_kind_t;
 typedef struct npu_arg {
     uint32_t kind;                /* npu_arg_kind_t */
     uint32_t reserved;            /* 0 */

@@ -15,7 +15,8 @@
 
 /* ---- ELF ------------------------------------------------------------------------------------------ */
 /* ELF64, little endian, e_type = NPU_ELF_TYPE, e_machine = NPU_ELF_MACHINE. The symbol
- * `MappedInference` (STT_OBJECT, global) is the entry. Sections, in file order, absent when empty:
+ * `MappedInference` (STT_OBJECT, global) is the entry of a compiled model. A kernel library has .npu.kernels and .text.shave instead: no
+ * tensors, no task lists, and one STT_FUNC symbol "kernel:" + name per kernel. Its profile is "any": SHAVE programs run on every device. Sections, in file order, absent when empty:
  *   .note.npu.abi          note, owner "NPU", type 1: u32 {major, minor}
  *   .npu.platform          struct npu_platform_info
  *   .npu.netdesc           struct npu_net_desc, then struct npu_io_desc[input_count + output_count]
@@ -30,6 +31,7 @@
  *   .bss.scratch           spills and intermediate tensors                   ALLOC | WRITE, NOBITS
  *   .npu.io.input / .npu.io.output   NOBITS; one STT_OBJECT symbol per tensor (its offset and size); bound per launch
  *   .rela.*                relocations with addend, one section per patched section
+ *   .npu.kernels           struct npu_kernel_table, struct npu_kernel_desc[kernel_count], struct npu_kernel_param[param_count]
  *   .npu.debug             JSON for people and tools: layer names by task, statistics of the compiler
  *   .npu.digest            32 bytes: SHA-256 over name, type, size and content of every other section in index order
  */
@@ -179,6 +181,28 @@ struct npu_shave_invocation {     /* one task of one SHAVE */
     uint32_t reserved[5];
 };
 _Static_assert(sizeof(struct npu_shave_invocation) == 64, "npu_shave_invocation");
+
+/* ---- Kernels: SHAVE programs that are launched by name with run-time arguments ----------------------- */
+/* The argument block has 8 bytes per parameter, in order: a device address (BUFFER), a signed integer (INT), or a float in the low four bytes (FLOAT). */
+struct npu_kernel_table { uint32_t kernel_count; uint32_t param_count; uint32_t reserved[2]; };
+struct npu_kernel_desc {
+    char     name[NPU_NAME_BYTES];/* NUL-terminated, unique */
+    uint32_t text_offset;         /* of its first instruction in .text.shave, multiple of 64 */
+    uint32_t code_bytes;          /* multiple of 16 */
+    uint32_t param_first; uint32_t param_count;
+    uint32_t flags;               /* enum npu_kernel_flag (npu_fw.h) that every launch of it has */
+    uint32_t max_grid;            /* most blocks that make sense; 0 = any number */
+    uint32_t reserved[2];
+};
+_Static_assert(sizeof(struct npu_kernel_desc) == 160, "npu_kernel_desc");
+struct npu_kernel_param {
+    char     name[NPU_NAME_BYTES];
+    uint32_t kind;                /* enum npu_arg_kind */
+    uint32_t direction;           /* enum npu_arg_direction; scalars: IN */
+    uint32_t dtype;               /* enum npu_dtype of a buffer's elements; scalars: I64, F32 */
+    uint32_t reserved;
+};
+_Static_assert(sizeof(struct npu_kernel_param) == 144, "npu_kernel_param");
 
 /* ---- MappedInference: the entry ------------------------------------------------------------------- */
 enum { NPU_MAX_DMA_PORTS = 2, NPU_MAX_TILES = 8, NPU_MAX_SHAVES_PER_TILE = 4, NPU_MI_API_VERSION = 0x00010000, NPU_MAX_TASKS = 1 << 20 };

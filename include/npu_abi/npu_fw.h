@@ -117,7 +117,7 @@ struct npu_fw_state {
 _Static_assert(sizeof(struct npu_fw_state) == 32, "npu_fw_state");
 enum npu_job_stage {
     NPU_STAGE_NONE = 0, NPU_STAGE_COMMAND = 1, NPU_STAGE_TILES = 2 /* waits for tiles */, NPU_STAGE_BARRIERS = 3,
-    NPU_STAGE_ENGINES = 4, NPU_STAGE_FENCE = 5
+    NPU_STAGE_ENGINES = 4, NPU_STAGE_FENCE = 5, NPU_STAGE_UNITS = 6 /* a kernel's blocks */
 };
 struct npu_fw_queue_state {
     uint32_t db_idx; uint32_t host_ssid;
@@ -156,13 +156,14 @@ enum npu_shave_fault {
     NPU_SHAVE_FAULT_NEEDS_VALUES = 12,    /* without values: control flow, a scalar or a descriptor depends on data */
     NPU_SHAVE_FAULT_NEEDS_ENGINES = 13,   /* a program that starts DMA or DPU, where there are none (compiler, tools) */
     NPU_SHAVE_FAULT_BAD_DESCRIPTOR = 14,  /* an operation that was started is none that an engine can do */
-    NPU_SHAVE_FAULT_BAD_PORT = 15         /* no such DMA port */
+    NPU_SHAVE_FAULT_BAD_PORT = 15,        /* no such DMA port */
+    NPU_SHAVE_FAULT_NOT_COOPERATIVE = 16  /* `bar` in a program that was not launched with NPU_KERNEL_COOPERATIVE */
 };
 /* Why a command buffer or a MappedInference was refused. */
 enum npu_parse_error {
     NPU_PARSE_OK = 0, NPU_PARSE_BAD_COMMAND_BUFFER = 1, NPU_PARSE_BAD_COMMAND = 2, NPU_PARSE_BAD_ADDRESS = 3,
     NPU_PARSE_BAD_MAPPED_INFERENCE = 4, NPU_PARSE_BAD_API_VERSION = 5, NPU_PARSE_BAD_COUNT = 6, NPU_PARSE_BAD_BARRIER = 7,
-    NPU_PARSE_BAD_DMA = 8, NPU_PARSE_BAD_DPU = 9, NPU_PARSE_BAD_SHAVE = 10, NPU_PARSE_BAD_RESOURCES = 11, NPU_PARSE_RESERVED_NOT_ZERO = 12
+    NPU_PARSE_BAD_DMA = 8, NPU_PARSE_BAD_DPU = 9, NPU_PARSE_BAD_SHAVE = 10, NPU_PARSE_BAD_RESOURCES = 11, NPU_PARSE_RESERVED_NOT_ZERO = 12, NPU_PARSE_BAD_KERNEL = 13
 };
 
 /* ---- Job queue (4 KiB in SSID 0): a header and 63 slots; empty: head == tail, full: (tail + 1) % 63 == head -- */
@@ -170,8 +171,11 @@ enum { NPU_JOBQ_SIZE = 4096, NPU_JOBQ_SLOTS = 63 };
 struct npu_job_queue_header {
     uint32_t head;                /* written by the firmware: next slot to read, < NPU_JOBQ_SLOTS */
     uint32_t tail;                /* written by the driver: next free slot, < NPU_JOBQ_SLOTS */
-    uint32_t flags; uint32_t reserved[13];
+    uint32_t flags;               /* written by the driver: NPU_JOBQ_STOP_ON_FAILURE: after a failed job of this queue the firmware ends
+                                   * every job that it takes from a queue of the same SSID as NPU_JOB_ABORTED, until SSID_RELEASE */
+    uint32_t reserved[13];
 };
+enum { NPU_JOBQ_STOP_ON_FAILURE = 1 };
 _Static_assert(sizeof(struct npu_job_queue_header) == 64, "npu_job_queue_header");
 struct npu_job_queue_entry {
     uint64_t batch_buf_va;        /* job: struct npu_cmd_buffer_header, 64-byte aligned */
@@ -196,8 +200,11 @@ struct npu_cmd_buffer_header {
 _Static_assert(sizeof(struct npu_cmd_buffer_header) == 64, "npu_cmd_buffer_header");
 enum npu_cmd_type {
     NPU_CMD_NOP = 1, NPU_CMD_TIMESTAMP = 0x100, NPU_CMD_FENCE_WAIT = 0x101, NPU_CMD_FENCE_SIGNAL = 0x102, NPU_CMD_BARRIER = 0x103,
-    NPU_CMD_MEMORY_FILL = 0x202, NPU_CMD_COPY = 0x302, NPU_CMD_INFERENCE_EXECUTE = 0x306
+    NPU_CMD_MEMORY_FILL = 0x202, NPU_CMD_COPY = 0x302, NPU_CMD_INFERENCE_EXECUTE = 0x306,
+    NPU_CMD_KERNEL_LAUNCH = 0x307, NPU_CMD_INFERENCE_DYNAMIC = 0x308 /* struct npu_cmd_inference; see below */
 };
+/* Commands of a buffer run one after the other. When one fails, the job has failed and the commands behind it are not run, except
+ * that every FENCE_SIGNAL behind it is still carried out: a fence says that work is over, the job's status says how it went. */
 struct npu_cmd_header { uint16_t type; uint16_t size; /* bytes, this header included */ uint32_t reserved; };
 struct npu_cmd_fence { struct npu_cmd_header h; uint64_t offset; /* from fence_heap_va, 8-byte aligned */ uint64_t value; };
 _Static_assert(sizeof(struct npu_cmd_fence) == 24, "npu_cmd_fence");
@@ -206,4 +213,37 @@ struct npu_cmd_fill { struct npu_cmd_header h; uint64_t start_va; uint64_t size;
 struct npu_cmd_copy { struct npu_cmd_header h; uint64_t desc_offset; /* from descriptor_heap_va */ uint32_t desc_count; uint32_t reserved; };
 struct npu_cmd_inference { struct npu_cmd_header h; uint64_t inference_id; /* the caller's, as doorbell_ps */ uint64_t mapped_inference_va; /* job: struct npu_mapped_inference */ };
 _Static_assert(sizeof(struct npu_cmd_inference) == 24, "npu_cmd_inference");
+/* INFERENCE_DYNAMIC runs the same task lists with a run-time scheduler instead of the walk: the core looks through the tasks that are left,
+ * at core.ready_cycles of the profile for each one it looks at, and hands one to an idle engine when its barriers are ready; nothing waits in a FIFO. */
+
+/* KERNEL_LAUNCH: run `grid` blocks of a SHAVE program. The firmware gives each block to the SHAVE with the fewest blocks outstanding (of
+ * those the one that has most of the program in its instruction cache, then the one that ran the fewest blocks, then the lowest number).
+ * The unit fills its instruction cache with the lines of the program that it lacks, then executes. At entry r1 = args_va, r2 = number of the
+ * block, r3 = grid, r4 = address of the block's CMX (the window of npu_hw.h shows nothing else), r5 = its bytes: a tile's workspace over its SHAVEs, 64-byte aligned.
+ * Blocks of several launches share a tile; a tile that an inference owns runs no blocks, and a tile that runs blocks belongs to no inference. */
+enum { NPU_MAX_KERNEL_GRID = 1024, NPU_MAX_KERNEL_ARGS_BYTES = 4096 };
+enum npu_kernel_flag { NPU_KERNEL_COOPERATIVE = 1 /* all blocks run at the same time, so grid <= number of SHAVEs; only then may the program use `bar` */ };
+struct npu_cmd_kernel {
+    struct npu_cmd_header h;
+    uint64_t text_va;             /* job: first instruction, 16-byte aligned, below 4 GiB */
+    uint64_t args_va;             /* job: argument block, 8-byte aligned, below 4 GiB; 0 iff args_bytes is 0 */
+    uint64_t record_va;           /* job: receives struct npu_kernel_record[grid], 8-byte aligned; 0 = none */
+    uint32_t code_bytes;          /* multiple of 16, > 0; all of it goes through the instruction cache */
+    uint32_t args_bytes;          /* 0..NPU_MAX_KERNEL_ARGS_BYTES */
+    uint32_t grid;                /* 1..NPU_MAX_KERNEL_GRID */
+    uint32_t flags;               /* enum npu_kernel_flag */
+};
+_Static_assert(sizeof(struct npu_cmd_kernel) == 48, "npu_cmd_kernel");
+struct npu_kernel_record {        /* device times of one block, in ps; written when the block has ended */
+    uint64_t taken_ps;            /* the core began with the command */
+    uint64_t picked_ps;           /* the core chose the unit */
+    uint64_t load_ps;             /* the unit began to fill its instruction cache */
+    uint64_t start_ps;            /* the program started */
+    uint64_t end_ps;              /* it ended */
+    uint32_t unit;                /* physical tile << 4 | SHAVE */
+    uint32_t loaded_bytes;        /* code that was fetched from DDR */
+    uint32_t cached_bytes;        /* code that was there */
+    uint32_t reserved;
+};
+_Static_assert(sizeof(struct npu_kernel_record) == 56, "npu_kernel_record");
 #endif

@@ -18,9 +18,10 @@ enum npu_ioctl_nr {
     NPU_IOCTL_GET_PARAM = 0x40, NPU_IOCTL_SET_PARAM = 0x41, NPU_IOCTL_BO_CREATE = 0x42, NPU_IOCTL_BO_INFO = 0x43, NPU_IOCTL_BO_SYNC = 0x44,
     NPU_IOCTL_SUBMIT = 0x45, NPU_IOCTL_BO_WAIT = 0x46, NPU_IOCTL_CMDQ_CREATE = 0x4b, NPU_IOCTL_CMDQ_DESTROY = 0x4c, NPU_IOCTL_CMDQ_SUBMIT = 0x4d,
     NPU_IOCTL_BO_CREATE_FROM_USERPTR = 0x4e, NPU_IOCTL_RECOVER = 0x4f, NPU_IOCTL_STATE_DUMP = 0x50, NPU_IOCTL_BO_FREE = 0x51,
+    NPU_IOCTL_CMDQ_RING = 0x52,
     /* Emulator range: not a real device's */
     NPU_IOCTL_EMU_TRACE_READ = 0xe0, NPU_IOCTL_EMU_SET_SCHEDULE = 0xe1, NPU_IOCTL_EMU_COUNTERS = 0xe2, NPU_IOCTL_EMU_ADVANCE = 0xe3,
-    NPU_IOCTL_EMU_OVERFLOWS = 0xe4
+    NPU_IOCTL_EMU_OVERFLOWS = 0xe4, NPU_IOCTL_EMU_RUN = 0xe5
 };
 /* The ioctl request word is the number in bits 7:0 and the size of its structure in bits 29:16. */
 /* On the seam every call is one 64-bit number: file descriptor in bits 63:32, request word in bits 31:0. Calls that are not ioctls: */
@@ -86,11 +87,18 @@ struct npu_submit {               /* queue 1, created on first use */
     uint32_t reserved;
 };
 _Static_assert(sizeof(struct npu_submit) == 32, "npu_submit");
-struct npu_cmdq_create { uint32_t cmdq_id; /* [out] 1..255 */ uint32_t priority; uint32_t flags; /* 0 */ uint32_t reserved; };
+/* STOP_ON_FAILURE: when a job of the queue has failed, no later job of this context runs: each ends as ABORTED, until the file is closed. */
+enum npu_cmdq_flag { NPU_CMDQ_STOP_ON_FAILURE = 1 };
+struct npu_cmdq_create { uint32_t cmdq_id; /* [out] 1..255 */ uint32_t priority; uint32_t flags; /* [in] enum npu_cmdq_flag */ uint32_t reserved; };
 _Static_assert(sizeof(struct npu_cmdq_create) == 16, "npu_cmdq_create");
-struct npu_cmdq_destroy { uint32_t cmdq_id; uint32_t reserved; };
+/* EBUSY with jobs in flight, unless ABORT says to take them off the device: they end as ABORTED. */
+enum npu_cmdq_destroy_flag { NPU_CMDQ_ABORT = 1 };
+struct npu_cmdq_destroy { uint32_t cmdq_id; uint32_t flags; /* [in] enum npu_cmdq_destroy_flag */ };
 struct npu_cmdq_submit { uint64_t buffers_ptr; uint32_t buffer_count; uint32_t cmdq_id; uint32_t flags; uint32_t commands_offset; uint32_t preempt_buffer_index; uint32_t reserved; };
 _Static_assert(sizeof(struct npu_cmdq_submit) == 32, "npu_cmdq_submit");
+
+/* Ring the doorbell of a queue that has one: the firmware looks again at fences that the host wrote. ENOENT for an unknown queue. */
+struct npu_cmdq_ring { uint32_t cmdq_id; uint32_t reserved; };
 
 /* ---- Emulator range --------------------------------------------------------------------------------- */
 enum npu_schedule { NPU_SCHEDULE_TIMED = 0, NPU_SCHEDULE_SEED = 1 /* stretches task durations, PRNG seeded by `seed` */ };
@@ -99,9 +107,20 @@ struct npu_emu_counters { uint64_t buffer_ptr; /* [in] receives u64[count], by e
 /* Copies trace records (struct npu_trace_record) out, oldest first, and drops them. size 0 asks for the size. */
 struct npu_emu_trace_read { uint64_t buffer_ptr; uint64_t buffer_bytes; /* [in] */ uint64_t used_bytes; /* [out] written, or pending when buffer_bytes is 0 */ };
 struct npu_emu_advance { uint64_t until_ps; }; /* moves the caller's clock: host work of that length */
+/* Runs the device until it has raised an interrupt, which the driver has handled, or to `until_ps`; costs the caller no time and does not
+ * move it. For who waits for several things at once. UINT64_MAX: until the device is idle. */
+struct npu_emu_run {
+    uint64_t until_ps;            /* [in] */
+    uint64_t now_ps;              /* [out] device time */
+    uint64_t next_ps;             /* [out] time of its next event; UINT64_MAX: it is idle */
+    uint32_t interrupts;          /* [out] 1 when it stopped at an interrupt, else 0 */
+    uint32_t reserved;
+};
+_Static_assert(sizeof(struct npu_emu_run) == 32, "npu_emu_run");
 enum npu_trace_kind { NPU_TRACE_FETCH = 0, /* core read a descriptor */ NPU_TRACE_DISPATCH = 1, /* core put it in a FIFO */ NPU_TRACE_START = 2, NPU_TRACE_END = 3,
     NPU_TRACE_BARRIER_LOAD = 4, NPU_TRACE_BARRIER_READY = 5, NPU_TRACE_BARRIER_RETIRE = 6, NPU_TRACE_DOORBELL = 7, NPU_TRACE_JOB_START = 8, NPU_TRACE_JOB_END = 9,
-    NPU_TRACE_FENCE_WRITE = 10, NPU_TRACE_IRQ = 11, NPU_TRACE_BOOT = 12 };
+    NPU_TRACE_FENCE_WRITE = 10, NPU_TRACE_IRQ = 11, NPU_TRACE_BOOT = 12,
+    NPU_TRACE_KERNEL_PICK = 13 /* core chose a unit; value: unit */, NPU_TRACE_CODE_LOAD = 14 /* instruction cache fill began; value: bytes */ };
 struct npu_trace_record {
     uint64_t time_ps; uint64_t cycle;   /* engine clock */
     uint16_t kind;                /* enum npu_trace_kind */
