@@ -2,8 +2,8 @@
 
 Run `python -m npu_abi._generate` after changing a header; a test compares the committed file with a fresh one.
 cffi reads plain declarations only, so comments, preprocessor lines and static asserts are removed first;
-`#define NAME literal` lines are kept, since cffi turns them into constants. Blocks for C++ only (`#ifdef __cplusplus`) and the
-export mark NPU_API go too.
+`#define NAME literal` lines are kept, since cffi turns them into constants. Blocks for C++ only (`#ifdef __cplusplus`), inline
+functions (one line each) and the export mark NPU_API go too.
 """
 
 import re
@@ -19,6 +19,7 @@ def declarations(text: str) -> str:
     text = re.sub(r"//[^\n]*", " ", text)
     text = re.sub(r"^[ \t]*#\s*ifdef\s+__cplusplus\b.*?^[ \t]*#\s*endif", "", text, flags=re.S | re.M)
     text = re.sub(r"^NPU_API\s+", "", text, flags=re.M)
+    text = re.sub(r"^static inline .*$", "", text, flags=re.M)
     text = re.sub(r"_Static_assert\s*\(.*?\)\s*;", " ", text)
     lines = []
     for line in text.splitlines():

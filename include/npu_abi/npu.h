@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * npu.h - the host API: devices, device memory, streams, blobs and launches, from C99 or C++17.
+ * npu.h - the host API: devices, contexts, memory, copies, streams, events, kernels, graphs and profiling, from C99 or C++17.
  *
  *     gcc prog.c $(npu-config --cflags --libs)
  *
@@ -8,21 +8,29 @@
  *  - Outputs are written only on success, and arguments are copied before it returns.
  *  - Handles are checked, never followed: a destroyed one gives NPU_ERROR_STALE_HANDLE, a made-up one
  *    NPU_ERROR_INVALID_HANDLE. A host address that this process cannot read or write gives NPU_ERROR_BAD_ADDRESS.
- *  - It may be called from any thread with at least 256 KiB of stack, but from no signal handler. Calls are serialised; only the current
- *    device and the last error belong to a thread. A thread's floating-point environment has no say in results and stays as it is.
- *  - Times are virtual: the host has a position on the device's clock, each call moves it by what the hardware profile
- *    says, and a wait moves it to the completion. Time-outs are counted on that clock, in nanoseconds.
+ *  - Thread safety: it may be called from any thread with at least 256 KiB of stack, on any object, at the same time as any other; but from
+ *    no signal handler and from no host function. Calls are serialised, and a call that waits lets others in. The current device, the current
+ *    context and the last error belong to a thread. A thread's floating-point environment has no say in results and stays as it is.
+ *  - Times are virtual: each host thread has a position on the device's clock, each call moves it by what the hardware profile
+ *    says, and a wait moves it to the completion. Time-outs are counted on that clock, in nanoseconds; 2^52 and above, as UINT64_MAX: for ever.
+ *  - Streams, events, memory and blobs belong to the context in which they were made, the calling thread's current one. In a call all must be of one
+ *    context, else NPU_ERROR_WRONG_CONTEXT; the thread's current context need not be it.
+ *  - Structures begin with their size where they may grow; a wrong one gives NPU_ERROR_INVALID_SIZE.
+ *  - Where vendors' runtimes differ, the comment says "semantics" and the three values of npu_semantics_t.
  *  - Besides the results that its comment lists, it may return
  *      NPU_ERROR_NOT_INITIALIZED  npu_init has not succeeded, or npu_shutdown has ended the library, or the library
  *                                 could not start (npu_get_last_error_detail has the reason), or the process ran Python
  *                                 before and has ended it,
- *      NPU_ERROR_NOT_PERMITTED    in a child process after fork: the library belongs to the parent,
+ *      NPU_ERROR_NOT_PERMITTED    in a child process after fork: the library belongs to the parent; or in a host function,
  *      NPU_ERROR_OUT_OF_HOST_MEMORY
  *      NPU_ERROR_DEVICE_LOST      an earlier fault ended the context. What is held can still be freed, destroyed and unloaded;
- *                                 after the npu_shutdown of the last user npu_init makes a new context,
+ *                                 npu_reset_device, or npu_shutdown of the last user and npu_init, make a new one,
+ *      the device's errors        semantics cuda and strict: a device error sticks; every later call on the context returns it again until the context is
+ *                                 destroyed or the device reset. ascend: it is reported once,
+ *      NPU_ERROR_CAPTURE_UNSUPPORTED  a call that waits, queries or frees, on a stream (or a context with one) that is being captured; it invalidates the capture,
  *      NPU_ERROR_INTERNAL         a defect of the library.
  *
- * Device memory is named by `void *`: the device virtual address, and above it, from bit 40, the number of the device. It is not a
+ * Device memory is named by `void *`: the device virtual address, and above it, from bit 40, the number of the context. It is not a
  * host address; the host never follows it, and pointer arithmetic inside an allocation is allowed wherever the comment does not ask
  * for the start of an allocation.
  */
@@ -32,7 +40,7 @@
 #include <stdint.h>
 
 #define NPU_VERSION_MAJOR 0 /* changes when a program must be compiled again */
-#define NPU_VERSION_MINOR 1 /* grows when something was added */
+#define NPU_VERSION_MINOR 2 /* grows when something was added */
 
 #if defined(__GNUC__)
 #define NPU_API __attribute__((visibility("default")))
@@ -80,7 +88,7 @@ typedef enum npu_result {
     NPU_ERROR_NO_TIMING = -36,                /* the event keeps no time */
     NPU_ERROR_CAPTURE_UNSUPPORTED = -37,      /* not possible while the stream is being captured */
     NPU_ERROR_CAPTURE_INVALIDATED = -38,      /* an earlier error ended the capture */
-    NPU_ERROR_VERSION_MISMATCH = -39,         /* the program was compiled for a newer library; nothing returns it yet */
+    NPU_ERROR_VERSION_MISMATCH = -39,         /* the program was compiled for another or a newer library */
     NPU_ERROR_FILE = -40,                     /* a file cannot be opened or read */
     NPU_ERROR_UNIMPLEMENTED = -41,            /* not implemented yet */
     NPU_ERROR_INTERNAL = -99,                 /* a defect of the library */
@@ -94,7 +102,8 @@ typedef enum npu_result {
     NPU_ERROR_WATCHDOG_TIMEOUT = -106,        /* the device made no progress in the time that the watchdog allows; nothing returns it yet: an endless SHAVE program is a KERNEL_FAULT */
     NPU_ERROR_ABORTED_BY_PRIOR_ERROR = -107,  /* an earlier operation failed, so this one did not run */
     NPU_ERROR_PREEMPTED = -108,               /* the operation was preempted and not resumed; nothing returns it yet */
-    NPU_ERROR_DEVICE_LOST = -109              /* the context is lost after a fault */
+    NPU_ERROR_DEVICE_LOST = -109,             /* the context is lost after a fault */
+    NPU_ERROR_HOST_FUNCTION = -110            /* a host function raised an exception */
 } npu_result_t;
 
 /* The last error of the calling thread (NPU_SUCCESS when there was none), and forget it. Never fails; works before npu_init. */
@@ -121,10 +130,20 @@ typedef struct npu_error_detail {
 NPU_API npu_result_t npu_get_last_error_detail(npu_error_detail_t *detail);
 
 /* ---- Initialisation ------------------------------------------------------------------------------- */
+/* Where the rules of vendors' runtimes differ. The environment variable NPU_SEMANTICS (ascend, cuda, strict) chooses, default ascend. */
+typedef enum npu_semantics {
+    NPU_SEMANTICS_ASCEND = 0,     /* as CANN's runtime: free is immediate, the default stream is a stream like others, pageable copies wait */
+    NPU_SEMANTICS_CUDA = 1,       /* as CUDA's runtime: legacy default stream, free waits, pageable host-to-device copies are staged, errors stick */
+    NPU_SEMANTICS_STRICT = 2      /* what is not right under all of them is an error */
+} npu_semantics_t;
+/* flags of npu_init: NPU_INIT_CHECK refuses a library that is older than this header. */
+#define NPU_INIT_CHECK ((uint32_t)NPU_VERSION_MAJOR << 24 | (uint32_t)NPU_VERSION_MINOR << 16)
 /* Start the library, or count one more user of it. The environment variable NPU_PROFILE names the hardware profiles of the
  * devices, separated by commas (default "npu-37xx": one device, at most 128); the first user's call reads it. Devices start when they
  * are first used.
- *   INVALID_VALUE    flags is not 0, or NPU_PROFILE names no profile, or too many
+ *   INVALID_VALUE    flags is neither 0 nor NPU_INIT_CHECK of some header, or NPU_PROFILE names no profile, or too many, or NPU_SEMANTICS or
+ *                    NPU_SCHEDULE is none that exists
+ *   VERSION_MISMATCH NPU_INIT_CHECK of a header with another major version than the library's or a newer minor one
  *   NOT_INITIALIZED  the library cannot start: its Python environment is gone, or the process runs another Python version */
 NPU_API npu_result_t npu_init(uint32_t flags);
 /* Count one user less; the last one ends everything: work in flight is abandoned, every handle and pointer becomes stale. */
@@ -132,6 +151,13 @@ NPU_API npu_result_t npu_shutdown(void);
 /* The library's version as major << 16 | minor. Works before npu_init.
  *   NULL_POINTER  version is NULL       BAD_ADDRESS  version cannot be written */
 NPU_API npu_result_t npu_get_version(uint32_t *version);
+
+/* The rules that hold; they are chosen before the first device is used.
+ *   INVALID_VALUE  none of npu_semantics_t   BAD_STATE  a device is in use */
+NPU_API npu_result_t npu_set_semantics(npu_semantics_t semantics);
+/* The rules that hold.
+ *   NULL_POINTER, BAD_ADDRESS  semantics */
+NPU_API npu_result_t npu_get_semantics(npu_semantics_t *semantics);
 
 /* ---- Devices -------------------------------------------------------------------------------------- */
 /* How many devices there are.
@@ -159,9 +185,42 @@ typedef struct npu_device_properties {
  *   INVALID_VALUE  no such device       NULL_POINTER, BAD_ADDRESS  properties
  *   INVALID_SIZE   properties->size is not sizeof(npu_device_properties_t) */
 NPU_API npu_result_t npu_get_device_properties(npu_device_properties_t *properties, uint32_t device);
-/* Wait for all work of the current device, for ever if need be. Returns the first error of that work which was not yet reported:
+typedef enum npu_attribute {
+    NPU_ATTR_TILES = 0, NPU_ATTR_SHAVES = 1 /* of the device */, NPU_ATTR_DMA_PORTS = 2, NPU_ATTR_BARRIERS = 3, NPU_ATTR_CMX_BYTES = 4 /* of the device */,
+    NPU_ATTR_DDR_BYTES = 5, NPU_ATTR_CLOCK_HZ = 6, NPU_ATTR_CACHE_LINE_BYTES = 7 /* of the host's caches */, NPU_ATTR_COHERENT = 8 /* 1: the device snoops them */,
+    NPU_ATTR_MAX_STREAMS = 9 /* of a context, the default one included */, NPU_ATTR_MAX_CONTEXTS = 10 /* of the device */, NPU_ATTR_QUEUE_DEPTH = 11 /* operations in flight of a stream */,
+    NPU_ATTR_FIRMWARE_VERSION = 12 /* major << 16 | minor of its job interface */, NPU_ATTR_COUNT = 13
+} npu_attribute_t;
+/* One property of device number `device`.
+ *   NULL_POINTER, BAD_ADDRESS  value    INVALID_VALUE  no such attribute or device */
+NPU_API npu_result_t npu_device_get_attribute(int64_t *value, npu_attribute_t attribute, uint32_t device);
+/* Begin anew with the current device: all its contexts end, work in flight is aborted, everything made on it becomes stale, memory
+ * included; the clock goes on. The next call makes a new primary context. Other devices are not touched. */
+NPU_API npu_result_t npu_reset_device(void);
+/* Wait for all work of the current device, of all its contexts, for ever if need be. Returns the first error of that work which was not yet reported:
  *   the device's errors, DEVICE_PAGE_FAULT ... DEVICE_LOST */
 NPU_API npu_result_t npu_synchronize_device(void);
+
+/* ---- Contexts ------------------------------------------------------------------------------------- */
+/* An address space with everything made in it. Each device has a primary context, made on first use; NULL stands for the
+ * current device's primary context. Contexts are isolated from each other: a fault ends one of them. */
+typedef struct npu_context_s *npu_context_t;
+/* Make a context on the current device, and make it the calling thread's current one.
+ *   NULL_POINTER, BAD_ADDRESS  context  INVALID_VALUE  flags is not 0   OUT_OF_RESOURCES  the device has no context left */
+NPU_API npu_result_t npu_create_context(npu_context_t *context, uint32_t flags);
+enum { NPU_DESTROY_FORCE = 1 };
+/* End a context. A thread whose current context it was goes on with its device's primary context.
+ *   INVALID_HANDLE, STALE_HANDLE  context (NULL: INVALID_HANDLE)      INVALID_VALUE  flags is neither 0 nor NPU_DESTROY_FORCE
+ *   IN_USE  streams, events, memory or blobs of it are left; NPU_DESTROY_FORCE ends them too, and aborts work in flight */
+NPU_API npu_result_t npu_destroy_context(npu_context_t context, uint32_t flags);
+/* Make a context the calling thread's current one, and its device the current device. npu_set_device goes back to a primary context.
+ *   INVALID_HANDLE, STALE_HANDLE  context */
+NPU_API npu_result_t npu_set_current_context(npu_context_t context);
+/* The calling thread's current context, NULL for a primary one.
+ *   NULL_POINTER, BAD_ADDRESS  context */
+NPU_API npu_result_t npu_get_current_context(npu_context_t *context);
+/* Wait for all work of the current context. Results as npu_synchronize_device. */
+NPU_API npu_result_t npu_synchronize_context(void);
 
 /* ---- Virtual time --------------------------------------------------------------------------------- */
 /* The host's position on the current device's clock, in picoseconds.
@@ -170,45 +229,173 @@ NPU_API npu_result_t npu_get_time_ps(uint64_t *time_ps);
 /* Let the host work for `duration_ns` of virtual time while the device goes on.
  *   INVALID_VALUE  duration_ns is above 10^15, or the clock would pass 2^61 ps */
 NPU_API npu_result_t npu_host_delay(uint64_t duration_ns);
+/* How long the calling thread has worked and has been blocked in waits on the current device's clock, in picoseconds, since its first call on it.
+ *   NULL_POINTER, BAD_ADDRESS  busy_ps, blocked_ps */
+NPU_API npu_result_t npu_get_host_times(uint64_t *busy_ps, uint64_t *blocked_ps);
+
+/* Order of work. All are legal orders of the same program: a program without missing synchronisation gives the same bytes under all of them. */
+typedef enum npu_schedule_kind {
+    NPU_SCHED_TIMED = 0,          /* by the model's time: the only one whose times mean something */
+    NPU_SCHED_EAGER = 1,          /* the device runs until it is idle before a call returns */
+    NPU_SCHED_LAZY = 2,           /* only what a wait or query needs runs */
+    NPU_SCHED_NEWEST_FIRST = 3,   /* at a wait, of what is ready the newest runs first */
+    NPU_SCHED_SEED = 4            /* tasks take random times, from the seed */
+} npu_schedule_kind_t;
+/* Choose the order on the current device, for work enqueued from now on; waits for the work before. The environment variable NPU_SCHEDULE (timed, eager,
+ * lazy, newest-first, seed:N) chooses at the start. `seed` counts for NPU_SCHED_SEED only, else it is 0.
+ *   INVALID_VALUE  kind or seed */
+NPU_API npu_result_t npu_set_schedule(npu_schedule_kind_t kind, uint64_t seed);
+
+/* Several host threads. The device advances to a time only when every thread that has made calls is waiting in one or has come to that time, so the order of
+ * calls follows from virtual time. A thread that makes no call for 50 ms of real time is set aside; npu_is_reproducible then says 0.
+ * A team makes it exact: the owner begins a team of `count` threads and is set aside without harm; every member enters with its rank, 0 ... count - 1, makes its calls
+ * and leaves; equal positions go by rank. Members begin at the owner's position; when the owner ends the team it is at the last member's.
+ *   BAD_STATE  the calling thread is in a team already, or (end) has begun none, or members have not left
+ *   INVALID_VALUE  count is 0 or above 1024 */
+NPU_API npu_result_t npu_team_begin(uint32_t count);
+/* Enter the current device's team. Waits until all have entered.
+ *   BAD_STATE  there is no team, or the thread is a member or the owner already      INVALID_VALUE  rank is not below count or taken */
+NPU_API npu_result_t npu_team_enter(uint32_t rank);
+/* Leave the team.
+ *   BAD_STATE  the thread is no member */
+NPU_API npu_result_t npu_team_leave(void);
+/* End the team that the calling thread has begun; see npu_team_begin. */
+NPU_API npu_result_t npu_team_end(void);
+/* The calling thread will make no calls for a while (it joins threads, reads files): nobody waits for it until its next call. */
+NPU_API npu_result_t npu_suspend_host_thread(void);
+/* 1 while the current device's run depends on the program alone, 0 once a thread had to be set aside.
+ *   NULL_POINTER, BAD_ADDRESS  reproducible */
+NPU_API npu_result_t npu_is_reproducible(uint32_t *reproducible);
+
+/* A queue of work that runs in order; see Streams. NULL is the current context's default stream. */
+typedef struct npu_stream_s *npu_stream_t;
 
 /* ---- Device memory -------------------------------------------------------------------------------- */
-/* Allocate `size` bytes of the current device's memory, 4096-byte aligned. Its content is poison (bytes 0xff) until written.
- *   INVALID_SIZE          size is 0     OUT_OF_DEVICE_MEMORY  there is not that much
+/* Allocate `size` bytes of the current context's memory, 4096-byte aligned. Its content is poison (bytes 0xff) until written. Parts of an
+ * allocation (sub-buffers) are named by pointer arithmetic. Synchronises with nothing.
+ *   INVALID_SIZE          size is 0 (semantics cuda: success, and *ptr is NULL)      OUT_OF_DEVICE_MEMORY  there is not that much
  *   INVALID_VALUE         flags is not 0                NULL_POINTER, BAD_ADDRESS  ptr */
 NPU_API npu_result_t npu_malloc(void **ptr, size_t size, uint32_t flags);
-/* Free an allocation by its first address. Does not wait: the caller synchronises with work that uses it first. NULL is allowed.
+/* Free an allocation by its first address. Work in flight that uses it: semantics ascend: does not wait, the pointer is stale at once and the memory goes when that work
+ * has ended; cuda: waits for all work of the context first; strict: IN_USE.
  *   STALE_HANDLE   it was freed before  INVALID_VALUE  not the first address of an allocation
- *   WRONG_CONTEXT  it is or was memory of another device */
+ *   WRONG_CONTEXT  it is memory of another context than the current one
+ *   NULL_POINTER   ptr is NULL (semantics cuda: success)              IN_USE  semantics strict, see above */
 NPU_API npu_result_t npu_free(void *ptr);
+/* Wait for all work of the context, then free. Results as npu_free, never IN_USE; and the device's errors, the memory being freed all the same. */
+NPU_API npu_result_t npu_free_sync(void *ptr);
+/* Allocate in stream order: the memory may be used by work of `stream` enqueued from now on, or by others ordered behind it.
+ *   results as npu_malloc; INVALID_HANDLE, STALE_HANDLE  stream */
+NPU_API npu_result_t npu_malloc_async(void **ptr, size_t size, npu_stream_t stream);
+/* Free in stream order: earlier work of `stream` may still use it; the pointer is stale at once.
+ *   results as npu_free, never IN_USE; INVALID_HANDLE, STALE_HANDLE  stream */
+NPU_API npu_result_t npu_free_async(void *ptr, npu_stream_t stream);
 /* Free and total bytes of the current device's memory.
  *   NULL_POINTER, BAD_ADDRESS  free_bytes, total_bytes */
 NPU_API npu_result_t npu_mem_get_info(uint64_t *free_bytes, uint64_t *total_bytes);
+typedef enum npu_memory_kind { NPU_MEMORY_PAGEABLE = 0 /* any other address */, NPU_MEMORY_DEVICE = 1, NPU_MEMORY_HOST = 2 /* npu_malloc_host */, NPU_MEMORY_REGISTERED = 3, NPU_MEMORY_MAPPED = 4 /* npu_map */ } npu_memory_kind_t;
+typedef struct npu_pointer_attributes {
+    uint32_t size;                /* [in]  sizeof(npu_pointer_attributes_t) */
+    uint32_t kind;                /* [out] npu_memory_kind_t */
+    uint32_t device;              /* [out] its device; 0 for PAGEABLE */
+    uint32_t flags;               /* [out] that it was made with */
+    void    *base;                /* [out] first address of its allocation; NULL for PAGEABLE */
+    uint64_t size_bytes;          /* [out] of the allocation */
+    void    *device_pointer;      /* [out] what kernels see it by, NULL for PAGEABLE */
+    npu_context_t context;        /* [out] NULL for a primary one */
+} npu_pointer_attributes_t;
+/* What an address is.
+ *   NULL_POINTER, BAD_ADDRESS  attributes   INVALID_SIZE  attributes->size   STALE_HANDLE  it lies in memory that was freed */
+NPU_API npu_result_t npu_pointer_get_attributes(npu_pointer_attributes_t *attributes, const void *ptr);
+
+/* ---- Host memory ---------------------------------------------------------------------------------- */
+/* Host memory is pageable (malloc, the stack), or pinned: known to the device, which copies to and from it by DMA while the host goes on. Pinned memory is
+ * a kernel argument too. The memory of npu_malloc_host is poison (bytes 0xff) until written. One cache policy: */
+enum npu_host_flag {
+    NPU_HOST_CACHED = 0,          /* write-back, snooped by the device: no maintenance is needed */
+    NPU_HOST_WRITE_COMBINED = 1,
+    NPU_HOST_UNCACHED = 2,        /* NOT_SUPPORTED: the platform does not allow it */
+    NPU_HOST_NON_COHERENT = 3     /* write-back, not snooped: UNIMPLEMENTED */
+};
+/* Allocate pinned memory in the current context, 4096-byte aligned: a host address.
+ *   NULL_POINTER, BAD_ADDRESS  ptr      INVALID_SIZE  size is 0       INVALID_VALUE  flags is none of enum npu_host_flag
+ *   OUT_OF_DEVICE_MEMORY (pinned memory is taken from it), NOT_SUPPORTED, UNIMPLEMENTED  see npu_host_flag */
+NPU_API npu_result_t npu_malloc_host(void **ptr, size_t size, uint32_t flags);
+/* Free it by its first address; work in flight as in npu_free. The address must not be used any more: what is there then is not defined.
+ *   STALE_HANDLE, INVALID_VALUE, WRONG_CONTEXT, NULL_POINTER, IN_USE  as npu_free */
+NPU_API npu_result_t npu_free_host(void *ptr);
+/* Pin memory that the program has: whole pages of private read-write memory. Their content stays. No other thread may write there during the call.
+ *   MISALIGNED  ptr or size is not a multiple of 4096     INVALID_SIZE  size is 0       NULL_POINTER  ptr      INVALID_VALUE  flags is not 0
+ *   ALREADY_REGISTERED  a byte of it is pinned memory     BAD_ADDRESS  not mapped, not writable, or shared with files or processes
+ *   OUT_OF_DEVICE_MEMORY */
+NPU_API npu_result_t npu_host_register(void *ptr, size_t size, uint32_t flags);
+/* Undo npu_host_register. The content stays.
+ *   NOT_REGISTERED  ptr is not the first address of registered memory IN_USE  work in flight uses it
+ *   WRONG_CONTEXT   it is registered in another context than the current one          NULL_POINTER  ptr */
+NPU_API npu_result_t npu_host_unregister(void *ptr);
+/* The device pointer of an address in pinned memory, for kernels and device-to-device copies.
+ *   NULL_POINTER, BAD_ADDRESS  device_ptr   NULL_POINTER  host_ptr     NOT_REGISTERED  host_ptr is not pinned memory
+ *   INVALID_VALUE  flags is not 0 */
+NPU_API npu_result_t npu_host_get_device_pointer(void **device_ptr, void *host_ptr, uint32_t flags);
+
+typedef enum npu_direction { NPU_TO_DEVICE = 0, NPU_FROM_DEVICE = 1, NPU_BIDIRECTIONAL = 2 } npu_direction_t;
+/* Let the host look at device memory: `size` bytes from `ptr`, inside one allocation, at a host address. `direction` says what the host will do: TO_DEVICE writes,
+ * FROM_DEVICE reads. The memory is one: what the device writes shows when it has written it, so the program synchronises first.
+ *   NULL_POINTER, BAD_ADDRESS  host_ptr NULL_POINTER  ptr             INVALID_SIZE  size is 0
+ *   OUT_OF_RANGE, STALE_HANDLE, WRONG_CONTEXT  ptr                    INVALID_VALUE  direction */
+NPU_API npu_result_t npu_map(void **host_ptr, void *ptr, size_t size, npu_direction_t direction);
+/* End a mapping by its host address; the address must not be used any more. Freeing the allocation ends its mappings too.
+ *   INVALID_VALUE  not the address of a mapping           STALE_HANDLE  it was ended before
+ *   IN_USE  work in flight uses the allocation            NULL_POINTER  host_ptr */
+NPU_API npu_result_t npu_unmap(void *host_ptr);
+/* Cache maintenance of `size` bytes at `offset` of the pinned memory or mapping that begins at `host_ptr`: flush writes the host's lines back (before the device reads),
+ * invalidate drops them (before the host reads what the device wrote). They work on whole cache lines. Where the device snoops they cost time and change nothing.
+ *   NULL_POINTER  host_ptr              NOT_REGISTERED  not pinned or mapped memory
+ *   OUT_OF_RANGE  the range leaves it   INVALID_SIZE    size is 0 */
+NPU_API npu_result_t npu_flush(void *host_ptr, size_t offset, size_t size);
+NPU_API npu_result_t npu_invalidate(void *host_ptr, size_t offset, size_t size);
 
 typedef enum npu_memcpy_kind {
     NPU_MEMCPY_HOST_TO_DEVICE = 1,
     NPU_MEMCPY_DEVICE_TO_HOST = 2,
-    NPU_MEMCPY_DEVICE_TO_DEVICE = 3
+    NPU_MEMCPY_DEVICE_TO_DEVICE = 3,
+    NPU_MEMCPY_HOST_TO_HOST = 4,
+    NPU_MEMCPY_DEFAULT = 5        /* what the pointers say */
 } npu_memcpy_kind_t;
-/* Copy `size` bytes from src to dst; dst_max is how many bytes may be written there. Complete on return. It waits for the default
- * stream's earlier work, and for no other stream. Size 0 is allowed and copies nothing.
- *   INVALID_VALUE  kind is none of the three            NULL_POINTER  dst or src is NULL
+/* Copy `size` bytes from src to dst; dst_max is how many bytes may be written there. Complete on return. It runs on the default
+ * stream: behind its earlier work, and behind other streams' as the semantics say. Copies of pinned or device memory are DMA jobs; of pageable memory the host
+ * copies. Size 0 is allowed and copies nothing.
+ *   INVALID_VALUE  kind is none of npu_memcpy_kind_t, or is not what the pointers are         NULL_POINTER  dst or src is NULL
  *   OUT_OF_RANGE   size > dst_max, or a device range is not inside one allocation
  *   STALE_HANDLE   a device range lies in freed memory  BAD_ADDRESS   a host range cannot be read, or not all of it written
  *   OVERLAP        the ranges of a DEVICE_TO_DEVICE copy overlap      WRONG_CONTEXT  memory of another device
  *   the device's errors, from earlier work of the stream */
 NPU_API npu_result_t npu_memcpy(void *dst, size_t dst_max, const void *src, size_t size, npu_memcpy_kind_t kind);
-/* Set `size` bytes of device memory to the low eight bits of value; otherwise as npu_memcpy. */
+/* Set `size` bytes of device or pinned memory to the low eight bits of value; otherwise as npu_memcpy. */
 NPU_API npu_result_t npu_memset(void *dst, size_t dst_max, int32_t value, size_t size);
+/* Copy `height` rows of `width` bytes, dst_pitch and src_pitch bytes apart; dst_max bounds dst_pitch * (height - 1) + width. Otherwise as npu_memcpy.
+ *   INVALID_SIZE  a pitch is below width (when height > 1)     OVERLAP  counts rows, not gaps; otherwise results as npu_memcpy */
+NPU_API npu_result_t npu_memcpy_2d(void *dst, size_t dst_pitch, size_t dst_max, const void *src, size_t src_pitch, size_t width, size_t height, npu_memcpy_kind_t kind);
+/* Copy device memory to device memory of any context or device. Waits for the default streams of both contexts; complete on return.
+ *   NULL_POINTER  dst or src            OUT_OF_RANGE, STALE_HANDLE, OVERLAP  as npu_memcpy; the device's errors */
+NPU_API npu_result_t npu_memcpy_peer(void *dst, size_t dst_max, const void *src, size_t size);
 
 /* ---- Streams -------------------------------------------------------------------------------------- */
-/* A queue of work that runs in order. Streams are independent of each other. NULL is the current device's default stream. */
-typedef struct npu_stream_s *npu_stream_t;
-/* Create a stream on the current device.
+/* Operations of a stream run one after the other, in the order of the calls. Streams are independent of each other, except through events, notifies, and, in
+ * semantics cuda, the legacy default stream: an operation on it waits for all earlier work of the context's streams, and their later work waits for it; streams made
+ * with NPU_STREAM_NON_BLOCKING are exempt. When a stream's queue is full, a call that enqueues waits for its oldest operation. */
+enum npu_stream_flag { NPU_STREAM_DEFAULT = 0, NPU_STREAM_NON_BLOCKING = 1 };
+typedef enum npu_priority { NPU_PRIORITY_IDLE = 1, NPU_PRIORITY_NORMAL = 2, NPU_PRIORITY_FOCUS = 3, NPU_PRIORITY_REALTIME = 4 } npu_priority_t;
+/* Create a stream in the current context, of normal priority.
  *   NULL_POINTER, BAD_ADDRESS  stream   OUT_OF_RESOURCES  no command queue is left */
 NPU_API npu_result_t npu_create_stream(npu_stream_t *stream);
-/* Destroy a stream, after its work: waits as npu_synchronize_stream does; the handle becomes stale even when that work failed.
+/* The same with flags and priority, which the driver and firmware are told.
+ *   INVALID_VALUE  flags; priority is none of npu_priority_t (semantics cuda: the nearest one is taken); otherwise as npu_create_stream */
+NPU_API npu_result_t npu_create_stream_with_priority(npu_stream_t *stream, uint32_t flags, npu_priority_t priority);
+/* Destroy a stream. Work in flight: semantics ascend: waits for it, as npu_synchronize_stream; cuda: returns at once, the work goes on; strict: IN_USE. The handle becomes
+ * stale even when that work failed.
  *   INVALID_HANDLE, STALE_HANDLE  stream (the default stream cannot be destroyed: INVALID_HANDLE)
- *   the device's errors */
+ *   IN_USE  semantics strict            the device's errors */
 NPU_API npu_result_t npu_destroy_stream(npu_stream_t stream);
 /* Wait for all work of the stream. Returns the first error of that work which was not yet reported.
  *   INVALID_HANDLE, STALE_HANDLE  stream                the device's errors */
@@ -220,11 +407,86 @@ NPU_API npu_result_t npu_synchronize_stream_timeout(npu_stream_t stream, uint64_
  *   SUCCESS  no work is left            NOT_READY  work is left
  *   INVALID_HANDLE, STALE_HANDLE  stream                the device's errors */
 NPU_API npu_result_t npu_query_stream(npu_stream_t stream);
-/* Copy in stream order. Host memory is pageable, so the call waits for the stream's earlier work and returns when the copy is
- * complete. Results as npu_memcpy, and INVALID_HANDLE, STALE_HANDLE  stream */
+/* A number that no other stream of the process has, as operation records name it.
+ *   INVALID_HANDLE, STALE_HANDLE  stream                NULL_POINTER, BAD_ADDRESS  id */
+NPU_API npu_result_t npu_get_stream_id(npu_stream_t stream, uint64_t *id);
+/* A function that a stream calls. */
+typedef void (*npu_host_function_t)(void *user_data);
+/* Call function(user_data) on a thread of the library when the stream's earlier work has ended; the stream's later work waits until it returns, other streams do not. It may call
+ * no function of this library (NPU_ERROR_NOT_PERMITTED). It is not called after the context was lost or the stream was aborted.
+ *   INVALID_HANDLE, STALE_HANDLE  stream                NULL_POINTER  function */
+NPU_API npu_result_t npu_stream_add_host_function(npu_stream_t stream, npu_host_function_t function, void *user_data);
+typedef enum npu_failure_mode { NPU_CONTINUE_ON_FAILURE = 0, NPU_STOP_ON_FAILURE = 1 } npu_failure_mode_t;
+/* What happens behind an operation that failed, in a context that goes on: later operations run (the default), or no later operation of the context runs:
+ * each ends with ABORTED_BY_PRIOR_ERROR until the context is destroyed or the device reset. STOP cannot be taken back.
+ *   INVALID_HANDLE, STALE_HANDLE  stream                INVALID_VALUE  mode
+ *   IN_USE  the stream has work in flight               BAD_STATE  from STOP to CONTINUE */
+NPU_API npu_result_t npu_stream_set_failure_mode(npu_stream_t stream, npu_failure_mode_t mode);
+/* Take the stream's work off the device: what runs is broken off, what waits does not run; each ends with ABORTED_BY_PRIOR_ERROR, reported as other errors are. Other streams that wait
+ * for it go on. The stream can be used at once.
+ *   INVALID_HANDLE, STALE_HANDLE  stream */
+NPU_API npu_result_t npu_stream_abort(npu_stream_t stream);
+/* Copy in stream order. Pinned and device memory: a DMA job; returns at once, and the source is read and the destination written when the stream comes to it. Pageable memory: semantics
+ * ascend: waits for the stream's earlier work and is complete on return; cuda: host to device is read before return and copied later, device to host is complete on
+ * return; strict: NOT_PERMITTED. HOST_TO_HOST: NOT_SUPPORTED.
+ *   results as npu_memcpy; INVALID_HANDLE, STALE_HANDLE  stream */
 NPU_API npu_result_t npu_memcpy_async(void *dst, size_t dst_max, const void *src, size_t size, npu_memcpy_kind_t kind, npu_stream_t stream);
-/* Set in stream order, as npu_memcpy_async. */
+/* npu_memcpy_2d in stream order, as npu_memcpy_async. */
+NPU_API npu_result_t npu_memcpy_2d_async(void *dst, size_t dst_pitch, size_t dst_max, const void *src, size_t src_pitch, size_t width, size_t height, npu_memcpy_kind_t kind, npu_stream_t stream);
+/* Set in stream order: a DMA job, returns at once. */
 NPU_API npu_result_t npu_memset_async(void *dst, size_t dst_max, int32_t value, size_t size, npu_stream_t stream);
+
+/* ---- Events and notifies ---------------------------------------------------------------------------- */
+/* An event is a snapshot of a stream: recording it says "all work enqueued there so far". Recording it again replaces that. */
+typedef struct npu_event_s *npu_event_t;
+enum npu_event_flag { NPU_EVENT_DEFAULT = 0, NPU_EVENT_DISABLE_TIMING = 1 };
+/* Create an event in the current context.
+ *   NULL_POINTER, BAD_ADDRESS  event    INVALID_VALUE  flags          OUT_OF_RESOURCES  no fence is left */
+NPU_API npu_result_t npu_create_event(npu_event_t *event, uint32_t flags);
+/* Destroy it, also while it is recorded or waited for: that goes on.
+ *   INVALID_HANDLE, STALE_HANDLE  event */
+NPU_API npu_result_t npu_destroy_event(npu_event_t event);
+/* Record the stream's work enqueued so far.
+ *   INVALID_HANDLE, STALE_HANDLE  event, stream         WRONG_CONTEXT  they are of two contexts */
+NPU_API npu_result_t npu_record_event(npu_event_t event, npu_stream_t stream);
+/* Let the stream's later work wait for what the event has recorded at the time of this call. Never recorded: semantics ascend, cuda: nothing to wait for; strict: NOT_RECORDED.
+ *   INVALID_HANDLE, STALE_HANDLE  event, stream         WRONG_CONTEXT  they are of two contexts   NOT_RECORDED */
+NPU_API npu_result_t npu_stream_wait_event(npu_stream_t stream, npu_event_t event);
+/* In stream order: make the event one that was never recorded. Waits enqueued before stay what they are.
+ *   results as npu_record_event */
+NPU_API npu_result_t npu_reset_event(npu_event_t event, npu_stream_t stream);
+/* Wait for what it recorded, for ever if need be. Never recorded: success at once (semantics strict: NOT_RECORDED).
+ *   INVALID_HANDLE, STALE_HANDLE  event NOT_RECORDED    the device's errors, of the recorded stream's work */
+NPU_API npu_result_t npu_synchronize_event(npu_event_t event);
+/* The same, for at most `timeout_ns`.
+ *   TIMEOUT  it has not happened */
+NPU_API npu_result_t npu_synchronize_event_timeout(npu_event_t event, uint64_t timeout_ns);
+/* Ask whether what it recorded has happened. Never recorded: success (semantics strict: NOT_RECORDED).
+ *   NOT_READY                           INVALID_HANDLE, STALE_HANDLE  event   NOT_RECORDED */
+NPU_API npu_result_t npu_query_event(npu_event_t event);
+/* Device time from one event to another, in nanoseconds, negative when `end` happened first.
+ *   NULL_POINTER, BAD_ADDRESS  duration_ns                INVALID_HANDLE, STALE_HANDLE  start, end    WRONG_CONTEXT  they are of two contexts
+ *   NOT_RECORDED  one was never recorded                  NOT_READY  one has not happened            NO_TIMING  made with NPU_EVENT_DISABLE_TIMING */
+NPU_API npu_result_t npu_event_elapsed_time(double *duration_ns, npu_event_t start, npu_event_t end);
+/* Device time at which it happened, in picoseconds.
+ *   NULL_POINTER, BAD_ADDRESS  time_ps; results as npu_event_elapsed_time */
+NPU_API npu_result_t npu_event_get_timestamp(uint64_t *time_ps, npu_event_t event);
+
+/* A notify is a token: each record lets exactly one wait pass, whichever was enqueued first. */
+typedef struct npu_notify_s *npu_notify_t;
+/* Create a notify in the current context.
+ *   NULL_POINTER, BAD_ADDRESS  notify   INVALID_VALUE  flags is not 0 OUT_OF_RESOURCES  no fence is left */
+NPU_API npu_result_t npu_create_notify(npu_notify_t *notify, uint32_t flags);
+/* Destroy it; IN_USE while work in flight records or waits for it.
+ *   INVALID_HANDLE, STALE_HANDLE  notify                IN_USE */
+NPU_API npu_result_t npu_destroy_notify(npu_notify_t notify);
+/* Give one token when the stream's earlier work has ended.
+ *   INVALID_HANDLE, STALE_HANDLE  notify, stream        WRONG_CONTEXT */
+NPU_API npu_result_t npu_record_notify(npu_notify_t notify, npu_stream_t stream);
+/* Let the stream's later work wait for one token, and take it. A wait without a record is no error until nothing else is left that could run:
+ * then who waits for the stream gets BARRIER_DEADLOCK.
+ *   INVALID_HANDLE, STALE_HANDLE  notify, stream        WRONG_CONTEXT */
+NPU_API npu_result_t npu_wait_notify(npu_notify_t notify, npu_stream_t stream);
 
 /* ---- Blobs and kernels ---------------------------------------------------------------------------- */
 enum { NPU_MAX_DIMS = 8, NPU_NAME_BYTES = 128 };
@@ -233,12 +495,12 @@ typedef enum npu_dtype {
     NPU_DT_I32 = 8, NPU_DT_U32 = 9, NPU_DT_I64 = 10, NPU_DT_U64 = 11, NPU_DT_BOOL = 12, NPU_DT_COUNT = 13
 } npu_dtype_t;
 
-/* A compiled model in device memory. */
+/* A compiled model or a library of kernels, in device memory. */
 typedef struct npu_blob_s *npu_blob_t;
 /* Something of a blob that can be launched. It lives as long as its blob. */
 typedef struct npu_kernel_s *npu_kernel_t;
 
-/* Load a blob file onto the current device.
+/* Load a blob file into the current context.
  *   NULL_POINTER, BAD_ADDRESS  blob, path               FILE  the file cannot be opened or read, or is not a regular one
  *   INVALID_BLOB  it is damaged, foreign or needs more than the device has (the detail says what and where)
  *   OUT_OF_DEVICE_MEMORY */
@@ -247,8 +509,12 @@ NPU_API npu_result_t npu_load_blob(npu_blob_t *blob, const char *path);
  *   NULL_POINTER, BAD_ADDRESS  blob, data               INVALID_BLOB, OUT_OF_DEVICE_MEMORY  as npu_load_blob */
 NPU_API npu_result_t npu_load_blob_mem(npu_blob_t *blob, const void *data, size_t size);
 /* Unload a blob; it and its kernels become stale.
- *   INVALID_HANDLE, STALE_HANDLE  blob  IN_USE  a launch of it has not been waited for */
+ *   INVALID_HANDLE, STALE_HANDLE  blob  IN_USE  a launch of it has not been waited for, or a command list or graph has one */
 NPU_API npu_result_t npu_unload(npu_blob_t blob);
+/* What the loader says about a blob, or, with NULL, about the calling thread's last load that failed: lines of text. `needed` gets the bytes with the NUL; text may be NULL.
+ *   NULL_POINTER, BAD_ADDRESS  needed   BAD_ADDRESS  text             INVALID_HANDLE, STALE_HANDLE  blob
+ *   OUT_OF_RANGE  capacity is below *needed, which is written all the same; the text is not */
+NPU_API npu_result_t npu_blob_get_log(npu_blob_t blob, char *text, size_t capacity, size_t *needed);
 /* Find a kernel by its name; NULL finds the only one. A compiled model is one kernel with the model's name.
  *   NULL_POINTER, BAD_ADDRESS  kernel   BAD_ADDRESS  name
  *   INVALID_HANDLE, STALE_HANDLE  blob  INVALID_VALUE  no kernel of that name */
@@ -259,11 +525,28 @@ typedef struct npu_arg_info {
     uint32_t size;                /* [in]  sizeof(npu_arg_info_t) */
     uint32_t direction;           /* [out] npu_arg_direction_t */
     uint32_t dtype;               /* [out] npu_dtype_t */
-    uint32_t rank;                /* [out] how many of dims count; 0 = scalar */
+    uint32_t rank;                /* [out] how many of dims count; 0 = scalar, or a size that the kernel gets at run time */
     uint64_t dims[8];             /* [out] dense, row-major */
-    uint64_t size_bytes;          /* [out] what the buffer must hold */
-    char     name[128];           /* [out] the tensor's name in the model, NUL-terminated */
+    uint64_t size_bytes;          /* [out] what the buffer must hold; 0 = depends on the other arguments */
+    char     name[128];           /* [out] the tensor's name in the model, or the parameter's, NUL-terminated */
+    uint32_t kind;                /* [out] npu_arg_kind_t */
+    uint32_t reserved;            /* [out] 0 */
 } npu_arg_info_t;
+/* A kernel of the built-in library, in the current context, by its name (`npu kernels list`): conv2d, pool2d, fully_connected, matmul, add, mul, relu,
+ * softmax, layernorm, reduce_sum, copy, fill, scale_add. It lives as long as the context.
+ *   NULL_POINTER, BAD_ADDRESS  kernel, name             INVALID_VALUE  no kernel of that name */
+NPU_API npu_result_t npu_get_builtin_kernel(npu_kernel_t *kernel, const char *name);
+typedef struct npu_kernel_info {
+    uint32_t size;                /* [in]  sizeof(npu_kernel_info_t) */
+    uint32_t arg_count;           /* [out] */
+    uint64_t code_bytes;          /* [out] that go through a SHAVE's instruction cache; of a compiled model, of all its programs */
+    uint32_t max_grid;            /* [out] most blocks that make sense; 0 = any number; of a compiled model 1 */
+    uint32_t cooperative;         /* [out] 1: all blocks run at the same time */
+    char     name[128];           /* [out] NUL-terminated */
+} npu_kernel_info_t;
+/* What a kernel is.
+ *   NULL_POINTER, BAD_ADDRESS  info     INVALID_SIZE  info->size      INVALID_HANDLE, STALE_HANDLE  kernel */
+NPU_API npu_result_t npu_get_kernel_info(npu_kernel_t kernel, npu_kernel_info_t *info);
 /* How many arguments a kernel takes: a model's inputs, then its outputs.
  *   NULL_POINTER, BAD_ADDRESS  count    INVALID_HANDLE, STALE_HANDLE  kernel */
 NPU_API npu_result_t npu_get_num_args(npu_kernel_t kernel, uint32_t *count);
@@ -285,15 +568,164 @@ typedef struct npu_arg {
 } npu_arg_t;
 /* An initialiser for npu_arg_t: npu_arg_t args[] = { NPU_BUFFER(x), NPU_BUFFER(y) }; */
 #define NPU_BUFFER(pointer) { NPU_ARG_BUFFER, 0, (uint64_t)(uintptr_t)(pointer) }
-/* Enqueue a kernel with `count` arguments and return at once. The arguments are copied; the buffers must live until it has finished.
- * An error of the device comes from the call that waits for the stream.
+#define NPU_INT(number) { NPU_ARG_INT, 0, (uint64_t)(int64_t)(number) }
+/* The bits of a float, for an argument of kind NPU_ARG_FLOAT: { NPU_ARG_FLOAT, 0, npu_float_bits(0.5f) }. */
+static inline uint64_t npu_float_bits(float number) { union { float f; uint32_t u; } bits; bits.f = number; return bits.u; }
+/* Enqueue a kernel with `count` arguments and return at once. The arguments are copied; the buffers, device or pinned memory, must live until it has finished.
+ * A kernel of a library runs in as many blocks as fit its size; see npu_launch_kernel_grid_async. An error of the device comes from the call that waits for the stream.
  *   INVALID_HANDLE, STALE_HANDLE  kernel, stream        WRONG_CONTEXT  kernel, stream and buffers are not of one device
  *   NULL_POINTER, BAD_ADDRESS  args     ARG_COUNT  not as many as npu_get_num_args says
  *   ARG_KIND   an argument's kind is not the kernel's, or a buffer is not device memory
- *   ARG_SIZE   less than the argument's size_bytes lie between the address and the end of its allocation
- *   INVALID_VALUE     reserved is not 0 STALE_HANDLE  a buffer was freed
- *   MISALIGNED        a buffer is not 64-byte aligned   OUT_OF_RESOURCES  the queue is full: synchronise first */
+ *   ARG_SIZE   less than the argument needs lie between the address and the end of its allocation (of a built-in kernel, by its other arguments)
+ *   INVALID_VALUE     reserved is not 0, or a number is none that the kernel takes       STALE_HANDLE  a buffer was freed
+ *   MISALIGNED        a buffer is not 64-byte aligned (of a kernel library: 4-byte) */
 NPU_API npu_result_t npu_launch_kernel_async(npu_kernel_t kernel, const npu_arg_t *args, uint32_t count, npu_stream_t stream);
+/* The same in `grid` blocks, each on the SHAVE that has the least to do; 0: as many as fit.
+ *   INVALID_VALUE  grid is above 1024 or the kernel's max_grid, or, of a compiled model, above 1; otherwise as npu_launch_kernel_async */
+NPU_API npu_result_t npu_launch_kernel_grid_async(npu_kernel_t kernel, uint32_t grid, const npu_arg_t *args, uint32_t count, npu_stream_t stream);
+
+/* Parameters of a built-in kernel, dense NCHW tensors of float in device or pinned memory. "conv2d": 3x3, stride 1, padding 1, C output channels, weights [C][C][3][3].
+ * "pool2d": maximum over 2x2, stride 2. "fully_connected": N rows of C*H*W inputs and as many outputs, weights [outputs][inputs]. "relu", "copy", "softmax" and "layernorm" (over W), "add", "mul" (the second operand at
+ * weight_addr): output as input. "reduce_sum" (over W): output N*C*H values. Others need npu_launch_kernel_async. Its size and version travel with the call. */
+typedef struct kernel_params {
+    const void *input_addr;
+    const void *weight_addr;      /* NULL where the kernel has no second operand */
+    void       *output_addr;
+    uint32_t N, C, H, W;
+} kernel_params_t;
+/* Parameters of "conv2d" in full. Output height: (h + 2 * pad_h - kernel_h) / stride_h + 1, width likewise. */
+typedef struct npu_conv2d_params {
+    const void *input;            /* [n][c][h][w] */
+    const void *weight;           /* [k][c][kernel_h][kernel_w] */
+    const void *bias;             /* [k], or NULL */
+    void       *output;           /* [n][k][output height][output width] */
+    uint32_t n, c, h, w, k, kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
+    uint32_t relu;                /* 1: negative results become 0 */
+} npu_conv2d_params_t;
+/* Enqueue a built-in kernel by its name on the current context's default stream: pack the parameters, submit them through the driver, and return; the device's scheduler then chooses
+ * the unit, which loads the instructions and executes them (operation records have the times of these steps). `params_bytes` says which structure `params` is; the macro fills it in.
+ *   NULL_POINTER, BAD_ADDRESS  name, params              INVALID_VALUE  no kernel of that name, or one that does not take these parameters, or a dimension is 0
+ *   INVALID_SIZE      params_bytes is the size of none of the structures              VERSION_MISMATCH  version is newer than the library
+ *   ARG_KIND, ARG_SIZE, MISALIGNED, STALE_HANDLE, WRONG_CONTEXT  an address, as npu_launch_kernel_async */
+NPU_API npu_result_t npu_submit_kernel_sized(const char *name, const void *params, size_t params_bytes, uint32_t version);
+/* The same for kernel_params_t of this header's version. The macro takes a pointer to either structure. */
+NPU_API npu_result_t npu_submit_kernel(const char *name, const void *params);
+#define npu_submit_kernel(name, params) npu_submit_kernel_sized(name, params, sizeof *(params), (uint32_t)NPU_VERSION_MAJOR << 16 | NPU_VERSION_MINOR)
+/* Wait for all work of the current context; as npu_synchronize_context. */
+NPU_API npu_result_t npu_wait_for_completion(void);
+/* The same, for at most `timeout_ns`.
+ *   TIMEOUT  work is left */
+NPU_API npu_result_t npu_wait_for_completion_timeout(uint64_t timeout_ns);
+
+/* ---- Command lists ---------------------------------------------------------------------------------- */
+/* Operations that are put together once and submitted as one, any number of times: they run in the order in which they were appended, as one operation of the stream. */
+typedef struct npu_cmdlist_s *npu_cmdlist_t;
+/* Create an open list in the current context.
+ *   NULL_POINTER, BAD_ADDRESS  list     INVALID_VALUE  flags is not 0 */
+NPU_API npu_result_t npu_cmdlist_create(npu_cmdlist_t *list, uint32_t flags);
+/* Append a kernel; arguments and results as npu_launch_kernel_async.
+ *   INVALID_HANDLE, STALE_HANDLE  list  BAD_STATE  the list is closed OUT_OF_RESOURCES  the list is full (1 MiB of commands) */
+NPU_API npu_result_t npu_cmdlist_append_kernel(npu_cmdlist_t list, npu_kernel_t kernel, const npu_arg_t *args, uint32_t count);
+/* Append a copy of device or pinned memory; results as npu_memcpy_async.
+ *   NOT_SUPPORTED  pageable memory; BAD_STATE, OUT_OF_RESOURCES  as npu_cmdlist_append_kernel */
+NPU_API npu_result_t npu_cmdlist_append_memcpy(npu_cmdlist_t list, void *dst, size_t dst_max, const void *src, size_t size, npu_memcpy_kind_t kind);
+/* Append a memset; results as npu_memset_async.
+ *   BAD_STATE, OUT_OF_RESOURCES  as npu_cmdlist_append_kernel */
+NPU_API npu_result_t npu_cmdlist_append_memset(npu_cmdlist_t list, void *dst, size_t dst_max, int32_t value, size_t size);
+/* Close it: it can be submitted, and nothing can be appended.
+ *   INVALID_HANDLE, STALE_HANDLE  list  BAD_STATE  it is closed */
+NPU_API npu_result_t npu_cmdlist_close(npu_cmdlist_t list);
+/* Empty and open it.
+ *   INVALID_HANDLE, STALE_HANDLE  list  IN_USE  a submit of it has not been waited for */
+NPU_API npu_result_t npu_cmdlist_reset(npu_cmdlist_t list);
+/* Enqueue it on a stream and return at once. An empty list does nothing.
+ *   INVALID_HANDLE, STALE_HANDLE  list, stream          BAD_STATE  it is not closed     WRONG_CONTEXT
+ *   STALE_HANDLE  memory or a blob that it uses was freed since        IN_USE  an earlier submit of it has not ended in another stream */
+NPU_API npu_result_t npu_cmdlist_submit(npu_cmdlist_t list, npu_stream_t stream);
+/* Destroy it; work in flight goes on.
+ *   INVALID_HANDLE, STALE_HANDLE  list */
+NPU_API npu_result_t npu_cmdlist_destroy(npu_cmdlist_t list);
+
+/* ---- Graphs ----------------------------------------------------------------------------------------- */
+/* A graph is what was enqueued on a stream, and on those that joined it by events, while it was captured; nothing of it runs then. Nodes keep addresses: a copy reads at each launch what
+ * is there at that time. */
+typedef struct npu_graph_s *npu_graph_t;
+typedef struct npu_graph_exec_s *npu_graph_exec_t;
+/* Begin to capture a stream. Another stream joins when it waits for an event that was recorded in the capture; it must be joined back before the end.
+ * Pageable copies, waits, queries and notifies cannot be captured: CAPTURE_UNSUPPORTED, and the capture is invalid.
+ *   INVALID_HANDLE, STALE_HANDLE  stream (the default stream: CAPTURE_UNSUPPORTED)    BAD_STATE  it is being captured already */
+NPU_API npu_result_t npu_stream_begin_capture(npu_stream_t stream);
+/* End the capture that began on this stream, and give its graph.
+ *   NULL_POINTER, BAD_ADDRESS  graph    INVALID_HANDLE, STALE_HANDLE  stream            BAD_STATE  no capture began on it
+ *   CAPTURE_INVALIDATED  something in it was not possible, or a joined stream was not joined back; there is no graph, the streams are as before */
+NPU_API npu_result_t npu_stream_end_capture(npu_stream_t stream, npu_graph_t *graph);
+typedef enum npu_capture_status { NPU_CAPTURE_NONE = 0, NPU_CAPTURE_ACTIVE = 1, NPU_CAPTURE_INVALID = 2 } npu_capture_status_t;
+/* Whether a stream is being captured.
+ *   NULL_POINTER, BAD_ADDRESS  status   INVALID_HANDLE, STALE_HANDLE  stream */
+NPU_API npu_result_t npu_stream_is_capturing(npu_stream_t stream, npu_capture_status_t *status);
+/* How many operations a graph has.
+ *   NULL_POINTER, BAD_ADDRESS  count    INVALID_HANDLE, STALE_HANDLE  graph */
+NPU_API npu_result_t npu_graph_get_node_count(npu_graph_t graph, size_t *count);
+/* Make a graph ready to launch. It does not need the graph afterwards.
+ *   NULL_POINTER, BAD_ADDRESS  exec     INVALID_HANDLE, STALE_HANDLE  graph   STALE_HANDLE  memory or a blob that it uses was freed
+ *   OUT_OF_DEVICE_MEMORY, OUT_OF_RESOURCES */
+NPU_API npu_result_t npu_graph_instantiate(npu_graph_exec_t *exec, npu_graph_t graph);
+/* Enqueue it on a stream as one operation, and return at once. A launch begins when the launch before it has ended.
+ *   INVALID_HANDLE, STALE_HANDLE  exec, stream          WRONG_CONTEXT
+ *   STALE_HANDLE  memory or a blob that it uses was freed since */
+NPU_API npu_result_t npu_graph_launch(npu_graph_exec_t exec, npu_stream_t stream);
+/* Give an executable graph the parameters (addresses, sizes, arguments) of another graph with the same operations in the same order.
+ *   INVALID_HANDLE, STALE_HANDLE  exec, graph           INVALID_VALUE  the operations differ; nothing has changed      IN_USE  a launch has not ended */
+NPU_API npu_result_t npu_graph_update(npu_graph_exec_t exec, npu_graph_t graph);
+/* Destroy a graph; what was instantiated from it lives on.
+ *   INVALID_HANDLE, STALE_HANDLE  graph */
+NPU_API npu_result_t npu_graph_destroy(npu_graph_t graph);
+/* Destroy an executable graph; launches in flight go on.
+ *   INVALID_HANDLE, STALE_HANDLE  exec */
+NPU_API npu_result_t npu_graph_exec_destroy(npu_graph_exec_t exec);
+
+/* ---- Profiling -------------------------------------------------------------------------------------- */
+/* Keep a record of every operation enqueued from now on in the current context.
+ *   BAD_STATE  records are being kept */
+NPU_API npu_result_t npu_profiler_start(void);
+/* Keep no more records; those that are kept stay until they are read or kept anew.
+ *   BAD_STATE  no records are being kept */
+NPU_API npu_result_t npu_profiler_stop(void);
+typedef enum npu_op_kind {
+    NPU_OP_KERNEL = 0, NPU_OP_MODEL = 1, NPU_OP_MEMCPY = 2, NPU_OP_MEMSET = 3, NPU_OP_EVENT_RECORD = 4, NPU_OP_EVENT_WAIT = 5, NPU_OP_NOTIFY_RECORD = 6, NPU_OP_NOTIFY_WAIT = 7,
+    NPU_OP_HOST_FUNCTION = 8, NPU_OP_CMDLIST = 9, NPU_OP_GRAPH = 10, NPU_OP_FREE = 11
+} npu_op_kind_t;
+typedef struct npu_op_record {
+    uint64_t op_id;               /* counts operations of the context, from 1 */
+    uint64_t stream_id;           /* npu_get_stream_id */
+    uint32_t kind;                /* npu_op_kind_t */
+    int32_t  result;              /* npu_result_t; NPU_NOT_READY: it had not ended */
+    uint64_t bytes;               /* that a copy or memset moves; arguments of a kernel */
+    uint64_t enqueue_ps;          /* host's position when the call began */
+    uint64_t enqueued_ps;         /* host's position when it returned */
+    uint64_t start_ps, end_ps;    /* device time */
+    /* The five steps of a kernel launch, in picoseconds; 0 for others. The last three are of the block that ended last. */
+    uint64_t pack_ps, submit_ps, schedule_ps, load_ps, execute_ps;
+    uint64_t enqueue_site;        /* code address behind the call */
+    uint32_t units;               /* bit u set: a block ran on SHAVE u, counted through the tiles */
+    uint32_t blocks;              /* of a kernel */
+    char     name[64];            /* kernel, model or direction of a copy, NUL-terminated, cut to fit */
+} npu_op_record_t;
+/* Copy the oldest `capacity` records out, and forget them. With records NULL, *count says how many there are.
+ *   NULL_POINTER, BAD_ADDRESS  count    BAD_ADDRESS  records */
+NPU_API npu_result_t npu_get_op_records(npu_op_record_t *records, size_t capacity, size_t *count);
+/* The current device's counters, as many as fit in `capacity`. With values NULL, *count says how many there are.
+ *   NULL_POINTER, BAD_ADDRESS  count    BAD_ADDRESS  values */
+NPU_API npu_result_t npu_get_counters(uint64_t *values, size_t capacity, size_t *count);
+/* The name of counter number `index` ("DMA_BUSY"), "unknown" for others. Static text; works before npu_init. */
+NPU_API const char *npu_get_counter_name(size_t index);
+/* Write the current device's trace and operation records as a Chrome trace (JSON), which Perfetto shows. The environment variable NPU_TRACE=1 keeps traces; without it the device's lanes are empty.
+ *   NULL_POINTER, BAD_ADDRESS  path     FILE  it cannot be written */
+NPU_API npu_result_t npu_export_trace(const char *path);
+typedef struct npu_overflow { char layer[128]; uint64_t values; } npu_overflow_t;
+/* Which layers have rounded finite values to infinity in fp16, and how many, in jobs that a wait has seen the end of; as npu_get_op_records, of the current context.
+ *   NULL_POINTER, BAD_ADDRESS  count    BAD_ADDRESS  overflows */
+NPU_API npu_result_t npu_get_overflows(npu_overflow_t *overflows, size_t capacity, size_t *count);
 
 #ifdef __cplusplus
 }

@@ -21,7 +21,7 @@ enum npu_ioctl_nr {
     NPU_IOCTL_CMDQ_RING = 0x52,
     /* Emulator range: not a real device's */
     NPU_IOCTL_EMU_TRACE_READ = 0xe0, NPU_IOCTL_EMU_SET_SCHEDULE = 0xe1, NPU_IOCTL_EMU_COUNTERS = 0xe2, NPU_IOCTL_EMU_ADVANCE = 0xe3,
-    NPU_IOCTL_EMU_OVERFLOWS = 0xe4, NPU_IOCTL_EMU_RUN = 0xe5
+    NPU_IOCTL_EMU_OVERFLOWS = 0xe4, NPU_IOCTL_EMU_RUN = 0xe5, NPU_IOCTL_EMU_JOB = 0xe6
 };
 /* The ioctl request word is the number in bits 7:0 and the size of its structure in bits 29:16. */
 /* On the seam every call is one 64-bit number: file descriptor in bits 63:32, request word in bits 31:0. Calls that are not ioctls: */
@@ -117,6 +117,15 @@ struct npu_emu_run {
     uint32_t reserved;
 };
 _Static_assert(sizeof(struct npu_emu_run) == 32, "npu_emu_run");
+/* Tells how the last job of a command buffer stands; runs nothing, costs nothing, and the job still is one that nobody has waited for. ENOENT. */
+struct npu_emu_job {
+    uint32_t handle;              /* [in] command buffer */
+    uint32_t finished;            /* [out] 1 when it has ended, or there is none */
+    uint64_t done_ps;             /* [out] when the host learns of the end: the interrupt plus its cost */
+    uint32_t job_status;          /* [out] enum npu_job_status, when it has finished */
+    uint32_t reserved;
+};
+_Static_assert(sizeof(struct npu_emu_job) == 24, "npu_emu_job");
 enum npu_trace_kind { NPU_TRACE_FETCH = 0, /* core read a descriptor */ NPU_TRACE_DISPATCH = 1, /* core put it in a FIFO */ NPU_TRACE_START = 2, NPU_TRACE_END = 3,
     NPU_TRACE_BARRIER_LOAD = 4, NPU_TRACE_BARRIER_READY = 5, NPU_TRACE_BARRIER_RETIRE = 6, NPU_TRACE_DOORBELL = 7, NPU_TRACE_JOB_START = 8, NPU_TRACE_JOB_END = 9,
     NPU_TRACE_FENCE_WRITE = 10, NPU_TRACE_IRQ = 11, NPU_TRACE_BOOT = 12,

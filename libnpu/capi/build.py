@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from npu_abi import INCLUDE_DIR
+from npu_abi import INCLUDE_DIR, C, enum
 from npu_model.cache import cache_folder, make_private
 
 from libnpu.capi.header import Function, functions, header_text, plain, python_declaration, results
@@ -39,6 +39,7 @@ NATIVE = (
     "npu_get_error_string",
     "npu_get_last_error_detail",
     "npu_get_version",
+    "npu_get_counter_name",
 )
 # Packages whose folders the library adds to sys.path when the process brought a Python that lacks them.
 PACKAGES = (
@@ -234,7 +235,7 @@ except BaseException as error:
 
 def _embed_source(wrapped: list[Function]) -> str:
     parts = [
-        '#include "library.h"\n',
+        '#include "library.h"\n#undef npu_submit_kernel\n',  # a macro of npu.h covers the function
         "static int on_duty;\n",
         "static void npu_report_for_duty(void) { on_duty = 1; }\n",
         "static void py_exit(void);\n",
@@ -263,11 +264,15 @@ npu_result_t {function.name}({parameters or "void"})
 
 
 def _results_source(text: str) -> str:
+    names = (counter.name.removeprefix("NPU_PMU_") for counter in enum("npu_pmu") if counter != C.NPU_PMU_COUNT)
+    counters = "".join(f"    {json.dumps(name)},\n" for name in names)
     rows = "".join(f"    {{{r.name}, {json.dumps(r.name)}, {json.dumps(r.text)}}},\n" for r in results(text))
     return (
         '#include "library.h"\n'
         f"const struct npu_result_text npu_result_texts[] = {{\n{rows}}};\n"
         "const size_t npu_result_text_count = sizeof npu_result_texts / sizeof npu_result_texts[0];\n"
+        f"const char *const npu_counter_names[] = {{\n{counters}}};\n"
+        "const size_t npu_counter_count = sizeof npu_counter_names / sizeof npu_counter_names[0];\n"
     )
 
 

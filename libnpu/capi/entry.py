@@ -19,6 +19,7 @@ from libnpu.capi.header import functions, header_text, python_declaration
 from libnpu.capi.library import Library
 from libnpu.capi.refusal import Refusal
 from libnpu.capi.reports import result_of
+from libnpu.errors import Unimplemented
 
 DEFAULT_PROFILE = "npu-37xx"
 MODULES: tuple[ModuleType, ...] = (calls_device, calls_memory, calls_stream, calls_kernel)
@@ -51,7 +52,11 @@ def _implementation(name: str) -> Callable[..., int | None]:
         if name in vars(module):
             found: Callable[..., int | None] = getattr(module, name)
             return found
-    raise AssertionError(f"npu.h declares {name}, and nothing implements it")
+
+    def missing(library: Library, *arguments: int) -> None:
+        raise Unimplemented(f"{name} is not implemented yet")
+
+    return missing
 
 
 def _guard(library: Library, lib: Any, function: Callable[..., int | None]) -> Callable[..., int]:

@@ -101,6 +101,11 @@ const char *npu_get_error_name(npu_result_t result)
     return found ? found->name : "unknown";
 }
 
+const char *npu_get_counter_name(size_t index)
+{
+    return index < npu_counter_count ? npu_counter_names[index] : "unknown";
+}
+
 const char *npu_get_error_string(npu_result_t result)
 {
     const struct npu_result_text *found = find(result);

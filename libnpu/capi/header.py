@@ -5,6 +5,7 @@ The library is generated from this, so that no name, type or text of the header 
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -21,7 +22,7 @@ class Parameter:
     @property
     def is_pointer(self) -> bool:
         """Whether it is an address or a handle: Python gets it as an integer."""
-        return "*" in self.ctype or self.ctype in HANDLES
+        return "*" in self.ctype or self.ctype in pointer_types()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,19 @@ def header_text() -> str:
     return (INCLUDE_DIR / "npu.h").read_text(encoding="utf-8")
 
 
-HANDLES = ("npu_stream_t", "npu_blob_t", "npu_kernel_t")  # pointers to structures that nobody defines
+@functools.cache
+def pointer_types() -> frozenset[str]:
+    """Return the typedefs of npu.h that are pointers: handles, to structures that nobody defines, and functions."""
+    text = header_text()
+    handles = re.findall(r"^typedef struct \w+ \*(\w+);", text, flags=re.M)
+    return frozenset(handles + re.findall(r"^typedef void \(\*(\w+)\)", text, flags=re.M))
+
+
+@functools.cache
+def enum_types() -> frozenset[str]:
+    """Return the typedefs of npu.h that are enumerations."""
+    text = re.sub(r"/\*.*?\*/", " ", header_text(), flags=re.S)
+    return frozenset(re.findall(r"typedef enum \w+ \{[^}]*\} (\w+);", text))
 
 
 def functions(text: str) -> list[Function]:
@@ -73,7 +86,7 @@ def python_declaration(function: Function) -> str:
 
 def plain(ctype: str) -> str:
     """Return the type under a typedef of npu.h that is an enum."""
-    return "int32_t" if ctype in ("npu_memcpy_kind_t", "npu_result_t") else ctype
+    return "int32_t" if ctype in enum_types() else ctype
 
 
 def results(text: str) -> list[Result]:

@@ -20,6 +20,9 @@
 struct npu_result_text { npu_result_t result; const char *name; const char *text; };
 extern NPU_HIDDEN const struct npu_result_text npu_result_texts[];
 extern NPU_HIDDEN const size_t npu_result_text_count;
+/* Generated from enum npu_pmu. */
+extern NPU_HIDDEN const char *const npu_counter_names[];
+extern NPU_HIDDEN const size_t npu_counter_count;
 
 /* What a call finds in its thread and gives back. */
 struct npu_shield { fenv_t environment; int cancel_state, blocks; sigset_t mask; };

@@ -28,7 +28,7 @@ def test_builds_at_the_same_time_leave_one_whole_library(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "status", "out", "err"),
     [
-        (["--version"], 0, "0.1\n", ""),
+        (["--version"], 0, "0.2\n", ""),
         (["--frobnicate"], 1, "", "npu-config: unknown option --frobnicate; npu-config --help lists them\n"),
     ],
 )
