@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 TRACE_RECORD_BYTES = sizeof("npu_trace_record")
 OVERFLOW_RECORD_BYTES = sizeof("npu_overflow_record")
+NEVER_PS = (1 << 64) - 1
 LAST_PS = 3 << 61  # chosen: half as long again as programs may advance (2^62 ps), as calls at their end cost time too
 
 
@@ -67,4 +68,37 @@ def advance(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -
     if arg.until_ps < kernel.now_ps:
         raise KernelError(errno.EINVAL, f"the clock is at {kernel.now_ps} ps, {arg.until_ps} is in the past")
     kernel.now_ps = arg.until_ps
+    return 0, []
+
+
+def run(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
+    """Run the device to its next interrupt, or to `until_ps`; NEVER_PS: until nothing is left to happen.
+
+    EINVAL when an output is not zero.
+    """
+    if arg.now_ps or arg.next_ps or arg.interrupts:
+        raise KernelError(errno.EINVAL, "now_ps, next_ps and interrupts are outputs and must be zero")
+    device = kernel.device
+    if arg.until_ps < NEVER_PS:
+        arg.interrupts = device.run_until_interrupt(arg.until_ps)
+    else:
+        while (next_ps := device.next_event_ps()) is not None:
+            if device.run_until_interrupt(next_ps):  # not beyond the last event, unlike a time of the caller's
+                arg.interrupts = 1
+                break
+    kernel.after_interrupts()
+    next_ps = device.next_event_ps()
+    arg.now_ps, arg.next_ps = device.now_ps, NEVER_PS if next_ps is None else next_ps
+    return 0, []
+
+
+def job(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
+    """Tell how the last job of a command buffer stands. ENOENT; EINVAL when an output is not zero."""
+    if arg.finished or arg.done_ps or arg.job_status:
+        raise KernelError(errno.EINVAL, "finished, done_ps and job_status are outputs and must be zero")
+    last = context.object(arg.handle).job
+    if last is None:
+        arg.finished = 1
+    elif last.finished:
+        arg.finished, arg.done_ps, arg.job_status = 1, last.done_ps, last.status
     return 0, []

@@ -27,27 +27,51 @@ FOR_EVER = (1 << 63) - 1
 
 def cmdq_create(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
     """Make a queue. EINVAL for priority or flags, ENOMEM, EBUSY when the context has 254."""
-    if arg.cmdq_id or arg.flags:
-        raise KernelError(errno.EINVAL, "cmdq_id is an output and flags are 0")
+    if arg.cmdq_id:
+        raise KernelError(errno.EINVAL, "cmdq_id is an output and must be zero")
+    if arg.flags & ~C.NPU_CMDQ_STOP_ON_FAILURE:
+        raise KernelError(errno.EINVAL, f"unknown queue flags {arg.flags:#x}")
     _check_priority(arg.priority)
     context.check_usable()
     cmdq_id = next((i for i in range(LEGACY_QUEUE + 1, MAX_QUEUE_ID + 1) if i not in context.queues), None)
     if cmdq_id is None:
         raise KernelError(errno.EBUSY, f"context {context.ssid} has all {MAX_QUEUE_ID - 1} queues")
-    kernel.create_queue(context, cmdq_id, arg.priority)
+    stop = arg.flags & C.NPU_CMDQ_STOP_ON_FAILURE
+    kernel.create_queue(context, cmdq_id, arg.priority, C.NPU_JOBQ_STOP_ON_FAILURE if stop else 0)
     arg.cmdq_id = cmdq_id
     return 0, []
 
 
 def cmdq_destroy(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
-    """End a queue. ENOENT for an unknown id or the queue of NPU_IOCTL_SUBMIT, EBUSY with jobs in flight."""
-    queue = context.queues.get(arg.cmdq_id)
-    if queue is None or arg.cmdq_id == LEGACY_QUEUE:
-        raise KernelError(errno.ENOENT, f"context {context.ssid} has no queue {arg.cmdq_id}")
+    """End a queue; NPU_CMDQ_ABORT aborts its jobs. ENOENT for an unknown id or the queue of NPU_IOCTL_SUBMIT, EINVAL
+    for flags, EBUSY with jobs in flight.
+    """
+    queue = _own_queue(context, arg.cmdq_id)
+    if arg.flags & ~C.NPU_CMDQ_ABORT:
+        raise KernelError(errno.EINVAL, f"unknown flags {arg.flags:#x}")
     if queue.jobs:
-        raise KernelError(errno.EBUSY, f"queue {arg.cmdq_id} has {len(queue.jobs)} jobs in flight")
+        if not arg.flags & C.NPU_CMDQ_ABORT:
+            raise KernelError(errno.EBUSY, f"queue {arg.cmdq_id} has {len(queue.jobs)} jobs in flight")
+        kernel.abort_queue(context, queue)
     kernel.destroy_queue(context, queue)
     return 0, []
+
+
+def cmdq_ring(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
+    """Ring the doorbell of a queue, if it has one already. ENOENT for an unknown id."""
+    queue = _own_queue(context, arg.cmdq_id)
+    context.check_usable()
+    if queue.registered:
+        queue.ring(kernel.registers)
+    return 0, []
+
+
+def _own_queue(context: Context, cmdq_id: int) -> CommandQueue:
+    """Return a queue of CMDQ_CREATE. ENOENT for an unknown id or the queue of NPU_IOCTL_SUBMIT."""
+    queue = context.queues.get(cmdq_id)
+    if queue is None or cmdq_id == LEGACY_QUEUE:
+        raise KernelError(errno.ENOENT, f"context {context.ssid} has no queue {cmdq_id}")
+    return queue
 
 
 def submit(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:

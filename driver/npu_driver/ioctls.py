@@ -119,6 +119,7 @@ TABLE: dict[int, Row] = dict(
         _row(C.NPU_IOCTL_CMDQ_CREATE, "npu_cmdq_create", ioctl_job.cmdq_create),
         _row(C.NPU_IOCTL_CMDQ_DESTROY, "npu_cmdq_destroy", ioctl_job.cmdq_destroy),
         _row(C.NPU_IOCTL_CMDQ_SUBMIT, "npu_cmdq_submit", ioctl_job.cmdq_submit, _HANDLES),
+        _row(C.NPU_IOCTL_CMDQ_RING, "npu_cmdq_ring", ioctl_job.cmdq_ring),
         _row(C.NPU_IOCTL_RECOVER, None, ioctl_file.recover),
         _row(C.NPU_IOCTL_STATE_DUMP, None, ioctl_file.state_dump),
         _row(
@@ -135,6 +136,8 @@ TABLE: dict[int, Row] = dict(
             Pointer("buffer_ptr", lambda arg: int(arg.buffer_bytes), incoming=False), free=True,
         ),
         _row(C.NPU_IOCTL_EMU_ADVANCE, "npu_emu_advance", ioctl_emu.advance, free=True),
+        _row(C.NPU_IOCTL_EMU_RUN, "npu_emu_run", ioctl_emu.run, free=True),
+        _row(C.NPU_IOCTL_EMU_JOB, "npu_emu_job", ioctl_emu.job, free=True),
     )
 )  # fmt: skip
 NUMBERS: frozenset[int] = frozenset(request & 0xFF for request in TABLE)

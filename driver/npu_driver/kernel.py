@@ -261,8 +261,11 @@ class Kernel:
 
     # ---- queues and jobs ----
 
-    def create_queue(self, context: Context, cmdq_id: int, priority: int) -> CommandQueue:
-        """Make a command queue with its ring mapped in SSID 0. The doorbell comes with the first submit."""
+    def create_queue(self, context: Context, cmdq_id: int, priority: int, flags: int = 0) -> CommandQueue:
+        """Make a command queue with its ring mapped in SSID 0; `flags` of struct npu_job_queue_header.
+
+        The doorbell comes with the first submit.
+        """
         va = self._addresses.alloc(1)
         try:
             pa, ring = self.memory.alloc_zeroed(1)
@@ -275,7 +278,7 @@ class Kernel:
             self._addresses.free(va)
             self.memory.free(pa)
             raise
-        queue = context.queues[cmdq_id] = CommandQueue(cmdq_id, priority, pa, va, ring)
+        queue = context.queues[cmdq_id] = CommandQueue(cmdq_id, priority, flags, pa, va, ring)
         return queue
 
     def destroy_queue(self, context: Context, queue: CommandQueue) -> None:
@@ -321,6 +324,12 @@ class Kernel:
             raise KernelError(errno.ETIMEDOUT, f"no answer to {name_of('npu_jsm_type', kind)}")
         self.now_ps = max(self.now_ps, self.device.now_ps + self._interrupt_ps)
         return check_reply(request)
+
+    def abort_queue(self, context: Context, queue: CommandQueue) -> None:
+        """Take a queue from the firmware and abort what is left in it."""
+        self._unregister(queue)
+        for job in list(queue.jobs):
+            self._finish(context, job, C.NPU_JOB_ABORTED)
 
     def abort_jobs(self, context: Context) -> None:
         """Take all queues of a context from the firmware and abort what is left in them."""

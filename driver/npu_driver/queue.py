@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from npu_driver.registers import Registers
 
 HEADER_BYTES = sizeof("npu_job_queue_header")
+FLAGS_OFFSET = offsetof("npu_job_queue_header", "flags")
 INDICES = codec("npu_job_queue_header", "head", "tail")
 TAIL_OFFSET = offsetof("npu_job_queue_header", "tail")
 ENTRY = codec("npu_job_queue_entry", "batch_buf_va", "job_id", "doorbell_ps")
@@ -35,9 +36,10 @@ def priority_band(priority: int) -> int:
 class CommandQueue:
     """One queue of a context. `doorbell` is 0 until it is registered. Jobs end in ring order."""
 
-    __slots__ = ("_memory", "cmdq_id", "doorbell", "jobs", "pa", "priority", "registered", "va")
+    __slots__ = ("_flags", "_memory", "cmdq_id", "doorbell", "jobs", "pa", "priority", "registered", "va")
 
-    def __init__(self, cmdq_id: int, priority: int, pa: int, va: int, memory: memoryview) -> None:
+    def __init__(self, cmdq_id: int, priority: int, flags: int, pa: int, va: int, memory: memoryview) -> None:
+        """`flags`: of struct npu_job_queue_header."""
         memory[:] = bytes(len(memory))
         self.cmdq_id = cmdq_id
         self.priority = priority
@@ -47,10 +49,13 @@ class CommandQueue:
         self.registered = False
         self.jobs: list[Job] = []  # in flight, oldest first
         self._memory = memory
+        self._flags = flags.to_bytes(4, "little")
+        self.reset()
 
     def reset(self) -> None:
         """Empty the ring: the firmware forgot it."""
         self._memory[:HEADER_BYTES] = bytes(HEADER_BYTES)
+        self._memory[FLAGS_OFFSET : FLAGS_OFFSET + 4] = self._flags
         self.registered = False
 
     def check_room(self) -> None:
@@ -68,4 +73,8 @@ class CommandQueue:
         ENTRY.pack_into(memory, HEADER_BYTES + tail * ENTRY.size, batch_va, job.job_id, now_ps)
         memory[TAIL_OFFSET : TAIL_OFFSET + 4] = ((tail + 1) % SLOTS).to_bytes(4, "little")
         self.jobs.append(job)
+        self.ring(registers)
+
+    def ring(self, registers: Registers) -> None:
+        """Ring the doorbell. The queue has one."""
         registers.write(DOORBELLS + self.doorbell * DOORBELL_STRIDE, C.NPU_DOORBELL_SET)
