@@ -7,6 +7,7 @@ from a ring, then the jobs in turn: each gets one action (a command, a task to d
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from npu_abi import C, codec
@@ -25,6 +26,7 @@ from npu_firmware.walk import NO_BARRIERS, Walk
 NOTHING = -1
 FETCH, DISPATCH = int(C.NPU_TRACE_FETCH), int(C.NPU_TRACE_DISPATCH)
 CORE = int(C.NPU_ENGINE_CORE)
+STOP_ON_FAILURE = int(C.NPU_JOBQ_STOP_ON_FAILURE)
 JOB_RETURN = int(C.NPU_IPC_CHAN_JOB_RET)
 ENGINES, COMMAND, BARRIERS, FENCE = State.ENGINES, State.COMMAND, State.BARRIERS, State.FENCE
 JOB_DONE = codec(
@@ -58,6 +60,7 @@ class Core:
         self._usable_tiles = len(self.free_tiles)
         self.inferences = inference.Inferences(hal, self._usable_tiles)
         self._tile_waiters: list[Job] = []
+        self.stopped: set[int] = set()  # contexts whose jobs no longer run, until SSID_RELEASE
         self._by_slot: dict[Slot, Job] = {}
         self._turn = 0
         self._action: Callable[[Any], None] | None = None
@@ -180,6 +183,8 @@ class Core:
     def _pick_of(self, job: Job) -> int:
         state = job.state
         if state is COMMAND:
+            if job.failure is not None:
+                return self._plan(self._signal_failed, job, self._costs.fence_cycles)
             if job.position >= len(job.commands):
                 return self._plan(self._succeed, job, 0)
             command = job.commands[job.position]
@@ -224,11 +229,11 @@ class Core:
         for slot in slots:
             job = self._by_slot.get(slot)
             if job is not None and slot.fault is not None:
-                self.finish(job, *slot.fault)
+                self._end(job, *slot.fault)
 
     def _deadlock(self, job: Job) -> None:
         assert job.walk is not None
-        self.finish(job, C.NPU_JOB_DEADLOCK, *job.walk.blocked())
+        self._end(job, C.NPU_JOB_DEADLOCK, *job.walk.blocked())
 
     # ---- jobs ----
 
@@ -241,6 +246,7 @@ class Core:
         self.jobs.append(job)
         if hal.trace is not None:
             hal.trace(C.NPU_TRACE_JOB_START, CORE, 0, 0, job.job_id, 0)
+        failure: tuple[int, int, int] | None = None
         try:
             if not entry.clean:
                 raise ParseError(C.NPU_PARSE_RESERVED_NOT_ZERO)
@@ -248,14 +254,69 @@ class Core:
                 raise ParseError(C.NPU_PARSE_BAD_COMMAND_BUFFER)
             job.commands = parse(hal, queue.ssid, entry.batch_va)
         except ParseError as error:
-            self.finish(job, C.NPU_JOB_PARSING_ERR, error.code, error.info)
+            failure = C.NPU_JOB_PARSING_ERR, error.code, error.info
+        if queue.ssid in self.stopped:
+            self._cut(job)
+        elif failure is not None:
+            self._end(job, *failure)
 
-    def finish(self, job: Job, status: int, detail: int = 0, info: int = 0) -> None:
-        """End a job: take it off the engines, give its tiles back, and report it."""
+    def _cut(self, job: Job) -> None:
+        """End a job that did not fail as ABORTED."""
+        if job.state is COMMAND:  # the next command has not begun: when it is a fence, it is still signalled
+            job.position -= 1
+        self._end(job, C.NPU_JOB_ABORTED)
+
+    def _end(self, job: Job, status: int, detail: int = 0, info: int = 0) -> None:
+        """End a job that failed at its current command: off the engines now, reported when its fences are signalled."""
+        if job.queue.flags & STOP_ON_FAILURE and status != C.NPU_JOB_ABORTED:
+            self.stopped.add(job.ssid)
+        self._leave(job)
+        job.position += 1
+        job.skip_to_fence()
+        job.failure = (status, detail, info)
+        job.state = COMMAND
+        if job.position >= len(job.commands):
+            self.finish(job, status, detail, info)
+
+    def abort(self, job: Job) -> None:
+        """End a job that somebody takes away. Its fences are signalled at once: what waits for them must not wait for ever."""
+        if job.failure is None:
+            self._cut(job)
+        while job in self.jobs:
+            self._signal_failed(job)
+
+    def drain(self, queue: Queue) -> None:
+        """Take every entry out of the ring of a queue that goes away: only the fences of its jobs are still signalled."""
+        hal = self._hal
+        while (entry := queue.peek(hal)) is not None:
+            queue.advance(hal, entry.slot)
+            with suppress(ParseError):
+                job = Job(queue, entry.job_id, queue.ssid, hal.now_ps(), parse(hal, queue.ssid, entry.batch_va))
+                for command in job.commands:
+                    if command.type == C.NPU_CMD_FENCE_SIGNAL:
+                        with suppress(hal.Fault):
+                            self._signal(job, command)
+
+    def _signal_failed(self, job: Job) -> None:
+        """Carry out the FENCE_SIGNAL at the position of a failed job, and report the job after its last one."""
+        command = job.commands[job.position]
+        with suppress(self._hal.Fault):  # a fence whose memory is gone: nobody waits there
+            self._signal(job, command)
+        job.position += 1
+        job.skip_to_fence()
+        if job.position >= len(job.commands):
+            assert job.failure is not None
+            self.finish(job, *job.failure)
+
+    def _leave(self, job: Job) -> None:
+        """Take a job off the engines, and out of what it waits for."""
         self._release(job)
         if self._tile_waiters and job in self._tile_waiters:
             self._tile_waiters.remove(job)
             self._serve_tiles()
+
+    def finish(self, job: Job, status: int, detail: int = 0, info: int = 0) -> None:
+        """Report a job that has left the engines, and let its queue go on."""
         self.jobs.remove(job)
         job.queue.job = None
         job.queue.rung = True
@@ -300,7 +361,7 @@ class Core:
 
     def _lose_fence(self, argument: tuple[Job, Command]) -> None:
         job, command = argument
-        self.finish(job, C.NPU_JOB_PARSING_ERR, C.NPU_PARSE_BAD_ADDRESS, command.number)
+        self._end(job, C.NPU_JOB_PARSING_ERR, C.NPU_PARSE_BAD_ADDRESS, command.number)
 
     def _run(self, argument: tuple[Job, Command]) -> None:
         """Run a command; a failure ends the job."""
@@ -309,9 +370,9 @@ class Core:
         try:
             self._run_command(job, command)
         except ParseError as error:
-            self.finish(job, C.NPU_JOB_PARSING_ERR, error.code, error.info)
+            self._end(job, C.NPU_JOB_PARSING_ERR, error.code, error.info)
         except hal.Fault:
-            self.finish(job, C.NPU_JOB_PARSING_ERR, C.NPU_PARSE_BAD_ADDRESS, command.number)
+            self._end(job, C.NPU_JOB_PARSING_ERR, C.NPU_PARSE_BAD_ADDRESS, command.number)
 
     def _run_command(self, job: Job, command: Command) -> None:
         hal, kind = self._hal, command.type
@@ -333,13 +394,17 @@ class Core:
             hal.load(job.ssid, command.address, 8)
             return
         if kind == C.NPU_CMD_FENCE_SIGNAL:
-            value = command.value
-            hal.store(job.ssid, command.address, value.to_bytes(8, "little"))
-            if hal.trace is not None:
-                hal.trace(C.NPU_TRACE_FENCE_WRITE, CORE, 0, 0, job.job_id, value)
+            self._signal(job, command)
         elif kind == C.NPU_CMD_TIMESTAMP:
             hal.store(job.ssid, command.address, hal.now_ps().to_bytes(8, "little"))
         self._next_command(job)  # NOP and BARRIER: every command ends before the next begins
+
+    def _signal(self, job: Job, command: Command) -> None:
+        """Write the value of a fence. Raises Fault."""
+        hal, value = self._hal, command.value
+        hal.store(job.ssid, command.address, value.to_bytes(8, "little"))
+        if hal.trace is not None:
+            hal.trace(C.NPU_TRACE_FENCE_WRITE, CORE, 0, 0, job.job_id, value)
 
     def _enter_engines(self, job: Job, work: inference.Inference) -> None:
         """Open a slot for an inference, or for the DMA tasks of a command, and let it load its first barriers."""

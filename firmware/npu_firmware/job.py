@@ -37,3 +37,9 @@ class Job:
     inference: Inference | None = None
     tiles: tuple[int, ...] = ()
     walk: Walk | None = None
+    failure: tuple[int, int, int] | None = None  # status, detail, info: it has failed, and fences are left to signal
+
+    def skip_to_fence(self) -> None:
+        """Move on to the next FENCE_SIGNAL from `position`, or behind the last command: all that a failed job still does."""
+        while self.position < len(self.commands) and self.commands[self.position].type != C.NPU_CMD_FENCE_SIGNAL:
+            self.position += 1

@@ -77,7 +77,8 @@ class Messages:
         if queue is None or body.reserved:
             return INVALID, b""
         if queue.job is not None:
-            self._core.finish(queue.job, C.NPU_JOB_ABORTED)
+            self._core.abort(queue.job)
+        self._core.drain(queue)
         return OK, b""
 
     def _heartbeat(self, message: Any) -> tuple[int, bytes]:
@@ -92,8 +93,9 @@ class Messages:
             return INVALID, b""
         core = self._core
         for job in [job for job in core.jobs if job.ssid == body.host_ssid]:
-            core.finish(job, C.NPU_JOB_ABORTED)
+            core.abort(job)
         core.inferences.forget(body.host_ssid)
+        core.stopped.discard(body.host_ssid)
         for number in [n for n, queue in core.queues.items() if queue.ssid == body.host_ssid]:
             del core.queues[number]
         return OK, b""
@@ -103,7 +105,7 @@ class Messages:
         if body.engine_idx or body.reserved:
             return INVALID, b""
         for job in list(self._core.jobs):
-            self._core.finish(job, C.NPU_JOB_ABORTED)
+            self._core.abort(job)
         return OK, b""
 
     def _dump(self, message: Any) -> tuple[int, bytes]:

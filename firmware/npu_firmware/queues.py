@@ -16,7 +16,7 @@ GLOBAL = int(C.NPU_SSID_GLOBAL)
 SLOTS = int(C.NPU_JOBQ_SLOTS)
 HEADER_BYTES = sizeof("npu_job_queue_header")
 ENTRY_BYTES = sizeof("npu_job_queue_entry")
-HEADER = codec("npu_job_queue_header", "head", "tail")
+HEADER = codec("npu_job_queue_header", "head", "tail", "flags")
 ENTRY = codec("npu_job_queue_entry", "batch_buf_va", "job_id", "flags", "reserved")
 NO_RESERVED = bytes(40)
 HEAD_OFFSET = offsetof("npu_job_queue_header", "head")
@@ -40,11 +40,12 @@ class Queue:
     va: int
     rung: bool = False
     broken: bool = False  # indices out of range: ignored until it is registered anew
+    flags: int = 0  # as the header had them at the last look
     job: Job | None = field(default=None)
 
     def peek(self, hal: Hal) -> Entry | None:
         """Return the next entry, or None when the ring is empty."""
-        head, tail = hal.read(GLOBAL, self.va, HEADER)
+        head, tail, self.flags = hal.read(GLOBAL, self.va, HEADER)
         if head >= SLOTS or tail >= SLOTS:
             self.broken = True
             return None
@@ -55,7 +56,7 @@ class Queue:
 
     def indices(self, hal: Hal) -> tuple[int, int]:
         """Return head and tail as the ring has them."""
-        head, tail = hal.read(GLOBAL, self.va, HEADER)
+        head, tail, _ = hal.read(GLOBAL, self.va, HEADER)
         return head, tail
 
     def advance(self, hal: Hal, head: int) -> None:
