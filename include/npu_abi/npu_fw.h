@@ -94,9 +94,10 @@ struct npu_jsm_unregister_db { uint32_t db_idx; uint32_t reserved; };
 struct npu_jsm_job_done {
     uint32_t db_idx; uint32_t job_id; uint32_t job_status; /* enum npu_job_status */
     uint32_t host_ssid;
-    uint64_t error_detail;        /* by status: DEADLOCK, BARRIER_UNDERFLOW: barrier id; CTX_VIOLATION: address; PARSING_ERR: enum npu_parse_error;
+    uint64_t error_detail;        /* by status: DEADLOCK, BARRIER_UNDERFLOW: barrier id (of a kernel: NPU_BARRIER_NONE); CTX_VIOLATION: address; PARSING_ERR: enum npu_parse_error;
                                    * PROCESSING_ERR: enum npu_engine; SHAVE_FAULT: enum npu_shave_fault << 32 | pc (byte of the program) */
-    uint64_t error_info;          /* by status: task index | list << 32 (lists as numbered in npu_mapped_inference: 0, 1 DMA ... 6 barriers), or 0 */
+    uint64_t error_info;          /* by status: task index | list << 32 (lists as numbered in npu_mapped_inference: 0, 1 DMA ... 6 barriers);
+                                   * of a kernel: block; of a refused command: its number in the buffer; or 0 */
     uint64_t start_ps; uint64_t end_ps; /* device time at which the job began and ended */
 };
 _Static_assert(sizeof(struct npu_jsm_job_done) == 48, "npu_jsm_job_done");
@@ -237,7 +238,7 @@ _Static_assert(sizeof(struct npu_cmd_kernel) == 48, "npu_cmd_kernel");
 struct npu_kernel_record {        /* device times of one block, in ps; written when the block has ended */
     uint64_t taken_ps;            /* the core began with the command */
     uint64_t picked_ps;           /* the core chose the unit */
-    uint64_t load_ps;             /* the unit began to fill its instruction cache */
+    uint64_t load_ps;             /* the unit took the block and began to fill its instruction cache */
     uint64_t start_ps;            /* the program started */
     uint64_t end_ps;              /* it ended */
     uint32_t unit;                /* physical tile << 4 | SHAVE */

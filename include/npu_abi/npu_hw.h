@@ -100,7 +100,9 @@ enum npu_pmu {
     NPU_PMU_TLB_MISS = 15,
     NPU_PMU_SRAM_READ = 16,     /* bytes of operands that DPU and SHAVE read from CMX */
     NPU_PMU_SRAM_WRITE = 17,    /* bytes that DPU and SHAVE wrote to CMX */
-    NPU_PMU_COUNT = 18
+    NPU_PMU_CODE_LOAD = 18,     /* bytes that instruction caches fetched from DDR for kernels */
+    NPU_PMU_CODE_LOAD_CYCLES = 19, /* cycles in which a SHAVE filled its instruction cache, summed over SHAVEs */
+    NPU_PMU_COUNT = 20
 };
 
 /* ---- MMU tables in DRAM --------------------------------------------------------------------------- */
