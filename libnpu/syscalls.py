@@ -1,5 +1,5 @@
-"""The library's only door to the kernel: open, close, mmap, poll and ioctl on one device node, and the host's
-position on the clock.
+"""The library's only door to the kernel: open, close, mmap, poll and ioctl on device nodes, and the host's position on
+the clock.
 
 A call is (number, structure bytes, segments, position) → (result, structure bytes, segments, position); npu_uapi.h
 has the encoding. The node of `open_device` is a driver in this process over a simulated device of its own.
@@ -7,6 +7,7 @@ has the encoding. The node of `open_device` is a driver in this process over a s
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from npu_abi import C, ffi, ioctl_request
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from npu_model.profile import Profile
 
     Syscall = Callable[[int, bytes, list[bytes], int], tuple[int, bytes, list[Any], int]]
-    Machine = tuple[Syscall, Sequence[str]]  # a kernel's door and its log
+    Started = tuple[Syscall, Sequence[str]]  # a kernel's door and its log
 
 _NO_SEGMENTS: list[bytes] = []
 
@@ -39,49 +40,90 @@ class Request:
         self.buffer: Any = ffi.buffer(self.arg) if struct else b""
 
 
-class Node:
-    """An open device node of one process. `now_ps` is the host's position; only this module and `advance` move it.
+class Machine:
+    """A machine with one device, as its processes reach it: the kernel's door, its log, and the clock.
 
-    `log` is the kernel's message buffer, where there is one to read: errors quote it. `power_cycle` starts the machine
-    behind the node again, for `open` after `lose`. `calls` counts the calls that were made.
+    `now_ps` is the position on the clock of the thread that is in a call; only this module and `advance` move it.
+    `power_cycle` starts the machine again, for `open` after `lose`.
     """
 
-    __slots__ = (
-        "_behind", "_down", "_fd_bits", "_lost", "_power_cycle", "_sys_mmap", "_syscall", "calls", "is_open", "log",
-        "now_ps", "profile",
-    )  # fmt: skip
+    __slots__ = ("__weakref__", "_power_cycle", "behind", "log", "lost", "nodes", "now_ps", "profile", "syscall")
 
     def __init__(
         self,
         syscall: Syscall,
         profile: Profile,
         log: Sequence[str] = (),
-        power_cycle: Callable[[], Machine] | None = None,
+        power_cycle: Callable[[], Started] | None = None,
     ) -> None:
-        self.log = log
-        self._syscall = syscall
-        self._power_cycle = power_cycle
+        self.syscall = syscall
         self.profile = profile
+        self.log = log  # the kernel's message buffer, where there is one to read: errors quote it
         self.now_ps = 0
+        self.behind = False  # the device has not been told of `now_ps`
+        self.lost: BaseException | None = None
+        self.nodes: weakref.WeakSet[Node] = weakref.WeakSet()
+        self._power_cycle = power_cycle
+
+    def lose(self, error: BaseException) -> None:
+        """Give the device up: `error` broke out of a call, and nobody knows how far the call got."""
+        self.lost = error
+        reason = f"{type(error).__name__} broke off a call of the device, which is lost: Device.reset begins anew"
+        for node in self.nodes:
+            node.go_down(C.NPU_ERROR_DEVICE_LOST, reason)
+
+    def start_again(self) -> None:
+        """Start the machine anew if it was lost. What was open in it is gone."""
+        if self.lost is not None and self._power_cycle is not None:
+            self.syscall, self.log = self._power_cycle()
+        self.lost = None
+
+
+class Node:
+    """One open device node of a process: a context. `calls` counts the calls that were made."""
+
+    __slots__ = ("__weakref__", "_down", "_fd_bits", "_sys_mmap", "calls", "is_open", "machine")
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
         self.calls = 0
-        self._behind = False
         self.is_open = False
-        self._lost = False
         self._down: tuple[int, str] | None = None  # why nothing can be asked: enum npu_result, reason
         self._fd_bits = 0
         self._sys_mmap = Request(C.NPU_SYS_MMAP, "npu_mmap", "mmap")
         self.open()
 
+    @property
+    def profile(self) -> Profile:
+        """What the machine is."""
+        return self.machine.profile
+
+    @property
+    def log(self) -> Sequence[str]:
+        """The kernel's message buffer."""
+        return self.machine.log
+
+    @property
+    def now_ps(self) -> int:
+        """The calling thread's position on the clock."""
+        return self.machine.now_ps
+
+    def sibling(self) -> Node:
+        """Open the node once more: another context on the same machine, with the same clock."""
+        self.check_usable()
+        return Node(self.machine)
+
     def _call(self, number: int, arg: bytes, segments: list[bytes]) -> tuple[int, bytes, list[Any]]:
         if self._down is not None:
             raise NpuError(*self._down)
         self.calls += 1
+        machine = self.machine
         try:
-            ret, out, replies, self.now_ps = self._syscall(self._fd_bits | number, arg, segments, self.now_ps)
+            ret, out, replies, machine.now_ps = machine.syscall(self._fd_bits | number, arg, segments, machine.now_ps)
         except BaseException as error:
-            self.lose(error)
+            machine.lose(error)
             raise
-        self._behind = False
+        machine.behind = False
         return ret, out, replies
 
     def check_usable(self) -> None:
@@ -90,11 +132,13 @@ class Node:
             raise NpuError(*self._down)
 
     def lose(self, error: BaseException) -> None:
-        """Give the device up: `error` broke out of a call, and nobody knows how far the call got."""
-        self._lost = True
+        """Give the device up, see `Machine.lose`."""
+        self.machine.lose(error)
+
+    def go_down(self, result: int, reason: str) -> None:
+        """Answer every call with an error from now on; the first reason counts."""
         if self._down is None:
-            reason = f"{type(error).__name__} broke off a call of the device, which is lost: Device.reset begins anew"
-            self._down = (int(C.NPU_ERROR_DEVICE_LOST), reason)
+            self._down = (int(result), reason)
 
     def ioctl(self, request: Request, segments: Sequence[bytes] = ()) -> list[Any]:
         """Do `request`; its structure then has the outputs.
@@ -115,6 +159,14 @@ class Node:
             request.buffer[:] = out
         return ret
 
+    def wait(self, request: Request, deadline_ps: int) -> int:
+        """Do the BO_WAIT `request` with a deadline, and return the driver's answer, which may be -errno.
+
+        -EAGAIN: while this thread waited, another one took the job's end; the caller looks again at what it knows.
+        """
+        request.arg.deadline_ps = deadline_ps
+        return self.try_ioctl(request)
+
     def mmap(self, offset: int, length: int) -> memoryview:
         """Return `length` bytes of the buffer object at mmap offset `offset`, writable, until the object is freed."""
         request = self._sys_mmap
@@ -124,12 +176,13 @@ class Node:
 
     def advance(self, duration_ps: int) -> None:
         """Let the host work for `duration_ps`. The device follows with the next call, or `catch_up`."""
-        self.now_ps += duration_ps
-        self._behind = True
+        machine = self.machine
+        machine.now_ps += duration_ps
+        machine.behind = True
 
     def catch_up(self) -> None:
         """Bring the device to the host's position, so that memory shows what a host would see now."""
-        if self._behind:
+        if self.machine.behind:
             request = Request(C.NPU_IOCTL_EMU_ADVANCE, "npu_emu_advance", "EMU_ADVANCE")
             request.arg.until_ps = self.now_ps
             self.ioctl(request)
@@ -137,17 +190,20 @@ class Node:
     def open(self) -> None:
         """Open a closed node: a new context. The clock goes on. The machine of a lost device is started anew before."""
         assert not self.is_open
-        if self._lost and self._power_cycle is not None:
-            self._syscall, self.log = self._power_cycle()
-        self._lost = False
+        machine = self.machine
+        machine.start_again()
         self._down = None
         self._fd_bits = 0
+        machine.nodes.add(self)
         fd, *_ = self._call(ioctl_request(C.NPU_SYS_OPEN, None), b"", _NO_SEGMENTS)
-        self.is_open = True
         if fd < 0:
             error = errno_error(-fd, "open", self.log)
-            self.lose(error)
+            if not any(node.is_open for node in machine.nodes):
+                machine.lose(error)
+            self.is_open = True
+            self.go_down(error.result, error.message)
             raise error
+        self.is_open = True
         self._fd_bits = fd << 32
 
     @property
@@ -170,10 +226,10 @@ def open_device(profile: str, *, compute: bool, numerics: str, trace: bool) -> N
     """
     from npu_driver.platform import start
 
-    def power_on() -> Machine:
+    def power_on() -> Started:
         kernel = start(hardware, compute=compute, numerics=numerics, trace=trace)
         return kernel.syscall, kernel.log
 
     hardware = load_profile(profile)
     syscall, log = power_on()
-    return Node(syscall, hardware, log, power_on)
+    return Node(Machine(syscall, hardware, log, power_on))

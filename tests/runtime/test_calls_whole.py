@@ -20,7 +20,7 @@ ONES = np.ones(NBYTES, np.uint8)
 
 def in_the_middle(device, monkeypatch, action):
     """Do `action` once inside the next wait for the device, in the middle of the simulator."""
-    kernel = device.node._syscall.__self__
+    kernel = device.node.machine.syscall.__self__
     run = kernel.device.run_until_interrupt
     todo = [action]
 

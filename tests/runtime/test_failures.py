@@ -187,7 +187,7 @@ def test_errors_of_the_driver_say_why(device):
 def test_a_firmware_that_does_not_answer_loses_the_device_until_reset(device, blob_bytes):
     x, data = np.arange(1024).astype(np.uint8), blob_bytes()
     blob = device.load(data)
-    device.node._syscall.__self__.device.core.reset()
+    device.node.machine.syscall.__self__.device.core.reset()
     with pytest.raises(libnpu.NpuError, match="no answer to NPU_JSM_REGISTER_DB") as caught:
         blob.run({"x": x})
     assert caught.value.result == C.NPU_ERROR_DEVICE_LOST

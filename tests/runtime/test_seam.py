@@ -14,7 +14,7 @@ from npu_model.profile import load_profile
 import libnpu
 from libnpu.errors import errno_error
 from libnpu.runtime import Device
-from libnpu.syscalls import Node
+from libnpu.syscalls import Machine, Node
 
 
 def test_every_call_is_numbers_and_bytes(blob_bytes):
@@ -32,7 +32,7 @@ def test_every_call_is_numbers_and_bytes(blob_bytes):
         calls.append(number & 0xFF)
         return ret, out, replies, now_ps
 
-    with Device(Node(over_the_wire, load_profile("npu-37xx")), compute=True) as device:
+    with Device(Node(Machine(over_the_wire, load_profile("npu-37xx"))), compute=True) as device:
         x = np.arange(1024).astype(np.uint8)
         assert device.load(blob_bytes()).run({"x": x})["y"].tolist() == x.tolist()
         device.counters()
@@ -71,7 +71,7 @@ def test_host_memory_that_runs_out_is_not_the_device_s(device, monkeypatch):
     def refuse(size_bytes):
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
-    monkeypatch.setattr(device.node._syscall.__self__.device.dram, "alloc", refuse)
+    monkeypatch.setattr(device.node.machine.syscall.__self__.device.dram, "alloc", refuse)
     with pytest.raises(libnpu.NpuError, match="no 1048576 bytes of host memory") as caught:
         device.alloc(1 << 20)
     assert caught.value.result == C.NPU_ERROR_OUT_OF_HOST_MEMORY

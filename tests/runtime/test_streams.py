@@ -141,7 +141,7 @@ def test_a_full_queue_makes_launch_wait_and_launch_addresses_fail(device, blob_b
 
 def test_a_launch_without_a_doorbell_left_says_so(device, empty_bytes):
     blob, stream = device.load(empty_bytes), device.create_stream()
-    doorbells = device.node._syscall.__self__.doorbells
+    doorbells = device.node.machine.syscall.__self__.doorbells
     doorbells.update(dict.fromkeys(range(1, 256)))
     with pytest.raises(libnpu.NpuError, match="all 255 doorbells are in use") as caught:
         stream.launch(blob, {}, {})

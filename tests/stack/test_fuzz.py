@@ -15,7 +15,6 @@ import libnpu
 from libnpu.blob import elf, section_table
 from libnpu.compiler import CompileOptions, compile_model
 from libnpu.runtime.device import Device
-from libnpu.syscalls import Node
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +59,7 @@ def flips(good, count, seed):
 def survive(good, count, seed):
     answered = refused = failed = 0
     with libnpu.open() as device:
-        neighbour = Device(Node(device.node._syscall, device.profile), compute=True)
+        neighbour = Device(device.node.sibling(), compute=True)
         pattern = np.arange(1 << 16, dtype=np.uint8)
         canary = neighbour.alloc(pattern.nbytes)
         canary.write(pattern)
