@@ -1,4 +1,4 @@
-"""The blob container: a compiled model in memory (`BlobImage`), as an ELF file (`write`, `read`), as text, and verified.
+"""The blob container: a compiled model or a kernel library in memory (`BlobImage`), as an ELF file (`write`, `read`), as text, and verified.
 
 `disassemble`, `assemble`, `verify` and `hazards` are loaded on first use: a loader needs none of them.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from libnpu.blob.image import TASK_SECTIONS, BlobError, BlobImage, IoTensor, Relocation
+from libnpu.blob.image import TASK_SECTIONS, BlobError, BlobImage, IoTensor, Kernel, KernelParam, Relocation
+from libnpu.blob.kernels import KernelSource, kernel_library
 from libnpu.blob.problem import Problem
 from libnpu.blob.reader import read, section_table
 from libnpu.blob.writer import write
@@ -20,11 +21,15 @@ __all__ = [
     "BlobError",
     "BlobImage",
     "IoTensor",
+    "Kernel",
+    "KernelParam",
+    "KernelSource",
     "Problem",
     "Relocation",
     "assemble",
     "disassemble",
     "hazards",
+    "kernel_library",
     "read",
     "section_table",
     "verify",

@@ -15,7 +15,7 @@ from npu_abi import C
 from npu_model import dtypes, shave_isa
 
 from libnpu.blob import elf
-from libnpu.blob.image import TASK_SECTIONS, BlobError, BlobImage, IoTensor, Relocation
+from libnpu.blob.image import TASK_SECTIONS, BlobError, BlobImage, IoTensor, Kernel, KernelParam, Relocation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _SYMBOL = re.compile(rf"@({_STRING}|[\w.]+)([+-]0x[0-9a-f]+|[+-]\d+)?")
 _WORD = re.compile(rf"\s*(\w+)=(@(?:{_STRING}|[\w.]+)(?:[+-]\w+)?|[^\s#]+)")
+_KERNEL = re.compile(rf"kernel\s+({_STRING})\s+text=(0x[0-9a-f]+)\s+bytes=(\d+)\s+max_grid=(\d+)\s+flags=(\d+)")
+_PARAM = re.compile(rf"param\s+({_STRING})\s+(\w+)\s+(\w+)\s+(\w+)")
 _HEAD = re.compile(rf"(blob|profile|input|output)\s+({_STRING})\s*(.*)")
 _RESOURCES = {
     "tiles": "tile_count",
@@ -48,7 +50,7 @@ class _Assembler:
         self.lines = source.splitlines()
         self.number = 0
         self.weights = weights
-        self.image: dict[str, Any] = {"inputs": [], "outputs": [], "tasks": {}, "relocations": []}
+        self.image: dict[str, Any] = {"inputs": [], "outputs": [], "tasks": {}, "relocations": [], "kernels": []}
 
     def fail(self, reason: str) -> NoReturn:
         raise BlobError(f"line {self.number}: {reason}")
@@ -63,12 +65,16 @@ class _Assembler:
                 self.head(line)
             elif keyword == "resources":
                 self.resources(line)
+            elif keyword == "kernel":
+                self.kernel(line)
             elif keyword == "section":
                 self.section(line.split())
             elif keyword == "reloc":
                 self.reloc(line)
             else:
-                self.fail(f"{keyword!r}; expected blob, profile, resources, input, output, section or reloc")
+                self.fail(f"{keyword!r}; expected blob, profile, resources, input, output, kernel, section or reloc")
+        if self.image["kernels"]:
+            self.image = dict.fromkeys(_RESOURCES.values(), 0) | self.image
         for name in ("name", "profile", *_RESOURCES.values()):
             if name not in self.image:
                 self.fail(f"the end, and no {name}; expected lines blob, profile and resources")
@@ -126,6 +132,35 @@ class _Assembler:
             if key not in _RESOURCES or not value.isdecimal():
                 self.fail(f"{word!r}; expected numbers for {', '.join(_RESOURCES)}")
             self.image[_RESOURCES[key]] = int(value)
+
+    def kernel(self, line: str) -> None:
+        """Read a kernel and the `param` lines that follow."""
+        match = _KERNEL.fullmatch(line)
+        if match is None:
+            self.fail(f'{line[:60]!r}; expected kernel "NAME" text=0xOFFSET bytes=N max_grid=N flags=N')
+        params = []
+        while self.number < len(self.lines) and self.lines[self.number].lstrip().startswith("param "):
+            params.append(self.param(self.take()))
+        text_offset, *numbers = int(match[2], 16), int(match[3]), int(match[5]), int(match[4])
+        self.image["kernels"].append(Kernel(self.string(match[1]), tuple(params), text_offset, *numbers))
+
+    def param(self, line: str) -> KernelParam:
+        match = _PARAM.fullmatch(line)
+        if match is None:
+            self.fail(f'{line[:60]!r}; expected param "NAME" KIND DIRECTION TYPE')
+        codes = []
+        for enum, word in (("npu_arg_kind", match[2]), ("npu_arg_direction", match[3])):
+            names = {
+                name.removeprefix("NPU_ARG_").lower(): int(code)
+                for name, code in npu_abi.enum(enum).__members__.items()
+            }
+            if word not in names:
+                self.fail(f"{word[:40]!r}; expected {', '.join(names)}")
+            codes.append(names[word])
+        try:
+            return KernelParam(self.string(match[1]), codes[0], codes[1], dtypes.code_of_name(match[4]))
+        except ValueError as error:
+            self.fail(str(error))
 
     def section(self, words: list[str]) -> None:
         name, form = (*words[1:3], "", "")[:2]

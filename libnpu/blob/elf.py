@@ -23,7 +23,7 @@ SHT_NULL, SHT_PROGBITS, SHT_SYMTAB, SHT_STRTAB, SHT_RELA, SHT_NOTE, SHT_NOBITS =
 SHF_WRITE, SHF_ALLOC, SHF_EXECINSTR, SHF_INFO_LINK = 0x1, 0x2, 0x4, 0x40
 SHN_ABS = 0xFFF1
 STB_LOCAL, STB_GLOBAL = 0, 1
-STT_OBJECT, STT_SECTION = 1, 3
+STT_OBJECT, STT_FUNC, STT_SECTION = 1, 2, 3
 
 EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
 SHDR = struct.Struct("<IIQQQQIIQQ")
@@ -33,7 +33,7 @@ RELA_BYTES = 24
 IDENT = b"\x7fELF" + bytes([2, 1, 1, C.NPU_ELF_OSABI]) + bytes(8)  # 64-bit, little endian, version 1
 
 PLATFORM, NETDESC, MAPPED = ".npu.platform", ".npu.netdesc", ".npu.mapped_inference"
-NOTE, DEBUG, DIGEST = ".note.npu.abi", ".npu.debug", ".npu.digest"
+NOTE, KERNELS, DEBUG, DIGEST = ".note.npu.abi", ".npu.kernels", ".npu.debug", ".npu.digest"
 TEXT, ARGS, WEIGHTS, SCRATCH = ".text.shave", ".data.shave_args", ".data.weights", ".bss.scratch"
 INPUT, OUTPUT = ".npu.io.input", ".npu.io.output"
 SYMTAB, STRTAB, SHSTRTAB = ".symtab", ".strtab", ".shstrtab"
@@ -44,6 +44,7 @@ MAX_SECTIONS = 64
 MAX_STRTAB_BYTES = 1 << 16
 MAX_FILE_BYTES = 1 << 34
 MAX_TENSORS = 4096  # of one direction
+MAX_KERNELS = 1024
 MAX_MEMORY_BYTES = C.NPU_VA_USER_END - C.NPU_VA_USER_BASE  # what one context can address
 
 
@@ -73,6 +74,7 @@ def _kinds() -> dict[str, SectionKind]:
         SectionKind(INPUT, SHT_NOBITS, alloc | C.NPU_SHF_IO_INPUT, 64),
         SectionKind(OUTPUT, SHT_NOBITS, alloc | SHF_WRITE | C.NPU_SHF_IO_OUTPUT, 64),
         *(SectionKind(f".rela{name}", SHT_RELA, SHF_INFO_LINK, 8, RELA_BYTES) for name in (MAPPED, *PATCHABLE)),
+        SectionKind(KERNELS, SHT_PROGBITS, 0, 8),
         SectionKind(DEBUG, SHT_PROGBITS, 0, 1),
         SectionKind(DIGEST, SHT_PROGBITS, 0, 1),
         SectionKind(SYMTAB, SHT_SYMTAB, 0, 8, SYM.size),
@@ -82,6 +84,8 @@ def _kinds() -> dict[str, SectionKind]:
     return {kind.name: kind for kind in table}
 
 
+# All that a kernel library may have.
+LIBRARY = (NOTE, PLATFORM, NETDESC, TEXT, KERNELS, DEBUG, DIGEST, SYMTAB, STRTAB, SHSTRTAB)
 # Sections that a relocation may patch (beside MappedInference, whose relocations follow from the task lists) ...
 PATCHABLE = (*TASK_SECTIONS, ARGS)
 # ... and sections that it may refer to; the others are tensors, "in:NAME" and "out:NAME".

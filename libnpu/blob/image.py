@@ -53,9 +53,40 @@ class IoTensor:
     size_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class KernelParam:
+    """A parameter of a kernel: `kind` of enum npu_arg_kind, `direction` of enum npu_arg_direction (scalars: IN).
+
+    `dtype` of enum npu_dtype: a buffer's elements; I64 for an integer, F32 for a float.
+    """
+
+    name: str
+    kind: int
+    direction: int
+    dtype: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A SHAVE program that is launched by name: `code_bytes` at `text_offset` of .text.shave.
+
+    `flags` of enum npu_kernel_flag; `max_grid` is the most blocks that make sense, 0 = any number.
+    """
+
+    name: str
+    params: tuple[KernelParam, ...]
+    text_offset: int
+    code_bytes: int
+    flags: int = 0
+    max_grid: int = 0
+
+
 @dataclass(slots=True, eq=False)
 class BlobImage:
-    """A compiled model. `tasks` has one record array per entry of TASK_SECTIONS (absent = empty)."""
+    """A compiled model, or a kernel library, which has kernels and their text and nothing else.
+
+    `tasks` has one record array per entry of TASK_SECTIONS (absent = empty).
+    """
 
     name: str
     profile: str
@@ -71,6 +102,7 @@ class BlobImage:
     scratch_bytes: int = 0  # .bss.scratch
     relocations: list[Relocation] = field(default_factory=list)
     macs: int = 0
+    kernels: list[Kernel] = field(default_factory=list)  # not empty = a kernel library
     debug: dict[str, Any] = field(default_factory=dict)  # "tasks": [{"name", "op"}] by task_id; "stats"; free-form
 
     def __eq__(self, other: object) -> bool:

@@ -30,6 +30,11 @@ def _text(section: str, what: str, text: str, limit: int) -> bytes:
     return data
 
 
+def pack_name(section: str, what: str, text: str) -> bytes:
+    """Return a name of up to NPU_NAME_BYTES - 1 bytes. Raises BlobError on one that is empty, too long or has a NUL."""
+    return _text(section, what, text, C.NPU_NAME_BYTES)
+
+
 def u32(section: str, what: str, value: int) -> int:
     if not 0 <= value < 1 << 32:
         raise BlobError(f"{section}: {what} is {value}; expected 0 to {(1 << 32) - 1}")
@@ -128,7 +133,7 @@ def unpack_platform(data: bytes) -> dict[str, Any]:
             f"{elf.PLATFORM}+{npu_abi.offsetof('npu_platform_info', 'reserved')}: reserved field is {info.reserved}; expected 0"
         )
     return {
-        "profile": _string(elf.PLATFORM, 0, data[:64]),
+        "profile": unpack_name(elf.PLATFORM, 0, data[:64]),
         "tile_count": int(info.tile_count),
         "cmx_bytes": int(info.cmx_bytes),
         "barrier_count": int(info.barrier_count),
@@ -159,7 +164,7 @@ def unpack_netdesc(data: bytes) -> dict[str, Any]:
     for group in (tensors[:split], tensors[split:]):
         _check_group(group)
     return {
-        "name": _string(elf.NETDESC, 0, data[: C.NPU_NAME_BYTES]),
+        "name": unpack_name(elf.NETDESC, 0, data[: C.NPU_NAME_BYTES]),
         "macs": int(head.macs),
         "inputs": [tensor for tensor, _ in tensors[:split]],
         "outputs": [tensor for tensor, _ in tensors[split:]],
@@ -171,7 +176,7 @@ def unpack_netdesc(data: bytes) -> dict[str, Any]:
 def _unpack_tensor(data: bytes, offset: int) -> tuple[IoTensor, int]:
     """Return the tensor that is described at `offset`, and its offset in its section."""
     desc = npu_abi.view("npu_io_desc", data, offset)
-    name = _string(elf.NETDESC, offset, data[offset : offset + C.NPU_NAME_BYTES])
+    name = unpack_name(elf.NETDESC, offset, data[offset : offset + C.NPU_NAME_BYTES])
     rank = int(desc.rank)
     if rank > C.NPU_MAX_DIMS or any(desc.dims[rank : C.NPU_MAX_DIMS]):
         raise BlobError(
@@ -196,7 +201,8 @@ def _expect_size(section: str, data: bytes, expected: int) -> None:
         raise BlobError(f"{section}: {len(data)} bytes; expected {expected}")
 
 
-def _string(section: str, offset: int, field: bytes) -> str:
+def unpack_name(section: str, offset: int, field: bytes) -> str:
+    """Return the text of a name field at `offset` of `section`. Raises BlobError unless it is UTF-8 and NULs to the end."""
     text, _, rest = field.partition(b"\0")
     try:
         found = text.decode()

@@ -13,13 +13,14 @@ from typing import Any
 
 from npu_abi import C
 
-from libnpu.blob import elf, netdesc, records
-from libnpu.blob.image import TASK_SECTIONS, BlobError, BlobImage, Relocation
+from libnpu.blob import elf, kernels, netdesc, records
+from libnpu.blob.image import TASK_SECTIONS, BlobError, BlobImage, Kernel, Relocation
 from libnpu.blob.relocations import mapped_relocations, unpack_relocations
 from libnpu.blob.symbols import symbol_table
 
 _KNOWN_TYPES = sorted({kind.type for kind in elf.KINDS.values()})
-_REQUIRED = (elf.NOTE, elf.PLATFORM, elf.NETDESC, elf.MAPPED, elf.SYMTAB, elf.STRTAB, elf.SHSTRTAB)
+_REQUIRED = (elf.NOTE, elf.PLATFORM, elf.NETDESC, elf.SYMTAB, elf.STRTAB, elf.SHSTRTAB)
+_MODEL_OR_LIBRARY = (elf.MAPPED, elf.KERNELS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,14 @@ def read(data: bytes | bytearray | memoryview) -> BlobImage:
     _check_sizes(sections, net)
     tasks = {name: records.unpack_tasks(name, sections[name].content) for name in TASK_SECTIONS if name in sections}
     counts = {name: len(array) for name, array in tasks.items()}
-    expected = records.mapped_inference(platform["tile_count"], platform["barrier_count"], counts)
-    records.check_mapped_inference(content(elf.MAPPED), expected)
+    if elf.KERNELS in sections:
+        resources = platform["tile_count"], platform["cmx_bytes"], platform["barrier_count"]
+        kernels.check_library(sections, platform["profile"], resources)
+        library = kernels.unpack_kernels(content(elf.KERNELS), len(content(elf.TEXT)))
+    else:
+        library = []
+        expected = records.mapped_inference(platform["tile_count"], platform["barrier_count"], counts)
+        records.check_mapped_inference(content(elf.MAPPED), expected)
     return BlobImage(
         name=net["name"],
         **platform,
@@ -72,8 +79,9 @@ def read(data: bytes | bytearray | memoryview) -> BlobImage:
         shave_args=content(elf.ARGS),
         weights=content(elf.WEIGHTS),
         scratch_bytes=net["scratch_bytes"],
-        relocations=_relocations(sections, net),
+        relocations=_relocations(sections, net, library),
         macs=net["macs"],
+        kernels=library,
         debug=_debug(content(elf.DEBUG, b"{}")),
     )
 
@@ -178,6 +186,8 @@ def _check_headers(sections: dict[str, Section]) -> None:
     for name in _REQUIRED:
         if name not in sections:
             raise BlobError(f"{name}: absent; expected in every blob")
+    if not any(name in sections for name in _MODEL_OR_LIBRARY):
+        raise BlobError(f"{elf.MAPPED}: absent, as is {elf.KERNELS}; expected one of them in every blob")
     expected_order = [name for name in elf.KINDS if name in sections]
     if [*sections] != expected_order:
         raise BlobError(f"sections are in the order {', '.join(sections)}; expected {', '.join(expected_order)}")
@@ -216,13 +226,15 @@ def _check_sizes(sections: dict[str, Section], net: dict[str, Any]) -> None:
             raise BlobError(f"{name}: {found} bytes; {elf.NETDESC} implies {expected}")
 
 
-def _relocations(sections: dict[str, Section], net: dict[str, Any]) -> list[Relocation]:
+def _relocations(sections: dict[str, Section], net: dict[str, Any], library: list[Kernel]) -> list[Relocation]:
     """Return all relocations but MappedInference's, which must be the ones that its references need."""
     own = [*sections][: next(i for i, name in enumerate(sections) if name.startswith((".rela", elf.DEBUG, elf.DIGEST)))]
-    table = symbol_table(own, net["inputs"], net["outputs"])
+    table = symbol_table(own, net["inputs"], net["outputs"], library)
     for name, expected in ((elf.SYMTAB, table.symtab), (elf.STRTAB, table.strtab)):
         if sections[name].content != expected:
-            raise BlobError(f"{name}: not the symbols that the sections and {elf.NETDESC} imply")
+            raise BlobError(
+                f"{name}: not the symbols that the sections and {elf.KERNELS if library else elf.NETDESC} imply"
+            )
     found: dict[str, list[Relocation]] = {}
     for target in (elf.MAPPED, *elf.PATCHABLE):
         section = sections.get(f".rela{target}")

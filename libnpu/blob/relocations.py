@@ -43,7 +43,8 @@ def pack_relocations(
         if relocation.section not in elf.PATCHABLE or relocation.section not in sizes:
             raise BlobError(f"relocation of {relocation.section} at {relocation.offset:#x}: no such section to patch")
         grouped.setdefault(relocation.section, []).append(relocation)
-    grouped[elf.MAPPED] = mapped_relocations(sizes)
+    if elf.MAPPED in sizes:
+        grouped[elf.MAPPED] = mapped_relocations(sizes)
     tables = {}
     for section, entries in grouped.items():
         entries.sort(key=attrgetter("offset"))

@@ -1,7 +1,7 @@
 """The symbol table of a blob. It follows from the sections and the tensors, so that reader and writer both derive it.
 
 Locals are one section symbol per section that relocations may refer to; globals are `MappedInference` and one object per
-tensor, "in:NAME" or "out:NAME".
+tensor, "in:NAME" or "out:NAME"; of a kernel library one function per kernel instead, "kernel:NAME".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from libnpu.blob import elf, netdesc
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from libnpu.blob.image import IoTensor
+    from libnpu.blob.image import IoTensor, Kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,9 @@ class SymbolTable:
     strtab: bytes
 
 
-def symbol_table(sections: Sequence[str], inputs: Sequence[IoTensor], outputs: Sequence[IoTensor]) -> SymbolTable:
+def symbol_table(
+    sections: Sequence[str], inputs: Sequence[IoTensor], outputs: Sequence[IoTensor], kernels: Sequence[Kernel]
+) -> SymbolTable:
     """Return the symbols of a blob with `sections`, in index order without the null section."""
     index = {name: i + 1 for i, name in enumerate(sections)}
     names = [""]
@@ -39,7 +41,10 @@ def symbol_table(sections: Sequence[str], inputs: Sequence[IoTensor], outputs: S
             names.append(section)
             symtab += elf.SYM.pack(0, elf.STB_LOCAL << 4 | elf.STT_SECTION, 0, index[section], 0, 0)
     local_count = len(names)
-    objects = [(elf.ENTRY_SYMBOL, elf.MAPPED, 0, npu_abi.sizeof("npu_mapped_inference"))]
+    objects = [("kernel:" + k.name, elf.TEXT, k.text_offset, k.code_bytes) for k in kernels]
+    kind = elf.STT_FUNC if kernels else elf.STT_OBJECT
+    if not kernels:
+        objects.append((elf.ENTRY_SYMBOL, elf.MAPPED, 0, npu_abi.sizeof("npu_mapped_inference")))
     for prefix, section, tensors in (("in:", elf.INPUT, inputs), ("out:", elf.OUTPUT, outputs)):
         offsets = netdesc.io_offsets(tensors)
         objects += [(prefix + t.name, section, at, t.size_bytes) for t, at in zip(tensors, offsets, strict=True)]
@@ -47,6 +52,6 @@ def symbol_table(sections: Sequence[str], inputs: Sequence[IoTensor], outputs: S
         names.append(name)
         # A section whose tensors are all empty is absent; its symbols are absolute then.
         shndx = index.get(section, elf.SHN_ABS)
-        symtab += elf.SYM.pack(len(strtab), elf.STB_GLOBAL << 4 | elf.STT_OBJECT, 0, shndx, offset, size)
+        symtab += elf.SYM.pack(len(strtab), elf.STB_GLOBAL << 4 | kind, 0, shndx, offset, size)
         strtab += name.encode() + b"\0"
     return SymbolTable(tuple(names), local_count, bytes(symtab), bytes(strtab))

@@ -8,6 +8,11 @@
       0: transaction_src=@"in:x" transaction_dst=0x2e000000 transaction_length=64   # load x
     reloc .data.shave_args+0x0 @.bss.scratch+0x40 width=8
 
+A kernel library has no `resources` line, and kernels with their parameters instead of tensors and tasks:
+
+    kernel "relu" text=0x0 bytes=1024 max_grid=0 flags=0
+      param "input" buffer in f32
+
 A task's line has its fields that are not zero, under the flat names of `npu_abi.dtype`; `@symbol+addend` is a relocation of
 that field. SHAVE code is assembly (hex when it is no legal program), argument blocks are hex, weights base64 or only
 their digest. A section that is no task list ends with `end`. `#` after a task begins a comment.
@@ -21,18 +26,18 @@ import json
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from npu_abi import C
+from npu_abi import C, name_of
 from npu_model import dtypes, shave_isa
 
 from libnpu.blob import elf
 from libnpu.blob.image import TASK_SECTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from libnpu.blob.image import BlobImage, IoTensor, Relocation
+    from libnpu.blob.image import BlobImage, IoTensor, Kernel, Relocation
 
 _HEX_WORDS = ("_src", "_dst", "_addr", "_va", "_mask")
 _NONE_FIELDS = ("sched_start_after", "next_same_id")  # NPU_BARRIER_NONE is written "none"
@@ -49,12 +54,10 @@ def disassemble(image: BlobImage, weights: Literal["inline", "digest"] = "inline
 def _lines(image: BlobImage, weights: str) -> Iterator[str]:
     yield f"blob {json.dumps(image.name)} abi={C.NPU_BLOB_ABI_MAJOR}.{C.NPU_BLOB_ABI_MINOR}"
     yield f"profile {json.dumps(image.profile)}"
-    yield (
-        f"resources tiles={image.tile_count} cmx_bytes={image.cmx_bytes} barriers={image.barrier_count} "
-        f"scratch_bytes={image.scratch_bytes} macs={image.macs}"
-    )
-    yield from (_tensor("input", tensor) for tensor in image.inputs)
-    yield from (_tensor("output", tensor) for tensor in image.outputs)
+    if image.kernels:
+        yield from kernel_lines(image.kernels)
+    else:
+        yield from _model(image)
     pending = {(r.section, r.offset): r for r in image.relocations}
     comments = task_names(image)
     for section in TASK_SECTIONS:
@@ -80,6 +83,26 @@ def _lines(image: BlobImage, weights: str) -> Iterator[str]:
         yield f"section {elf.DEBUG}"
         yield from _json_lines(image.debug)
         yield "end"
+
+
+def _model(image: BlobImage) -> Iterator[str]:
+    yield (
+        f"resources tiles={image.tile_count} cmx_bytes={image.cmx_bytes} barriers={image.barrier_count} "
+        f"scratch_bytes={image.scratch_bytes} macs={image.macs}"
+    )
+    yield from (_tensor("input", tensor) for tensor in image.inputs)
+    yield from (_tensor("output", tensor) for tensor in image.outputs)
+
+
+def kernel_lines(kernels: Sequence[Kernel]) -> Iterator[str]:
+    """Yield one line per kernel, each followed by one line per parameter."""
+    for k in kernels:
+        name, text = json.dumps(k.name), f"text={k.text_offset:#x} bytes={k.code_bytes}"
+        yield f"kernel {name} {text} max_grid={k.max_grid} flags={k.flags}"
+        for p in k.params:
+            kind = name_of("npu_arg_kind", p.kind).removeprefix("NPU_ARG_").lower()
+            direction = name_of("npu_arg_direction", p.direction).removeprefix("NPU_ARG_").lower()
+            yield f"  param {json.dumps(p.name)} {kind} {direction} {dtypes.name(p.dtype)}"
 
 
 def task_names(image: BlobImage) -> list[str]:

@@ -39,8 +39,12 @@ _DIMENSIONS = ("in_x", "in_y", "in_z", "out_x", "out_y", "out_z")
 def verify(image: BlobImage, profile: Profile | None = None) -> list[Problem]:
     """Return every broken rule; an empty list is a blob that the device can run to its end.
 
+    Of a kernel library only the code is checked: what it does depends on its arguments.
+
     `profile` is the image's own by default; a profile of that name must exist.
     """
+    if image.kernels:
+        return [*_kernels(image)]
     if profile is None:
         try:
             profile = load_profile(image.profile)
@@ -53,6 +57,20 @@ def verify(image: BlobImage, profile: Profile | None = None) -> list[Problem]:
     if consistent:
         problems += walk(image, profile.core.fifo_depth)
     return problems
+
+
+def _kernels(image: BlobImage) -> Iterator[Problem]:
+    """Check the programs of a kernel library; where they lie the reader has checked."""
+    for kernel in image.kernels:
+        code = image.text[kernel.text_offset : kernel.text_offset + kernel.code_bytes]
+        yield from _code(code, f"kernel {kernel.name!r}")
+
+
+def _code(code: bytes, where: str) -> Iterator[Problem]:
+    for pc, insn in enumerate(shave_isa.decode(code)):
+        reason = shave_isa.check(insn)
+        if reason:
+            yield Problem("shave-code", where, f"instruction at {pc * 16:#x}: {reason}")
 
 
 class _Verifier:
@@ -279,10 +297,7 @@ class _Verifier:
                     f"{size} bytes at {start:#x} of {elf.TEXT}, which has {text_bytes}; expected multiples of 16",
                 )
                 continue
-            for pc, insn in enumerate(shave_isa.decode(self.image.text[start : start + size])):
-                reason = shave_isa.check(insn)
-                if reason:
-                    yield Problem("shave-code", where, f"instruction at {pc * 16:#x}: {reason}")
+            yield from _code(self.image.text[start : start + size], where)
         for index in range(self.count(invocations)):
             entry, where = self.image.tasks[invocations][index], f"{invocations}[{index}]"
             if entry["range_index"] >= self.count(ranges):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from npu_abi import C
 
-from libnpu.blob import elf, netdesc, records
+from libnpu.blob import elf, kernels, netdesc, records
 from libnpu.blob.image import TASK_SECTIONS, BlobError
 from libnpu.blob.relocations import pack_relocations
 from libnpu.blob.symbols import symbol_table
@@ -35,11 +35,11 @@ def write(image: BlobImage) -> bytes:
     """Return the ELF file of `image`.
 
     Raises BlobError when a name is too long or not unique, a tensor's size does not match its shape, a task array has the
-    wrong type, or a relocation leaves its section or names an unknown symbol.
+    wrong type, a relocation leaves its section or names an unknown symbol, or a kernel library has more than its kernels.
     """
     contents = _contents(image)
     names = [*contents]
-    table = symbol_table(names, image.inputs, image.outputs)
+    table = symbol_table(names, image.inputs, image.outputs, image.kernels)
     relocations = pack_relocations(image.relocations, {name: size for name, (_, size) in contents.items()}, table.names)
     try:
         debug = json.dumps(image.debug, separators=(",", ":")).encode() if image.debug else b""
@@ -69,7 +69,7 @@ def _contents(image: BlobImage) -> dict[str, tuple[bytes, int]]:
         elf.NOTE: records.abi_note(),
         elf.PLATFORM: netdesc.pack_platform(image),
         elf.NETDESC: netdesc.pack_netdesc(image),
-        elf.MAPPED: records.mapped_inference(image.tile_count, image.barrier_count, counts),
+        elf.MAPPED: b"" if image.kernels else records.mapped_inference(image.tile_count, image.barrier_count, counts),
         **{name: tasks[name] for name in TASK_SECTIONS if name in tasks},
         elf.TEXT: bytes(image.text),
         elf.ARGS: bytes(image.shave_args),
@@ -83,6 +83,10 @@ def _contents(image: BlobImage) -> dict[str, tuple[bytes, int]]:
     ):
         if size:
             found[name] = (b"", size)
+    if image.kernels:
+        kernels.check_library(found, image.profile, (image.tile_count, image.cmx_bytes, image.barrier_count))
+        content = kernels.pack_kernels(image.kernels, len(image.text))
+        found[elf.KERNELS] = content, len(content)
     elf.check_sizes({name: size for name, (_, size) in found.items()})
     return found
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # Option -> what it prints; shared by the parser and the loop over them.
 _PARTS = {
     "sections": "sections of the file",
+    "kernels": "kernels of a library, their sizes and parameters",
     "mapped": "struct npu_mapped_inference",
     "tasks": "DMA, DPU and SHAVE tasks, field by field",
     "dpu": "DPU invariants, each with its variants",
@@ -29,6 +30,8 @@ _PARTS = {
     "cmx": "CMX map over time",
     "cmx_live": "bytes that are live in CMX over time, and the most at once",
 }
+# Those that a kernel library has.
+_LIBRARY_PARTS = ("sections", "kernels", "shave")
 # Other names of an option, as the structures of the header have them.
 _ALIASES = {"mapped": ("--mapped-inference",)}
 
@@ -72,10 +75,12 @@ def run(options: argparse.Namespace) -> int:
         print(blob.disassemble(image), end="")
     else:
         if not wanted and not options.verify and not options.check_flat:
-            wanted = ["sections", "mapped"]
-            _print_summary(image)
+            wanted = ["sections", "kernels" if image.kernels else "mapped"]
+            if not image.kernels:
+                _print_summary(image)
         printers: dict[str, Callable[[BlobImage, bytes], None]] = {
             "sections": _print_sections,
+            "kernels": _print_kernels,
             "mapped": _print_mapped,
             "tasks": _print_tasks,
             "dpu": _print_dpu,
@@ -85,6 +90,8 @@ def run(options: argparse.Namespace) -> int:
             "cmx_live": _print_cmx_live,
         }
         for name in wanted:
+            if image.kernels and name not in _LIBRARY_PARTS:
+                continue
             printers[name](image, data)
         for problem in problems:
             print(problem)
@@ -146,6 +153,22 @@ def _print_mapped(image: BlobImage, _: bytes) -> None:
     print_table(title, ("list", "section", "entries"), rows, left=2)
 
 
+def _print_kernels(image: BlobImage, _: bytes) -> None:
+    if not image.kernels:
+        return
+    rows = [
+        (
+            k.name,
+            str(k.code_bytes),
+            f"{k.text_offset:#x}",
+            str(k.max_grid or "any"),
+            ", ".join(p.name for p in k.params),
+        )
+        for k in image.kernels
+    ]
+    print_table(f"kernel library {image.name}", ("kernel", "code bytes", "at", "blocks", "parameters"), rows)
+
+
 def _print_tasks(image: BlobImage, _: bytes) -> None:
     pending = {(r.section, r.offset): r for r in image.relocations}
     for section in TASK_SECTIONS:
@@ -204,19 +227,27 @@ def _users(image: BlobImage) -> tuple[dict[int, int], dict[int, int]]:
 
 
 def _print_shave(image: BlobImage, _: bytes) -> None:
-    from npu_model import shave_isa
-
+    if image.kernels:
+        for kernel in image.kernels:
+            _print_program(f"kernel {kernel.name}", image.text, kernel.text_offset, kernel.code_bytes)
+        return
     ranges = image.tasks.get(".npu.tasks.shave_range", ())
     starts = {r.offset: r.addend for r in image.relocations if r.section == ".npu.tasks.shave_range"}
     for index in range(len(ranges)):
         start = starts.get(index * ranges[index].dtype.itemsize, 0)
-        code = image.text[start : start + int(ranges[index]["code_bytes"])]
-        print(f"program {index}: {len(code)} bytes at {start:#x}")
-        try:
-            for line in shave_isa.disassemble(code).splitlines():
-                print(f"    {line}")
-        except (shave_isa.ShaveFault, shave_isa.AssemblyError) as error:
-            print(f"    not a program: {error}")
+        _print_program(f"program {index}", image.text, start, int(ranges[index]["code_bytes"]))
+
+
+def _print_program(title: str, text: bytes, start: int, code_bytes: int) -> None:
+    from npu_model import shave_isa
+
+    code = text[start : start + code_bytes]
+    print(f"{title}: {len(code)} bytes at {start:#x}")
+    try:
+        for line in shave_isa.disassemble(code).splitlines():
+            print(f"    {line}")
+    except (shave_isa.ShaveFault, shave_isa.AssemblyError) as error:
+        print(f"    not a program: {error}")
 
 
 def _print_cmx(image: BlobImage, _: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npu_abi import C
+from npu_abi import C, name_of
 from npu_model import dtypes
 
 from libnpu import blob
@@ -35,12 +35,8 @@ def blob_json(image: BlobImage, data: bytes, problems: Sequence[blob.Problem] | 
             section: [dict(zip(array.dtype.names or (), row, strict=True)) for row in array.tolist()]
             for section, array in image.tasks.items()
         },
-        "mapped_inference": {
-            "api_version": C.NPU_MI_API_VERSION,
-            "tile_count": image.tile_count,
-            "barrier_count": image.barrier_count,
-            **{field: len(image.tasks.get(name, ())) for name, field in elf.MAPPED_REFS.items()},
-        },
+        "mapped_inference": None if image.kernels else _mapped_json(image),
+        "kernels": [_kernel_json(kernel) for kernel in image.kernels],
         "relocations": [
             {"section": r.section, "offset": r.offset, "symbol": r.symbol, "addend": r.addend, "width": r.width}
             for r in image.relocations
@@ -50,6 +46,34 @@ def blob_json(image: BlobImage, data: bytes, problems: Sequence[blob.Problem] | 
     if problems is not None:
         found["problems"] = [str(problem) for problem in problems]
     return found
+
+
+def _mapped_json(image: BlobImage) -> dict[str, Any]:
+    return {
+        "api_version": C.NPU_MI_API_VERSION,
+        "tile_count": image.tile_count,
+        "barrier_count": image.barrier_count,
+        **{field: len(image.tasks.get(name, ())) for name, field in elf.MAPPED_REFS.items()},
+    }
+
+
+def _kernel_json(kernel: blob.Kernel) -> dict[str, Any]:
+    return {
+        "name": kernel.name,
+        "text_offset": kernel.text_offset,
+        "code_bytes": kernel.code_bytes,
+        "flags": kernel.flags,
+        "max_grid": kernel.max_grid,
+        "params": [
+            {
+                "name": p.name,
+                "kind": name_of("npu_arg_kind", p.kind),
+                "direction": name_of("npu_arg_direction", p.direction),
+                "dtype": dtypes.name(p.dtype),
+            }
+            for p in kernel.params
+        ],
+    }
 
 
 def _tensor_json(tensor: blob.IoTensor) -> dict[str, Any]:
