@@ -150,10 +150,7 @@ class _Assembler:
             self.fail(f'{line[:60]!r}; expected param "NAME" KIND DIRECTION TYPE')
         codes = []
         for enum, word in (("npu_arg_kind", match[2]), ("npu_arg_direction", match[3])):
-            names = {
-                name.removeprefix("NPU_ARG_").lower(): int(code)
-                for name, code in npu_abi.enum(enum).__members__.items()
-            }
+            names = {m.name.removeprefix("NPU_ARG_").lower(): int(m) for m in sorted(npu_abi.enum(enum))}
             if word not in names:
                 self.fail(f"{word[:40]!r}; expected {', '.join(names)}")
             codes.append(names[word])
