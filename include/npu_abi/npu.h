@@ -197,8 +197,8 @@ NPU_API npu_result_t npu_device_get_attribute(int64_t *value, npu_attribute_t at
 /* Begin anew with the current device: all its contexts end, work in flight is aborted, everything made on it becomes stale, memory
  * included; the clock goes on. The next call makes a new primary context. Other devices are not touched. */
 NPU_API npu_result_t npu_reset_device(void);
-/* Wait for all work of the current device, of all its contexts, for ever if need be. Returns the first error of that work which was not yet reported:
- *   the device's errors, DEVICE_PAGE_FAULT ... DEVICE_LOST */
+/* Wait for all work of the current device, of all its contexts, for ever if need be. Returns the first error of that work which was not yet reported.
+ *   the device's errors */
 NPU_API npu_result_t npu_synchronize_device(void);
 
 /* ---- Contexts ------------------------------------------------------------------------------------- */
@@ -250,16 +250,16 @@ NPU_API npu_result_t npu_set_schedule(npu_schedule_kind_t kind, uint64_t seed);
  * calls follows from virtual time. A thread that makes no call for 50 ms of real time is set aside; npu_is_reproducible then says 0.
  * A team makes it exact: the owner begins a team of `count` threads and is set aside without harm; every member enters with its rank, 0 ... count - 1, makes its calls
  * and leaves; equal positions go by rank. Members begin at the owner's position; when the owner ends the team it is at the last member's.
- *   BAD_STATE  the calling thread is in a team already, or (end) has begun none, or members have not left
- *   INVALID_VALUE  count is 0 or above 1024 */
+ *   BAD_STATE  the device has a team, or the calling thread is in one               INVALID_VALUE  count is 0 or above 1024 */
 NPU_API npu_result_t npu_team_begin(uint32_t count);
 /* Enter the current device's team. Waits until all have entered.
- *   BAD_STATE  there is no team, or the thread is a member or the owner already      INVALID_VALUE  rank is not below count or taken */
+ *   BAD_STATE  there is no team, or the thread is a member or the owner already     INVALID_VALUE  rank is not below count, or taken */
 NPU_API npu_result_t npu_team_enter(uint32_t rank);
 /* Leave the team.
  *   BAD_STATE  the thread is no member */
 NPU_API npu_result_t npu_team_leave(void);
-/* End the team that the calling thread has begun; see npu_team_begin. */
+/* End the team that the calling thread has begun.
+ *   BAD_STATE  it has begun none, or members have not left */
 NPU_API npu_result_t npu_team_end(void);
 /* The calling thread will make no calls for a while (it joins threads, reads files): nobody waits for it until its next call. */
 NPU_API npu_result_t npu_suspend_host_thread(void);
@@ -282,13 +282,14 @@ NPU_API npu_result_t npu_malloc(void **ptr, size_t size, uint32_t flags);
  *   WRONG_CONTEXT  it is memory of another context than the current one
  *   NULL_POINTER   ptr is NULL (semantics cuda: success)              IN_USE  semantics strict, see above */
 NPU_API npu_result_t npu_free(void *ptr);
-/* Wait for all work of the context, then free. Results as npu_free, never IN_USE; and the device's errors, the memory being freed all the same. */
+/* Wait for all work of the context, then free. Frees also when that work failed.
+ *   results as npu_free, never IN_USE   the device's errors */
 NPU_API npu_result_t npu_free_sync(void *ptr);
 /* Allocate in stream order: the memory may be used by work of `stream` enqueued from now on, or by others ordered behind it.
- *   results as npu_malloc; INVALID_HANDLE, STALE_HANDLE  stream */
+ *   results as npu_malloc, never INVALID_VALUE            INVALID_HANDLE, STALE_HANDLE  stream */
 NPU_API npu_result_t npu_malloc_async(void **ptr, size_t size, npu_stream_t stream);
 /* Free in stream order: earlier work of `stream` may still use it; the pointer is stale at once.
- *   results as npu_free, never IN_USE; INVALID_HANDLE, STALE_HANDLE  stream */
+ *   results as npu_free, never IN_USE   INVALID_HANDLE, STALE_HANDLE  stream */
 NPU_API npu_result_t npu_free_async(void *ptr, npu_stream_t stream);
 /* Free and total bytes of the current device's memory.
  *   NULL_POINTER, BAD_ADDRESS  free_bytes, total_bytes */
@@ -371,10 +372,14 @@ typedef enum npu_memcpy_kind {
  *   OVERLAP        the ranges of a DEVICE_TO_DEVICE copy overlap      WRONG_CONTEXT  memory of another device
  *   the device's errors, from earlier work of the stream */
 NPU_API npu_result_t npu_memcpy(void *dst, size_t dst_max, const void *src, size_t size, npu_memcpy_kind_t kind);
-/* Set `size` bytes of device or pinned memory to the low eight bits of value; otherwise as npu_memcpy. */
+/* Set `size` bytes of device or pinned memory to the low eight bits of value; complete on return, behind earlier work as npu_memcpy.
+ *   NULL_POINTER   dst is NULL          OUT_OF_RANGE   size > dst_max, or the range is not inside one allocation
+ *   STALE_HANDLE   the range lies in freed memory         WRONG_CONTEXT  memory of another device
+ *   the device's errors, from earlier work of the stream */
 NPU_API npu_result_t npu_memset(void *dst, size_t dst_max, int32_t value, size_t size);
-/* Copy `height` rows of `width` bytes, dst_pitch and src_pitch bytes apart; dst_max bounds dst_pitch * (height - 1) + width. Otherwise as npu_memcpy.
- *   INVALID_SIZE  a pitch is below width (when height > 1)     OVERLAP  counts rows, not gaps; otherwise results as npu_memcpy */
+/* Copy `height` rows of `width` bytes, dst_pitch and src_pitch bytes apart; dst_max bounds dst_pitch * (height - 1) + width. 
+ *   INVALID_SIZE  a pitch is below width (when height > 1)            OVERLAP  counts rows, not gaps
+ *   otherwise results as npu_memcpy */
 NPU_API npu_result_t npu_memcpy_2d(void *dst, size_t dst_pitch, size_t dst_max, const void *src, size_t src_pitch, size_t width, size_t height, npu_memcpy_kind_t kind);
 /* Copy device memory to device memory of any context or device. Waits for the default streams of both contexts; complete on return.
  *   NULL_POINTER  dst or src            OUT_OF_RANGE, STALE_HANDLE, OVERLAP  as npu_memcpy; the device's errors */
@@ -390,7 +395,8 @@ typedef enum npu_priority { NPU_PRIORITY_IDLE = 1, NPU_PRIORITY_NORMAL = 2, NPU_
  *   NULL_POINTER, BAD_ADDRESS  stream   OUT_OF_RESOURCES  no command queue is left */
 NPU_API npu_result_t npu_create_stream(npu_stream_t *stream);
 /* The same with flags and priority, which the driver and firmware are told.
- *   INVALID_VALUE  flags; priority is none of npu_priority_t (semantics cuda: the nearest one is taken); otherwise as npu_create_stream */
+ *   INVALID_VALUE  flags; priority is none of npu_priority_t (semantics cuda: the nearest one is taken)
+ *   otherwise results as npu_create_stream */
 NPU_API npu_result_t npu_create_stream_with_priority(npu_stream_t *stream, uint32_t flags, npu_priority_t priority);
 /* Destroy a stream. Work in flight: semantics ascend: waits for it, as npu_synchronize_stream; cuda: returns at once, the work goes on; strict: IN_USE. The handle becomes
  * stale even when that work failed.
@@ -401,7 +407,7 @@ NPU_API npu_result_t npu_destroy_stream(npu_stream_t stream);
  *   INVALID_HANDLE, STALE_HANDLE  stream                the device's errors */
 NPU_API npu_result_t npu_synchronize_stream(npu_stream_t stream);
 /* The same, for at most `timeout_ns` of virtual time (2^52 and above, as UINT64_MAX: for ever).
- *   TIMEOUT  work is left; the host's position is behind the time-out */
+ *   TIMEOUT  work is left; the host's position is behind the time-out  otherwise results as npu_synchronize_stream */
 NPU_API npu_result_t npu_synchronize_stream_timeout(npu_stream_t stream, uint64_t timeout_ns);
 /* Ask without waiting.
  *   SUCCESS  no work is left            NOT_READY  work is left
@@ -418,22 +424,24 @@ typedef void (*npu_host_function_t)(void *user_data);
 NPU_API npu_result_t npu_stream_add_host_function(npu_stream_t stream, npu_host_function_t function, void *user_data);
 typedef enum npu_failure_mode { NPU_CONTINUE_ON_FAILURE = 0, NPU_STOP_ON_FAILURE = 1 } npu_failure_mode_t;
 /* What happens behind an operation that failed, in a context that goes on: later operations run (the default), or no later operation of the context runs:
- * each ends with ABORTED_BY_PRIOR_ERROR until the context is destroyed or the device reset. STOP cannot be taken back.
+ * each ends with NPU_ERROR_ABORTED_BY_PRIOR_ERROR until the context is destroyed or the device reset. STOP cannot be taken back.
  *   INVALID_HANDLE, STALE_HANDLE  stream                INVALID_VALUE  mode
  *   IN_USE  the stream has work in flight               BAD_STATE  from STOP to CONTINUE */
 NPU_API npu_result_t npu_stream_set_failure_mode(npu_stream_t stream, npu_failure_mode_t mode);
-/* Take the stream's work off the device: what runs is broken off, what waits does not run; each ends with ABORTED_BY_PRIOR_ERROR, reported as other errors are. Other streams that wait
+/* Take the stream's work off the device: what runs is broken off, what waits does not run; each ends with NPU_ERROR_ABORTED_BY_PRIOR_ERROR, reported as other errors are. Other streams that wait
  * for it go on. The stream can be used at once.
  *   INVALID_HANDLE, STALE_HANDLE  stream */
 NPU_API npu_result_t npu_stream_abort(npu_stream_t stream);
 /* Copy in stream order. Pinned and device memory: a DMA job; returns at once, and the source is read and the destination written when the stream comes to it. Pageable memory: semantics
  * ascend: waits for the stream's earlier work and is complete on return; cuda: host to device is read before return and copied later, device to host is complete on
  * return; strict: NOT_PERMITTED. HOST_TO_HOST: NOT_SUPPORTED.
- *   results as npu_memcpy; INVALID_HANDLE, STALE_HANDLE  stream */
+ *   otherwise results as npu_memcpy     INVALID_HANDLE, STALE_HANDLE  stream */
 NPU_API npu_result_t npu_memcpy_async(void *dst, size_t dst_max, const void *src, size_t size, npu_memcpy_kind_t kind, npu_stream_t stream);
-/* npu_memcpy_2d in stream order, as npu_memcpy_async. */
+/* npu_memcpy_2d in stream order, as npu_memcpy_async.
+ *   results as npu_memcpy_async         INVALID_SIZE  as npu_memcpy_2d */
 NPU_API npu_result_t npu_memcpy_2d_async(void *dst, size_t dst_pitch, size_t dst_max, const void *src, size_t src_pitch, size_t width, size_t height, npu_memcpy_kind_t kind, npu_stream_t stream);
-/* Set in stream order: a DMA job, returns at once. */
+/* Set in stream order: a DMA job, returns at once.
+ *   results as npu_memset, never the device's errors      INVALID_HANDLE, STALE_HANDLE  stream */
 NPU_API npu_result_t npu_memset_async(void *dst, size_t dst_max, int32_t value, size_t size, npu_stream_t stream);
 
 /* ---- Events and notifies ---------------------------------------------------------------------------- */
@@ -459,7 +467,7 @@ NPU_API npu_result_t npu_reset_event(npu_event_t event, npu_stream_t stream);
  *   INVALID_HANDLE, STALE_HANDLE  event NOT_RECORDED    the device's errors, of the recorded stream's work */
 NPU_API npu_result_t npu_synchronize_event(npu_event_t event);
 /* The same, for at most `timeout_ns`.
- *   TIMEOUT  it has not happened */
+ *   TIMEOUT  it has not happened        otherwise results as npu_synchronize_event */
 NPU_API npu_result_t npu_synchronize_event_timeout(npu_event_t event, uint64_t timeout_ns);
 /* Ask whether what it recorded has happened. Never recorded: success (semantics strict: NOT_RECORDED).
  *   NOT_READY                           INVALID_HANDLE, STALE_HANDLE  event   NOT_RECORDED */
@@ -469,7 +477,7 @@ NPU_API npu_result_t npu_query_event(npu_event_t event);
  *   NOT_RECORDED  one was never recorded                  NOT_READY  one has not happened            NO_TIMING  made with NPU_EVENT_DISABLE_TIMING */
 NPU_API npu_result_t npu_event_elapsed_time(double *duration_ns, npu_event_t start, npu_event_t end);
 /* Device time at which it happened, in picoseconds.
- *   NULL_POINTER, BAD_ADDRESS  time_ps; results as npu_event_elapsed_time */
+ *   NULL_POINTER, BAD_ADDRESS  time_ps  results as npu_event_elapsed_time, never WRONG_CONTEXT */
 NPU_API npu_result_t npu_event_get_timestamp(uint64_t *time_ps, npu_event_t event);
 
 /* A notify is a token: each record lets exactly one wait pass, whichever was enqueued first. */
@@ -484,7 +492,7 @@ NPU_API npu_result_t npu_destroy_notify(npu_notify_t notify);
  *   INVALID_HANDLE, STALE_HANDLE  notify, stream        WRONG_CONTEXT */
 NPU_API npu_result_t npu_record_notify(npu_notify_t notify, npu_stream_t stream);
 /* Let the stream's later work wait for one token, and take it. A wait without a record is no error until nothing else is left that could run:
- * then who waits for the stream gets BARRIER_DEADLOCK.
+ * then who waits for the stream gets NPU_ERROR_BARRIER_DEADLOCK.
  *   INVALID_HANDLE, STALE_HANDLE  notify, stream        WRONG_CONTEXT */
 NPU_API npu_result_t npu_wait_notify(npu_notify_t notify, npu_stream_t stream);
 
@@ -581,7 +589,8 @@ static inline uint64_t npu_float_bits(float number) { union { float f; uint32_t 
  *   MISALIGNED        a buffer is not 64-byte aligned (of a kernel library: 4-byte) */
 NPU_API npu_result_t npu_launch_kernel_async(npu_kernel_t kernel, const npu_arg_t *args, uint32_t count, npu_stream_t stream);
 /* The same in `grid` blocks, each on the SHAVE that has the least to do; 0: as many as fit.
- *   INVALID_VALUE  grid is above 1024 or the kernel's max_grid, or, of a compiled model, above 1; otherwise as npu_launch_kernel_async */
+ *   INVALID_VALUE  grid is above 1024 or the kernel's max_grid, or, of a compiled model, above 1
+ *   otherwise results as npu_launch_kernel_async */
 NPU_API npu_result_t npu_launch_kernel_grid_async(npu_kernel_t kernel, uint32_t grid, const npu_arg_t *args, uint32_t count, npu_stream_t stream);
 
 /* Parameters of a built-in kernel, dense NCHW tensors of float in device or pinned memory. "conv2d": 3x3, stride 1, padding 1, C output channels, weights [C][C][3][3].
@@ -608,13 +617,15 @@ typedef struct npu_conv2d_params {
  *   INVALID_SIZE      params_bytes is the size of none of the structures              VERSION_MISMATCH  version is newer than the library
  *   ARG_KIND, ARG_SIZE, MISALIGNED, STALE_HANDLE, WRONG_CONTEXT  an address, as npu_launch_kernel_async */
 NPU_API npu_result_t npu_submit_kernel_sized(const char *name, const void *params, size_t params_bytes, uint32_t version);
-/* The same for kernel_params_t of this header's version. The macro takes a pointer to either structure. */
+/* The same for kernel_params_t of this header's version. The macro takes a pointer to either structure.
+ *   results as npu_submit_kernel_sized, never INVALID_SIZE, never VERSION_MISMATCH */
 NPU_API npu_result_t npu_submit_kernel(const char *name, const void *params);
 #define npu_submit_kernel(name, params) npu_submit_kernel_sized(name, params, sizeof *(params), (uint32_t)NPU_VERSION_MAJOR << 16 | NPU_VERSION_MINOR)
-/* Wait for all work of the current context; as npu_synchronize_context. */
+/* Wait for all work of the current context.
+ *   results as npu_synchronize_context */
 NPU_API npu_result_t npu_wait_for_completion(void);
 /* The same, for at most `timeout_ns`.
- *   TIMEOUT  work is left */
+ *   TIMEOUT  work is left               otherwise results as npu_wait_for_completion */
 NPU_API npu_result_t npu_wait_for_completion_timeout(uint64_t timeout_ns);
 
 /* ---- Command lists ---------------------------------------------------------------------------------- */
@@ -623,14 +634,17 @@ typedef struct npu_cmdlist_s *npu_cmdlist_t;
 /* Create an open list in the current context.
  *   NULL_POINTER, BAD_ADDRESS  list     INVALID_VALUE  flags is not 0 */
 NPU_API npu_result_t npu_cmdlist_create(npu_cmdlist_t *list, uint32_t flags);
-/* Append a kernel; arguments and results as npu_launch_kernel_async.
- *   INVALID_HANDLE, STALE_HANDLE  list  BAD_STATE  the list is closed OUT_OF_RESOURCES  the list is full (1 MiB of commands) */
+/* Append a kernel with arguments as for npu_launch_kernel_async.
+ *   INVALID_HANDLE, STALE_HANDLE  list  BAD_STATE  the list is closed OUT_OF_RESOURCES  the list is full (1 MiB of commands)
+ *   otherwise results as npu_launch_kernel_async */
 NPU_API npu_result_t npu_cmdlist_append_kernel(npu_cmdlist_t list, npu_kernel_t kernel, const npu_arg_t *args, uint32_t count);
-/* Append a copy of device or pinned memory; results as npu_memcpy_async.
- *   NOT_SUPPORTED  pageable memory; BAD_STATE, OUT_OF_RESOURCES  as npu_cmdlist_append_kernel */
+/* Append a copy of device or pinned memory.
+ *   NOT_SUPPORTED  pageable memory      BAD_STATE, OUT_OF_RESOURCES, INVALID_HANDLE, STALE_HANDLE  list, as npu_cmdlist_append_kernel
+ *   otherwise results as npu_memcpy_async, never NOT_PERMITTED, never BAD_ADDRESS, never the device's errors */
 NPU_API npu_result_t npu_cmdlist_append_memcpy(npu_cmdlist_t list, void *dst, size_t dst_max, const void *src, size_t size, npu_memcpy_kind_t kind);
-/* Append a memset; results as npu_memset_async.
- *   BAD_STATE, OUT_OF_RESOURCES  as npu_cmdlist_append_kernel */
+/* Append a memset.
+ *   BAD_STATE, OUT_OF_RESOURCES, INVALID_HANDLE, STALE_HANDLE  list, as npu_cmdlist_append_kernel
+ *   otherwise results as npu_memset_async */
 NPU_API npu_result_t npu_cmdlist_append_memset(npu_cmdlist_t list, void *dst, size_t dst_max, int32_t value, size_t size);
 /* Close it: it can be submitted, and nothing can be appended.
  *   INVALID_HANDLE, STALE_HANDLE  list  BAD_STATE  it is closed */

@@ -1,6 +1,6 @@
 """Build libnpu.so for the Python that runs this, once, into a cache.
 
-    npu.h ──header.py──► embed.c, results.c, paths.h (generated) + start.c, shield.c, errors.c, door.c ──gcc──► CACHE/KEY/libnpu.so
+    npu.h ──header.py──► embed.c, results.c, paths.h (generated) + start.c, shield.c, errors.c, door.c, coverage.c ──gcc──► CACHE/KEY/libnpu.so
 
 KEY is a digest over the interpreter and everything that the library is made from. A build happens in a folder of its own, which then gets its final
 name in one step: builds may run at the same time, and nobody sees half a library.
@@ -30,7 +30,7 @@ from libnpu.capi.header import Function, functions, header_text, plain, python_d
 
 SOURCES = Path(__file__).parent
 DIGEST = "libnpu.so.sha256"  # beside it, written last
-C_FILES = ("start.c", "shield.c", "errors.c", "door.c")
+C_FILES = ("start.c", "shield.c", "errors.c", "door.c", "coverage.c")
 # The functions of npu.h that errors.c has: they work without Python.
 NATIVE = (
     "npu_get_last_error",

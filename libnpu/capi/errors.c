@@ -26,6 +26,7 @@ static void begin(const char *function, void *call_site)
 
 static npu_result_t end(npu_result_t result)
 {
+    npu_note(call.function, result);
     if (result >= NPU_TIMEOUT)
         return result;
     last = result;
@@ -78,12 +79,14 @@ uint64_t npu_call_site(void)
 npu_result_t npu_get_last_error(void)
 {
     npu_result_t result = last;
+    npu_note(__func__, NPU_SUCCESS);
     last = NPU_SUCCESS;
     return result;
 }
 
 npu_result_t npu_peek_last_error(void)
 {
+    npu_note(__func__, NPU_SUCCESS);
     return last;
 }
 
@@ -112,7 +115,7 @@ const char *npu_get_error_string(npu_result_t result)
     return found ? found->text : "unknown result";
 }
 
-npu_result_t npu_get_last_error_detail(npu_error_detail_t *out)
+static npu_result_t copy_detail(npu_error_detail_t *out)
 {
     uint32_t size;
 
@@ -125,6 +128,13 @@ npu_result_t npu_get_last_error_detail(npu_error_detail_t *out)
         return NPU_ERROR_INVALID_SIZE;
     detail.size = sizeof detail;
     return npu_copy_to_user((uintptr_t)out, &detail, sizeof detail) < 0 ? NPU_ERROR_BAD_ADDRESS : NPU_SUCCESS;
+}
+
+npu_result_t npu_get_last_error_detail(npu_error_detail_t *out)
+{
+    npu_result_t result = copy_detail(out);
+    npu_note(__func__, result);
+    return result;
 }
 
 npu_result_t npu_get_version(uint32_t *version)

@@ -5,6 +5,7 @@
  *   shield.c   what of the program's state has no say inside a call
  *   errors.c   the last error of each thread, and the functions of npu.h that need no Python
  *   door.c     the only code that touches memory of the program that uses the library
+ *   coverage.c which results a process has seen, for tests
  *   embed.c    (generated) one wrapper for each other function of npu.h, and cffi's embedding
  */
 #ifndef NPU_LIBRARY_H
@@ -37,6 +38,9 @@ NPU_HIDDEN npu_result_t npu_leave(const struct npu_shield *shield, npu_result_t 
 NPU_HIDDEN void npu_set_error(const char *message, uint64_t enqueue_site, uint64_t job_id);
 /* From Python, inside a call: the code address behind the call. */
 NPU_HIDDEN uint64_t npu_call_site(void);
+
+/* For tests: note that `function` (static text) returns `result`. */
+NPU_HIDDEN void npu_note(const char *function, npu_result_t result);
 
 /* Copy between this library and the program's memory. 0, or -1 when a byte of it cannot be read or written; then none was written. */
 NPU_HIDDEN int npu_copy_from_user(void *destination, uintptr_t source, size_t size);
