@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from npu_abi import C, codec
 
 from npu_driver.error import KernelError
+from npu_driver.ioctl_job import MAX_QUEUE_ID
 
 if TYPE_CHECKING:
     from npu_driver.file import Context
@@ -75,6 +76,7 @@ PARAMS: dict[int, tuple[int, Callable[[Kernel, Context, int], int]]] = {
     C.NPU_PARAM_DDR_FREE_BYTES: (1, _free_bytes),
     C.NPU_PARAM_MAX_JOBS: (1, lambda k, c, i: C.NPU_JOBQ_SLOTS - 1),
     C.NPU_PARAM_PROFILE_NAME: (NAME_WORDS, _name_word),
+    C.NPU_PARAM_MAX_QUEUES: (1, lambda k, c, i: MAX_QUEUE_ID - 1),
 }
 
 

@@ -37,7 +37,8 @@ enum npu_param {
     NPU_PARAM_TILE_CONFIG = 11, NPU_PARAM_SKU = 12, NPU_PARAM_CAPABILITIES = 13, /* index enum npu_capability: 1 = there */
     NPU_PARAM_PREEMPT_BUFFER_SIZE = 14, NPU_PARAM_CMX_BYTES = 15, /* per tile */ NPU_PARAM_BARRIER_COUNT = 16, NPU_PARAM_SHAVES_PER_TILE = 17, NPU_PARAM_DMA_PORTS = 18,
     NPU_PARAM_DDR_BYTES = 19, NPU_PARAM_DDR_FREE_BYTES = 20, NPU_PARAM_MAX_JOBS = 21,
-    NPU_PARAM_PROFILE_NAME = 22    /* index 0..7: eight bytes of the profile's name, NUL padded */
+    NPU_PARAM_PROFILE_NAME = 22,   /* index 0..7: eight bytes of the profile's name, NUL padded */
+    NPU_PARAM_MAX_QUEUES = 23      /* that NPU_IOCTL_CMDQ_CREATE makes in one context */
 };
 enum npu_platform { NPU_PLATFORM_SIMULATED = 2 };
 enum npu_capability { NPU_CAP_METRIC_STREAMER = 1, NPU_CAP_DMA_MEMORY_RANGE = 2, NPU_CAP_MANAGE_CMDQ = 3, NPU_CAP_USER_POINTERS = 4 };

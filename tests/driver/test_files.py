@@ -68,6 +68,7 @@ def test_parameters_describe_the_profile(process):
     assert process.param(C.NPU_PARAM_SHAVES_PER_TILE) == 2
     assert process.param(C.NPU_PARAM_DMA_PORTS) == 2
     assert process.param(C.NPU_PARAM_MAX_JOBS) == 62
+    assert process.param(C.NPU_PARAM_MAX_QUEUES) == 254
     assert process.param(C.NPU_PARAM_DDR_BYTES) == 1 << 30
     assert process.param(C.NPU_PARAM_FW_API_VERSION, 1) == 0x10000
     assert process.param(C.NPU_PARAM_PROFILE_NAME) == int.from_bytes(b"unit", "little")
