@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import libnpu
-from libnpu.tools import timeline
+from libnpu.trace.slices import Instant, Slice, instants_of, slices_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,9 +29,9 @@ class Execution:
     start_ps: int
     end_ps: int
     counters: dict[str, int]
-    slices: list[timeline.Slice]
-    instants: list[timeline.Instant]
-    host: list[timeline.Slice]
+    slices: list[Slice]
+    instants: list[Instant]
+    host: list[Slice]
     units: dict[str, int]  # engine -> how many the job could use
     overflows: list[tuple[str, int]]  # layer -> finite values that became infinite in fp16
     leaked_bytes: int  # device memory that was free before the blob was loaded and is not after everything was freed
@@ -47,11 +47,11 @@ def execute(
     numerics: str = "exact",
 ) -> Execution:
     """Run the blob `data` once and return what was seen. Raises NpuError."""
-    host: list[timeline.Slice] = []
+    host: list[Slice] = []
     with libnpu.open(profile, compute=compute, numerics=numerics, trace=True) as device:
 
         def step(name: str, since_ps: int) -> int:
-            host.append(timeline.Slice("host", name, name, since_ps, device.now_ps))
+            host.append(Slice("host", name, name, since_ps, device.now_ps))
             return device.now_ps
 
         free_before = device.memory_info()[0]
@@ -98,8 +98,8 @@ def execute(
         start_ps=start_ps,
         end_ps=end_ps,
         counters=counters,
-        slices=timeline.slices_of(records, tasks if isinstance(tasks, list) else []),
-        instants=timeline.instants_of(records),
+        slices=slices_of(records, tasks if isinstance(tasks, list) else []),
+        instants=instants_of(records),
         host=host,
         units={
             "DMA": info.dma_ports,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from libnpu.tools import timeline
 from libnpu.tools.console import ToolError, format_time, print_json, print_table
 from libnpu.tools.perfetto import read_trace
+from libnpu.trace.slices import ENGINES
 
 if TYPE_CHECKING:
     import argparse
@@ -93,8 +94,8 @@ def print_layers(layers: list[timeline.LayerUsage], limit: int | None = None) ->
     if limit is not None:
         layers = sorted(layers, key=lambda layer: -sum(layer.busy_ps.values()))[:limit]
     rows = [
-        (layer.name, *(format_time(layer.busy_ps[e]) if e in layer.busy_ps else "" for e in timeline.ENGINES), format_time(layer.last_ps - layer.first_ps))
+        (layer.name, *(format_time(layer.busy_ps[e]) if e in layer.busy_ps else "" for e in ENGINES), format_time(layer.last_ps - layer.first_ps))
         for layer in layers
     ]  # fmt: skip
     title = "layers" if limit is None else f"longest {len(rows)} layers"
-    print_table(title, ("layer", *timeline.ENGINES, "first to last"), rows)
+    print_table(title, ("layer", *ENGINES, "first to last"), rows)

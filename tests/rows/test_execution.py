@@ -13,6 +13,7 @@ from npu_abi import C
 import libnpu
 from libnpu import blob
 from libnpu.tools import timeline
+from libnpu.trace.slices import Slice
 from samples.python.pipeline import pipeline, run
 
 ROOT = Path(__file__).parents[2]
@@ -148,7 +149,7 @@ def test_three_engines_work_at_the_same_time_and_the_timeline_says_how_long(npu,
     assert [line.split()[0] for line in out.splitlines() if "engines busy" in line] == ["0", "1", "2", "3"]
     assert npu_json("timeline", path)["overlap"] == report["overlap"]
     _, spans = run(pipeline(4, STAGES, 2, 2))
-    slices = [timeline.Slice(e, "", "", a, b) for e, found in spans.items() for a, b in found]
+    slices = [Slice(e, "", "", a, b) for e, found in spans.items() for a, b in found]
     by_count = timeline.overlap(slices, 0, 15)
     # 0011.22.33..... DMA
     # ..000111222333. DPU

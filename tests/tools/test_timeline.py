@@ -8,7 +8,7 @@ from npu_abi import C
 from libnpu.tools import timeline
 from libnpu.tools.console import ToolError, format_bytes, format_count, format_time
 from libnpu.tools.perfetto import read_trace, write_trace
-from libnpu.tools.timeline import Instant, Slice
+from libnpu.trace.slices import Instant, Slice, slices_of
 
 START, END = C.NPU_TRACE_START, C.NPU_TRACE_END
 DMA, DPU, SHAVE = C.NPU_ENGINE_DMA, C.NPU_ENGINE_DPU, C.NPU_ENGINE_SHAVE
@@ -37,7 +37,7 @@ def test_a_slice_is_from_start_to_end_of_a_task_on_a_unit():
         (30, END, SHAVE, 0x12, 2, 20),
     )
     tasks = [{"name": "load a", "layer": "conv"}, {"name": "load b"}]
-    assert timeline.slices_of(trace, tasks) == [
+    assert slices_of(trace, tasks) == [
         Slice("DMA 0", "load a", "conv", 0, 10, 0, 0, 64),
         Slice("DMA 1", "load b", "load b", 5, 20, 1, 0, 128),
         Slice("SHAVE 1.2", "task 2", "task 2", 10, 30, 2, 0, 0),
@@ -46,7 +46,7 @@ def test_a_slice_is_from_start_to_end_of_a_task_on_a_unit():
 
 def test_a_task_without_its_end_is_left_out():
     trace = records((0, START, DPU, 0, 0, 0), (5, START, DPU, 0, 1, 0), (9, END, DPU, 0, 1, 4))
-    assert [s.task_id for s in timeline.slices_of(trace)] == [1]
+    assert [s.task_id for s in slices_of(trace)] == [1]
 
 
 def test_usage_counts_every_unit_that_the_job_could_use():

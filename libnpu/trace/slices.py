@@ -1,0 +1,92 @@
+"""Trace records (struct npu_trace_record) as slices: one task on one unit, from START to END; and as instants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from npu_abi import C, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+ENGINES = ("DMA", "DPU", "SHAVE")
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One task on one unit. `track` is "DMA 0", "DPU 1", "SHAVE 0.1"; `amount` is bytes or MACs, as the engine traced it."""
+
+    track: str
+    name: str
+    layer: str
+    start_ps: int
+    end_ps: int
+    task_id: int = 0
+    job_id: int = 0
+    amount: int = 0
+
+    @property
+    def engine(self) -> str:
+        """ "DMA", "DPU" or "SHAVE"."""
+        return self.track.split()[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """Something without duration: a doorbell, an interrupt, a barrier."""
+
+    track: str
+    name: str
+    time_ps: int
+
+
+def slices_of(records: NDArray[np.void], tasks: Sequence[dict[str, Any]] = ()) -> list[Slice]:
+    """Return the tasks in trace `records` (struct npu_trace_record) in order of their end.
+
+    `tasks` are blob.debug's, by task_id: `name` and `layer`. A task without its END (a fault, a reset) is left out.
+    """
+    running: dict[tuple[int, int], tuple[int, int, int]] = {}
+    found: list[Slice] = []
+    engines = (C.NPU_ENGINE_DMA, C.NPU_ENGINE_DPU, C.NPU_ENGINE_SHAVE)
+    start, end = C.NPU_TRACE_START, C.NPU_TRACE_END
+    columns = ("kind", "engine", "unit", "task_id", "job_id", "time_ps", "value")
+    for kind, engine, unit, task_id, job_id, time_ps, value in zip(
+        *(records[c].tolist() for c in columns), strict=True
+    ):
+        if engine not in engines or kind not in (start, end):
+            continue
+        if kind == start:
+            running[engine, unit] = (task_id, time_ps, value)
+            continue
+        started = running.pop((engine, unit), None)
+        if started is not None and started[0] == task_id:
+            name, layer = _names(tasks, task_id)
+            found.append(Slice(track_name(engine, unit), name, layer, started[1], time_ps, task_id, job_id, started[2]))
+    return found
+
+
+def instants_of(records: NDArray[np.void]) -> list[Instant]:
+    """Return what the management core did: everything in `records` but tasks' starts and ends."""
+    skip = (C.NPU_TRACE_START, C.NPU_TRACE_END, C.NPU_TRACE_BARRIER_READY)
+    found = []
+    for kind, task_id, time_ps in zip(*(records[c].tolist() for c in ("kind", "task_id", "time_ps")), strict=True):
+        if kind not in skip:
+            name = name_of("npu_trace_kind", kind).removeprefix("NPU_TRACE_").lower().replace("_", " ")
+            found.append(Instant("core", f"{name} {task_id}", time_ps))
+    return found
+
+
+def _names(tasks: Sequence[dict[str, Any]], task_id: int) -> tuple[str, str]:
+    entry = tasks[task_id] if task_id < len(tasks) else {}
+    name = str(entry.get("name", f"task {task_id}"))
+    return name, str(entry.get("layer", "") or name)
+
+
+def track_name(engine: int, unit: int) -> str:
+    """Return the name of an engine unit of the trace: a SHAVE is "tile.shave"."""
+    name = name_of("npu_engine", engine).removeprefix("NPU_ENGINE_")
+    return f"{name} {unit >> 4}.{unit & 15}" if engine == C.NPU_ENGINE_SHAVE else f"{name} {unit}"
