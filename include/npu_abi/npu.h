@@ -23,6 +23,7 @@
  *                                 before and has ended it,
  *      NPU_ERROR_NOT_PERMITTED    in a child process after fork: the library belongs to the parent; or in a host function,
  *      NPU_ERROR_OUT_OF_HOST_MEMORY
+ *      NPU_ERROR_OUT_OF_RESOURCES a call that enqueues: the stream's queue is full, and its oldest operation waits for what nothing will signal,
  *      NPU_ERROR_DEVICE_LOST      an earlier fault ended the context. What is held can still be freed, destroyed and unloaded;
  *                                 npu_reset_device, or npu_shutdown of the last user and npu_init, make a new one,
  *      the device's errors        semantics cuda and strict: a device error sticks; every later call on the context returns it again until the context is
@@ -96,14 +97,14 @@ typedef enum npu_result {
     NPU_ERROR_DEVICE_PAGE_FAULT = -100,       /* the device touched an address that is not mapped */
     NPU_ERROR_DEVICE_MISALIGNED = -101,       /* the device touched a misaligned address; nothing returns it yet */
     NPU_ERROR_KERNEL_FAULT = -102,            /* a SHAVE program faulted */
-    NPU_ERROR_DMA_FAULT = -103,               /* a DMA descriptor was refused */
+    NPU_ERROR_DMA_FAULT = -103,               /* a DMA port refused a descriptor; nothing returns it yet: the firmware refuses it before, as INVALID_BLOB */
     NPU_ERROR_BARRIER_DEADLOCK = -104,        /* tasks wait for a barrier that nothing will produce */
     NPU_ERROR_BARRIER_UNDERFLOW = -105,       /* a barrier was produced or consumed more often than it counts */
     NPU_ERROR_WATCHDOG_TIMEOUT = -106,        /* the device made no progress in the time that the watchdog allows; nothing returns it yet: an endless SHAVE program is a KERNEL_FAULT */
     NPU_ERROR_ABORTED_BY_PRIOR_ERROR = -107,  /* an earlier operation failed, so this one did not run */
     NPU_ERROR_PREEMPTED = -108,               /* the operation was preempted and not resumed; nothing returns it yet */
     NPU_ERROR_DEVICE_LOST = -109,             /* the context is lost after a fault */
-    NPU_ERROR_HOST_FUNCTION = -110            /* a host function raised an exception */
+    NPU_ERROR_HOST_FUNCTION = -110            /* a host function raised an exception, which happens in Python only */
 } npu_result_t;
 
 /* The last error of the calling thread (NPU_SUCCESS when there was none), and forget it. Never fails; works before npu_init. */
@@ -283,7 +284,7 @@ NPU_API npu_result_t npu_malloc(void **ptr, size_t size, uint32_t flags);
  *   NULL_POINTER   ptr is NULL (semantics cuda: success)              IN_USE  semantics strict, see above */
 NPU_API npu_result_t npu_free(void *ptr);
 /* Wait for all work of the context, then free. Frees also when that work failed.
- *   results as npu_free, never IN_USE   the device's errors */
+ *   results as npu_free, never IN_USE   the device's errors, never DEVICE_LOST */
 NPU_API npu_result_t npu_free_sync(void *ptr);
 /* Allocate in stream order: the memory may be used by work of `stream` enqueued from now on, or by others ordered behind it.
  *   results as npu_malloc, never INVALID_VALUE            INVALID_HANDLE, STALE_HANDLE  stream */
@@ -401,7 +402,7 @@ NPU_API npu_result_t npu_create_stream_with_priority(npu_stream_t *stream, uint3
 /* Destroy a stream. Work in flight: semantics ascend: waits for it, as npu_synchronize_stream; cuda: returns at once, the work goes on; strict: IN_USE. The handle becomes
  * stale even when that work failed.
  *   INVALID_HANDLE, STALE_HANDLE  stream (the default stream cannot be destroyed: INVALID_HANDLE)
- *   IN_USE  semantics strict            the device's errors */
+ *   IN_USE  semantics strict            the device's errors, never DEVICE_LOST */
 NPU_API npu_result_t npu_destroy_stream(npu_stream_t stream);
 /* Wait for all work of the stream. Returns the first error of that work which was not yet reported.
  *   INVALID_HANDLE, STALE_HANDLE  stream                the device's errors */
@@ -449,7 +450,7 @@ NPU_API npu_result_t npu_memset_async(void *dst, size_t dst_max, int32_t value, 
 typedef struct npu_event_s *npu_event_t;
 enum npu_event_flag { NPU_EVENT_DEFAULT = 0, NPU_EVENT_DISABLE_TIMING = 1 };
 /* Create an event in the current context.
- *   NULL_POINTER, BAD_ADDRESS  event    INVALID_VALUE  flags          OUT_OF_RESOURCES  no fence is left */
+ *   NULL_POINTER, BAD_ADDRESS  event    INVALID_VALUE  flags */
 NPU_API npu_result_t npu_create_event(npu_event_t *event, uint32_t flags);
 /* Destroy it, also while it is recorded or waited for: that goes on.
  *   INVALID_HANDLE, STALE_HANDLE  event */
@@ -483,17 +484,18 @@ NPU_API npu_result_t npu_event_get_timestamp(uint64_t *time_ps, npu_event_t even
 /* A notify is a token: each record lets exactly one wait pass, whichever was enqueued first. */
 typedef struct npu_notify_s *npu_notify_t;
 /* Create a notify in the current context.
- *   NULL_POINTER, BAD_ADDRESS  notify   INVALID_VALUE  flags is not 0 OUT_OF_RESOURCES  no fence is left */
+ *   NULL_POINTER, BAD_ADDRESS  notify   INVALID_VALUE  flags is not 0 */
 NPU_API npu_result_t npu_create_notify(npu_notify_t *notify, uint32_t flags);
 /* Destroy it; IN_USE while work in flight records or waits for it.
  *   INVALID_HANDLE, STALE_HANDLE  notify                IN_USE */
 NPU_API npu_result_t npu_destroy_notify(npu_notify_t notify);
 /* Give one token when the stream's earlier work has ended.
- *   INVALID_HANDLE, STALE_HANDLE  notify, stream        WRONG_CONTEXT */
+ *   INVALID_HANDLE, STALE_HANDLE  notify, stream        WRONG_CONTEXT  they are of two contexts
+ *   OUT_OF_RESOURCES  about 16,000 tokens of the context have not been taken */
 NPU_API npu_result_t npu_record_notify(npu_notify_t notify, npu_stream_t stream);
 /* Let the stream's later work wait for one token, and take it. A wait without a record is no error until nothing else is left that could run:
  * then who waits for the stream gets NPU_ERROR_BARRIER_DEADLOCK.
- *   INVALID_HANDLE, STALE_HANDLE  notify, stream        WRONG_CONTEXT */
+ *   INVALID_HANDLE, STALE_HANDLE  notify, stream        WRONG_CONTEXT  they are of two contexts */
 NPU_API npu_result_t npu_wait_notify(npu_notify_t notify, npu_stream_t stream);
 
 /* ---- Blobs and kernels ---------------------------------------------------------------------------- */
