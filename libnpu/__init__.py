@@ -1,8 +1,8 @@
 """libnpu: open a simulated NPU, load compiled models, run them on streams.
 
     with libnpu.open("npu-37xx") as device:
-        blob = device.load("model.blob")
-        outputs = blob.run({"input": array})
+        model = device.load("model.blob")
+        outputs = model.run({"input": array})
 
 Importing this is cheap: NumPy, the driver and the device are loaded by `open`.
 """
@@ -14,25 +14,48 @@ from typing import TYPE_CHECKING
 from libnpu.errors import NpuError, Unimplemented, Unsupported
 
 if TYPE_CHECKING:
-    from libnpu.runtime import Blob, Device, DeviceBuffer, Job, Stream
+    from libnpu.runtime import Buffer, Context, Device, Event, FailureMode, Job, Kernel, Module, Notify, Stream
 
 __version__ = "0.1.0"
-__all__ = ["Blob", "Device", "DeviceBuffer", "Job", "NpuError", "Stream", "Unimplemented", "Unsupported", "open"]
+__all__ = [
+    "Buffer",
+    "Context",
+    "Device",
+    "Event",
+    "FailureMode",
+    "Job",
+    "Kernel",
+    "Module",
+    "Notify",
+    "NpuError",
+    "Stream",
+    "Unimplemented",
+    "Unsupported",
+    "open",
+]
 
 
-def open(profile: str = "npu-37xx", *, compute: bool = True, numerics: str = "exact", trace: bool = False) -> Device:
+def open(
+    profile: str = "npu-37xx",
+    *,
+    compute: bool = True,
+    numerics: str = "exact",
+    trace: bool = False,
+    semantics: str = "ascend",
+) -> Device:
     """Return a new device of hardware profile `profile` (name, alias or .json path), booted; a context manager.
 
     `compute=False` runs the same path for its times alone: no values. `numerics` is "exact" or "fast". `trace=True`
-    records what the device does for `Device.trace`. Raises NpuError (INVALID_VALUE for an unknown profile).
+    records what the device does for `Device.trace`. `semantics` is "ascend", "cuda" or "strict", see
+    libnpu.runtime.semantics. Raises NpuError (INVALID_VALUE for an unknown profile).
     """
     from libnpu.runtime.device import open_device
 
-    return open_device(profile, compute=compute, numerics=numerics, trace=trace)
+    return open_device(profile, compute=compute, numerics=numerics, trace=trace, semantics=semantics)
 
 
 def __getattr__(name: str) -> object:
-    if name in ("Blob", "Device", "DeviceBuffer", "Job", "Stream"):
+    if name in __all__:
         import libnpu.runtime
 
         return getattr(libnpu.runtime, name)

@@ -54,7 +54,8 @@ class NpuError(Exception):
 
     `result` is of enum npu_result. `errno` is the driver's, 0 when it was not asked. Of a failed job: `job_id`,
     `job_status` (enum npu_job_status), `error_detail`, `error_info` (struct npu_jsm_job_done) `task`, the name of the
-    task when it is known, and `job`, the launch.
+    task when it is known, `job`, the launch, `operation`, its name, and `enqueue_site`, where it was enqueued: "file:line",
+    or a code address when C did.
     """
 
     def __init__(
@@ -69,6 +70,8 @@ class NpuError(Exception):
         error_info: int = 0,
         task: str | None = None,
         job: object = None,
+        operation: str | None = None,
+        enqueue_site: str | int | None = None,
     ) -> None:
         super().__init__(f"{name_of('npu_result', result)}: {message}")
         self.result = result
@@ -80,6 +83,8 @@ class NpuError(Exception):
         self.error_info = error_info
         self.task = task
         self.job = job
+        self.operation = operation
+        self.enqueue_site = enqueue_site
 
 
 class Unsupported(NpuError):

@@ -11,7 +11,7 @@ from npu_abi import C
 from libnpu.capi.refusal import Refusal
 
 if TYPE_CHECKING:
-    from libnpu.runtime import DeviceBuffer
+    from libnpu.runtime import Buffer
 
 DEVICE_SHIFT = 40  # chosen: above every device address
 MAX_DEVICES = 128  # chosen: then a pointer looks like a user-space address, 47 bits
@@ -47,7 +47,7 @@ class Range:
 class Allocation(Range):
     """Device memory from npu_malloc, live."""
 
-    buffer: DeviceBuffer
+    buffer: Buffer
 
     def device_address(self, pointer: int) -> int:
         """Return the device address of a pointer into it."""

@@ -17,7 +17,7 @@ from libnpu.capi.refusal import Refusal
 from libnpu.errors import NpuError
 
 if TYPE_CHECKING:
-    from libnpu.runtime import Blob, Device, Job, Stream, TensorInfo
+    from libnpu.runtime import Device, Job, Module, Stream, TensorInfo
 
 SITES_AT = 256  # remembered launches of a stream at which finished ones are forgotten
 
@@ -50,7 +50,7 @@ class BlobEntry:
     """A loaded blob and its kernel's handle, once somebody asked for it. `tensors`: the kernel's arguments."""
 
     device: OpenDevice
-    blob: Blob
+    blob: Module
     tensors: list[TensorInfo]
     kernel: int = 0
 

@@ -1,4 +1,4 @@
-"""Device memory: buffer objects as the runtime uses them, and `DeviceBuffer`, which programs hold."""
+"""Device memory: buffer objects as the runtime uses them, and `Buffer`, which programs hold."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from npu_abi import C
 
 from libnpu.errors import NpuError
-from libnpu.runtime.guard import Guard, public
+from libnpu.runtime.guard import public
 from libnpu.syscalls import Node, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+    from libnpu.runtime.context import Context
 
 
 class BufferObject:
@@ -55,7 +55,7 @@ class BufferObject:
 class DeviceSpan:
     """Part of a buffer, `size` bytes from `offset`, as a launch argument."""
 
-    buffer: DeviceBuffer
+    buffer: Buffer
     offset: int
     size: int
 
@@ -65,26 +65,26 @@ class DeviceSpan:
         return self.buffer.device_address + self.offset
 
 
-class DeviceBuffer:
+class Buffer:
     """`size` bytes of device memory, poison until written.
 
     Copies are complete on return and cost host time; they wait for no stream.
     """
 
-    __slots__ = ("_bo", "_copy_ps", "_forget", "_node", "_values", "device_address", "guard", "offset", "size")
+    __slots__ = ("_bo", "_copy_ps", "_node", "_values", "context", "device_address", "guard", "offset", "size")
 
-    def __init__(self, guard: Guard, size: int, *, values: bool, forget: Callable[[DeviceBuffer], None]) -> None:
+    def __init__(self, context: Context, size: int) -> None:
         size = index(size)
         if size <= 0:
             raise NpuError(C.NPU_ERROR_INVALID_SIZE, f"a buffer of {size} bytes")
-        node = guard.node
+        node = context.node
         if size >= 1 << 64:  # the driver cannot even be asked
             raise NpuError(C.NPU_ERROR_OUT_OF_DEVICE_MEMORY, f"{size} bytes asked")
-        self.guard = guard
+        self.context = context
+        self.guard = context.guard
         self._node = node
         self._bo = BufferObject(node, size, C.NPU_BO_MAPPABLE | C.NPU_BO_DMA_MEM)
-        self._values = values
-        self._forget = forget
+        self._values = context.compute
         self._copy_ps = 1000 / node.profile.host.copy_bytes_per_ns
         self.size = size
         self.offset = 0  # as a DeviceSpan of the whole
@@ -98,7 +98,7 @@ class DeviceBuffer:
         return self._bo.handle
 
     @property
-    def buffer(self) -> DeviceBuffer:
+    def buffer(self) -> Buffer:
         """This buffer, as a DeviceSpan has it."""
         return self
 
@@ -155,7 +155,7 @@ class DeviceBuffer:
     def free(self) -> None:
         """Give the memory back; jobs in flight keep it until they end. Twice is allowed."""
         if self._bo.handle:
-            self._forget(self)
+            self.context.forget_buffer(self)
             self._bo.free()
 
     def _view(self, offset: int, size: int) -> memoryview:

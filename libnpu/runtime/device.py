@@ -1,8 +1,10 @@
-"""A device: its memory, blobs, streams, clock and counters."""
+"""A device: the machine with its clock, schedule, counters and trace, and the contexts on it.
+
+Programs that need one context only use the device's own, `Device.primary`, through the device's methods.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
 from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING
@@ -13,20 +15,26 @@ from npu_model.profile import ProfileError
 
 from libnpu import syscalls
 from libnpu.errors import NpuError
-from libnpu.runtime.blob import Blob, read_blob
-from libnpu.runtime.buffer import DeviceBuffer
+from libnpu.runtime.context import Context
 from libnpu.runtime.guard import Guard, failures_yield_to, public
-from libnpu.runtime.stream import Stream
+from libnpu.runtime.records import read_records
+from libnpu.runtime.semantics import ASCEND, Semantics, semantics_of
+from libnpu.runtime.site import calling_line
 from libnpu.runtime.time import LAST_PS, duration_ps
 from libnpu.syscalls import Node, Request
 
-FILE_FACTOR = 2  # chosen: a file has names and relocations beside what it places in memory
-
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable
 
     import numpy as np
     from numpy.typing import NDArray
+
+    from libnpu.runtime.buffer import Buffer
+    from libnpu.runtime.event import Event, Notify
+    from libnpu.runtime.kernel import Kernel
+    from libnpu.runtime.module import Module
+    from libnpu.runtime.stream import Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,65 +58,76 @@ class Device:
     It and everything made from it may be used by several threads; one call runs at a time (`guard.py`).
     """
 
-    def __init__(self, node: Node, *, compute: bool) -> None:
-        host = node.profile.host
-        self.node = node
+    def __init__(self, node: Node, *, compute: bool, semantics: Semantics = ASCEND) -> None:
+        self.node = node  # of the primary context
         self.guard = Guard(node)
         self.profile = node.profile
         self.compute = compute
-        self.api_ps = round(host.api_call_ns * 1000)
-        self._copy_ps = 1000 / host.copy_bytes_per_ns
-        self._buffers: dict[int, DeviceBuffer] = {}  # by device address
-        self._addresses: list[int] = []  # of the buffers, sorted
-        self._blobs: list[Blob] = []
-        self._streams: list[Stream] = []
-        self._ran: dict[int, Blob] = {}  # by job id: what the last job of that id ran
-        self._default: Stream | None = None
-
-    @public
-    def load(self, source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> Blob:
-        """Load a blob from a file or bytes.
-
-        Raises INVALID_BLOB, FILE, OUT_OF_DEVICE_MEMORY; then nothing stays allocated.
-        """
-        self._enter()
-        blob = Blob(self, read_blob(source, FILE_FACTOR * self.profile.ddr.capacity_bytes))
-        self._blobs.append(blob)
-        return blob
-
-    @public
-    def alloc(self, nbytes: int) -> DeviceBuffer:
-        """Allocate device memory, page aligned, poison until written. Raises INVALID_SIZE, OUT_OF_DEVICE_MEMORY."""
-        self._enter()
-        buffer = DeviceBuffer(self.guard, nbytes, values=self.compute, forget=self._forget_buffer)
-        self._buffers[buffer.device_address] = buffer
-        insort(self._addresses, buffer.device_address)
-        return buffer
-
-    @public
-    def create_stream(self) -> Stream:
-        """Create a stream. Raises OUT_OF_RESOURCES when the driver has no queue left."""
-        self._enter()
-        stream = Stream(self)
-        self._streams.append(stream)
-        return stream
+        self.semantics = semantics
+        self.call_site: Callable[[], str | int] = calling_line  # where an operation is enqueued; C has addresses
+        self._primary: Context | None = None
+        self._contexts: list[Context] = []  # besides the primary one
 
     @property
     @public
+    def primary(self) -> Context:
+        """The context behind the device's own methods, made on first use."""
+        if self._primary is None:
+            self.node.check_usable()
+            self._primary = Context(self, self.node)
+        return self._primary
+
+    @public
+    def create_context(self) -> Context:
+        """Create a context of its own. Raises OUT_OF_RESOURCES when the driver has none left."""
+        context = Context(self, self.node.sibling())
+        self._contexts.append(context)
+        return context
+
+    def load(self, source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> Module:
+        """As `Context.load` in the primary context."""
+        return self.primary.load(source)
+
+    def kernel(self, name: str) -> Kernel:
+        """As `Context.kernel` in the primary context."""
+        return self.primary.kernel(name)
+
+    def alloc(self, nbytes: int) -> Buffer:
+        """As `Context.alloc` in the primary context."""
+        return self.primary.alloc(nbytes)
+
+    def create_stream(self, *, blocking: bool = True, priority: int = 0) -> Stream:
+        """As `Context.create_stream` in the primary context."""
+        return self.primary.create_stream(blocking=blocking, priority=priority)
+
+    @property
     def default_stream(self) -> Stream:
-        """The stream that `Blob.run` uses, made on first use."""
-        if self._default is None:
-            self._default = self.create_stream()
-        return self._default
+        """The default stream of the primary context."""
+        return self.primary.default_stream
+
+    def create_event(self, *, timing: bool = True) -> Event:
+        """As `Context.create_event` in the primary context."""
+        return self.primary.create_event(timing=timing)
+
+    def create_notify(self) -> Notify:
+        """As `Context.create_notify` in the primary context."""
+        return self.primary.create_notify()
+
+    def overflows(self) -> list[tuple[str, int]]:
+        """As `Context.overflows` of the primary context."""
+        return self.primary.overflows()
 
     @public
     def synchronize(self) -> None:
-        """Wait for all streams, in the order of their creation, then raise the first error that was not raised before."""
-        self._enter()
-        for stream in self._streams:
-            stream.finish_all()
-        for stream in self._streams:
-            stream.synchronize()
+        """Wait for the work of all contexts, then raise the first error that was not raised before."""
+        first: NpuError | None = None
+        for context in (self.primary, *self._contexts):
+            try:
+                context.synchronize()
+            except NpuError as error:
+                first = first or error
+        if first is not None:
+            raise first
 
     @property
     def now_ps(self) -> int:
@@ -160,35 +179,7 @@ class Device:
         Empty without `trace=True`.
         """
         request = Request(C.NPU_IOCTL_EMU_TRACE_READ, "npu_emu_trace_read", "EMU_TRACE_READ")
-        return self._read_records(request, npu_abi.dtype("npu_trace_record"))
-
-    def _read_records(self, request: Request, record: np.dtype[np.void]) -> NDArray[np.void]:
-        """Ask how many bytes wait, then read them."""
-        import numpy as np
-
-        self.node.ioctl(request)
-        size = request.arg.used_bytes
-        data = b""
-        if size:
-            request.arg.buffer_ptr, request.arg.buffer_bytes, request.arg.used_bytes = 1, size, 0
-            data = self.node.ioctl(request)[0]
-        return np.frombuffer(bytearray(data), record)
-
-    @public
-    def overflows(self) -> list[tuple[str, int]]:
-        """Return and forget which layers rounded finite values to infinity in fp16, and how many, in order of their first one.
-
-        Of launches that a wait has seen the end of. Jobs have 256 ids: after so many launches a layer may bear another
-        blob's name, so ask before.
-        """
-        request = Request(C.NPU_IOCTL_EMU_OVERFLOWS, "npu_emu_overflows", "EMU_OVERFLOWS")
-        record = npu_abi.dtype("npu_overflow_record")
-        found: dict[str, int] = {}
-        for job_id, task_id, count in self._read_records(request, record).tolist():
-            blob = self._ran.get(job_id)
-            layer = blob.layer_name(task_id) if blob else f"task {task_id}"
-            found[layer] = found.get(layer, 0) + count
-        return list(found.items())
+        return read_records(self.node, request, npu_abi.dtype("npu_trace_record"))
 
     @public
     def info(self) -> DeviceInfo:
@@ -210,43 +201,34 @@ class Device:
     @public
     def memory_info(self) -> tuple[int, int]:
         """Return (free, total) bytes of device memory."""
+        _ = self.primary  # what it needs for itself does not count as anybody's
         return self._param(C.NPU_PARAM_DDR_FREE_BYTES), self._param(C.NPU_PARAM_DDR_BYTES)
 
     @public
     def close(self) -> None:
-        """End everything: work in flight is waited for or aborted, blobs, buffers and streams become stale.
+        """End everything: work in flight is waited for or aborted, all contexts and what was made in them become stale.
 
         Twice is allowed.
         """
+        primary, self._primary = self._primary, None
         try:
-            self.node.close()
+            for context in tuple(self._contexts):
+                context.destroy(force=True)
         finally:
-            self._forget_all()
+            if primary is not None:
+                primary.destroy(force=True)
+            self.node.close()
 
     @public
     def reset(self) -> None:
-        """Begin anew with an empty context, for instance after a fault ended the old one (DEVICE_LOST); everything
-        made before is stale. The clock goes on; a device that was lost as a whole is started again, and its schedule
-        and counters begin anew too. Raises STALE_HANDLE after `close`.
+        """Begin anew without contexts, for instance after a fault ended one (DEVICE_LOST); everything made before is
+        stale. The clock goes on; a device that was lost as a whole is started again, and its schedule and counters
+        begin anew too. Raises STALE_HANDLE after `close`.
         """
         if not self.node.is_open:
             self.node.check_usable()
         self.close()
         self.node.open()
-
-    def _forget_all(self) -> None:
-        """Make everything stale: the context that it was in is gone."""
-        for stream in self._streams:
-            stream.abandon()
-        for blob in self._blobs:
-            blob.release()
-        self._addresses.clear()
-        for buffer in list(self._buffers.values()):
-            buffer.free()
-        self._default = None
-        self._streams.clear()
-        self._blobs.clear()
-        self._ran.clear()
 
     def __enter__(self) -> Device:
         return self
@@ -255,50 +237,13 @@ class Device:
         with failures_yield_to(kind):
             self.close()
 
-    # ---- for the other modules of the runtime ----
-
-    def charge_copy(self, size: int) -> None:
-        """Let the host spend the time of a copy of `size` bytes."""
-        self.node.advance(round(size * self._copy_ps))
-
-    def buffer_at(self, address: int, size: int) -> DeviceBuffer:
-        """Return the buffer that holds `size` bytes at `address`.
-
-        Raises ARG_KIND when none does, ARG_SIZE when it ends before.
-        """
-        at = bisect_right(self._addresses, address) - 1
-        buffer = self._buffers[self._addresses[at]] if at >= 0 else None
-        if buffer is None or address >= buffer.device_address + buffer.size:
-            raise NpuError(C.NPU_ERROR_ARG_KIND, f"{address:#x} is not device memory")
-        left = buffer.device_address + buffer.size - address
-        if size > left:
-            raise NpuError(C.NPU_ERROR_ARG_SIZE, f"{left} bytes are left at {address:#x}, {size} are needed")
-        return buffer
-
-    def note_job(self, job_id: int, blob: Blob) -> None:
-        """Remember which blob a job ran."""
-        self._ran[job_id] = blob
-
-    def forget_blob(self, blob: Blob) -> None:
-        """Drop an unloaded blob."""
-        if blob in self._blobs:
-            self._blobs.remove(blob)
-
-    def forget_stream(self, stream: Stream) -> None:
-        """Drop a closed stream."""
-        if stream in self._streams:
-            self._streams.remove(stream)
-        if stream is self._default:
-            self._default = None
-
-    def _forget_buffer(self, buffer: DeviceBuffer) -> None:
-        self._buffers.pop(buffer.device_address, None)
-        if buffer.device_address in self._addresses:
-            self._addresses.remove(buffer.device_address)
-
-    def _enter(self) -> None:
-        self.node.check_usable()
-        self.node.advance(self.api_ps)
+    def forget_context(self, context: Context) -> None:
+        """Drop a context that was destroyed. The node of the primary one is opened again, for the next."""
+        if context is self._primary:
+            self._primary = None
+            self.node.open()
+        elif context in self._contexts:
+            self._contexts.remove(context)
 
     def _param(self, param: int, index: int = 0) -> int:
         request = Request(C.NPU_IOCTL_GET_PARAM, "npu_param_arg", f"GET_PARAM {param}")
@@ -308,12 +253,13 @@ class Device:
         return value
 
 
-def open_device(profile: str, *, compute: bool, numerics: str, trace: bool) -> Device:
-    """Return a new booted device. Raises INVALID_VALUE for an unknown profile or numerics policy."""
+def open_device(profile: str, *, compute: bool, numerics: str, trace: bool, semantics: str) -> Device:
+    """Return a new booted device. Raises INVALID_VALUE for an unknown profile, numerics policy or semantics."""
+    rules = semantics_of(semantics)
     if numerics not in ("exact", "fast"):
         raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"numerics {numerics!r}; there are 'exact' and 'fast'")
     try:
         node = syscalls.open_device(profile, compute=compute, numerics=numerics, trace=trace)
     except ProfileError as error:
         raise NpuError(C.NPU_ERROR_INVALID_VALUE, str(error)) from None
-    return Device(node, compute=compute)
+    return Device(node, compute=compute, semantics=rules)

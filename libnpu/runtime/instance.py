@@ -1,4 +1,4 @@
-"""An instance of a blob: what one launch in flight needs for itself. MappedInference, the task lists, and scratch
+"""An instance of a module: what one launch in flight needs for itself. MappedInference, the task lists, and scratch
 memory.
 
 The task lists hold the addresses of inputs and outputs, and the firmware reads them while the job runs; so they are
@@ -8,7 +8,6 @@ the other.
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING
 
 from npu_abi import C
@@ -25,10 +24,10 @@ if TYPE_CHECKING:
 class Instance:
     """`key` is what it is bound to: the addresses of inputs and outputs, in order; () before the first launch."""
 
-    __slots__ = ("_scratch", "_tasks", "handles", "jobs", "key", "mapped_va", "segment")
+    __slots__ = ("_scratch", "_tasks", "bound_handles", "handles", "jobs", "key", "mapped_va")
 
     def __init__(self, node: Node, layout: Layout, patch: Patch, scratch_bytes: int, shared: dict[str, int]) -> None:
-        """Copy and relocate the task lists. `shared` are the addresses of the blob's shared sections."""
+        """Copy and relocate the task lists. `shared` are the addresses of the module's shared sections."""
         self._tasks = BufferObject(node, layout.size, C.NPU_BO_MAPPABLE | C.NPU_BO_DMA_MEM | C.NPU_BO_WC)
         self._scratch = BufferObject(node, scratch_bytes, C.NPU_BO_DMA_MEM | C.NPU_BO_WC) if scratch_bytes else None
         view = self._tasks.view
@@ -41,7 +40,7 @@ class Instance:
         self.mapped_va = addresses[MAPPED]
         self.handles = [self._tasks.handle, *([self._scratch.handle] if self._scratch else [])]
         self.key: tuple[int, ...] | None = None
-        self.segment = b""  # handles of a submit behind the command buffer's
+        self.bound_handles: tuple[int, ...] = ()  # of all memory that a job touches
         self.jobs: list[Job] = []  # that may not have finished
 
     def only_in(self, stream: Stream) -> bool:
@@ -53,8 +52,7 @@ class Instance:
         view = self._tasks.view
         assert view is not None
         patch.apply(view, addresses)
-        every = dict.fromkeys([*self.handles, *handles])
-        self.segment = struct.pack(f"<{len(every)}I", *every)
+        self.bound_handles = (*self.handles, *handles)
         self.key = key
 
     def free(self) -> None:

@@ -1,7 +1,8 @@
-"""A launch: from the submit to what the driver says about its end."""
+"""A job: an operation that was enqueued in a stream, until the driver says how it ended."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npu_abi import C, name_of
@@ -9,40 +10,70 @@ from npu_abi import C, name_of
 from libnpu.errors import NpuError, job_result
 
 if TYPE_CHECKING:
-    from libnpu.runtime.blob import Blob
-    from libnpu.runtime.instance import Instance
-    from libnpu.runtime.stream import Command, Stream
+    from collections.abc import Callable
+
+    from libnpu.runtime.buffer import BufferObject
+    from libnpu.runtime.fences import Signal
+    from libnpu.runtime.operation import Operation
+    from libnpu.runtime.stream import Stream
 
 _WHAT_DETAIL_IS = {
     C.NPU_JOB_DEADLOCK: "barrier {0}",
     C.NPU_JOB_BARRIER_UNDERFLOW: "barrier {0}",
     C.NPU_JOB_CTX_VIOLATION: "address {0:#x}",
 }
-# Failures whose error_info is a task; of a refused inference, an entry of the list that the error is about.
-_NAMES_A_TASK = frozenset(
-    {
-        C.NPU_JOB_DEADLOCK,
-        C.NPU_JOB_BARRIER_UNDERFLOW,
-        C.NPU_JOB_CTX_VIOLATION,
-        C.NPU_JOB_SHAVE_FAULT,
-        C.NPU_JOB_PROCESSING_ERR,
-    }
-)
-_NAMES_AN_ENTRY = frozenset({C.NPU_PARSE_BAD_BARRIER, C.NPU_PARSE_BAD_DMA, C.NPU_PARSE_BAD_DPU, C.NPU_PARSE_BAD_SHAVE})
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block of a kernel launch on the device's clock, in ps: struct npu_kernel_record."""
+
+    taken_ps: int
+    picked_ps: int
+    load_ps: int
+    start_ps: int
+    end_ps: int
+    unit: int  # physical tile << 4 | SHAVE
+    loaded_bytes: int
+    cached_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The five steps of a launch, in ps; the last three are of the block that ended last."""
+
+    pack_ps: int  # host: from the call to the packed arguments
+    submit_ps: int  # host: ioctl and doorbell
+    pick_ps: int  # management core: until it chose the unit
+    load_ps: int  # unit: instruction cache
+    execute_ps: int  # unit: the program
 
 
 class Job:
-    """`done` once a wait has seen its end; then `start_ps`, `end_ps` (device time) and `error`, None when it
-    succeeded.
+    """`done` once a wait or query has seen its end; then `start_ps`, `end_ps` (device time) and `error`, None when it
+    succeeded. `number` counts the operations of the stream; its fence reaches it when the job has ended.
+    `enqueue_ps` ... `submitted_ps` are the host's positions; `site` is "file:line", or a code address when C called.
     """
 
-    __slots__ = ("blob", "command", "done", "end_ps", "error", "instance", "reported", "start_ps", "stream")
+    __slots__ = (
+        "blocks", "bo", "commands_offset", "done", "end_ps", "ends", "enqueue_ps", "error", "number", "operation",
+        "packed_ps", "reported", "segment", "signals", "site", "start_ps", "stream", "submitted", "submitted_ps", "written",
+    )  # fmt: skip
 
-    def __init__(self, stream: Stream, blob: Blob, instance: Instance, command: Command) -> None:
+    def __init__(self, stream: Stream, operation: Operation, number: int, enqueue_ps: int, site: str | int) -> None:
         self.stream = stream
-        self.blob = blob
-        self.instance = instance
-        self.command = command
+        self.operation = operation
+        self.number = number
+        self.site = site
+        self.enqueue_ps = self.packed_ps = self.submitted_ps = enqueue_ps
+        self.bo: BufferObject | None = None  # the command buffer, while it is in flight
+        self.commands_offset = 0
+        self.segment = b""  # handles of the submit
+        self.signals: list[Signal] = []  # that it waits for, besides its predecessor
+        self.written: list[Signal] = []  # that it gives
+        self.ends: list[Callable[[Job], None]] = []
+        self.blocks: tuple[Block, ...] = ()
+        self.submitted = False  # the driver has it, or had it
         self.done = False
         self.reported = False  # its error has been raised
         self.error: NpuError | None = None
@@ -54,14 +85,75 @@ class Job:
         """Device time from its start to its end. The job is done."""
         return self.end_ps - self.start_ps
 
+    @property
+    def steps(self) -> Steps:
+        """How long each step of a kernel launch took. Raises NOT_READY before a wait has seen its end, BAD_STATE for
+        an operation that is no kernel launch or did not run.
+        """
+        if not self.done:
+            raise NpuError(C.NPU_NOT_READY, f"{self.operation.name!r} has not been waited for")
+        if not self.blocks:
+            raise NpuError(C.NPU_ERROR_BAD_STATE, f"{self.operation.name!r} has no launch steps: no kernel ran")
+        last = max(self.blocks, key=lambda block: block.end_ps)
+        return Steps(
+            pack_ps=self.packed_ps - self.enqueue_ps,
+            submit_ps=self.submitted_ps - self.packed_ps,
+            pick_ps=last.picked_ps - last.taken_ps,
+            load_ps=last.start_ps - last.load_ps,
+            execute_ps=last.end_ps - last.start_ps,
+        )
+
     def wait(self, timeout_ns: float | None = None) -> None:
         """Wait for this job; raises its error, or TIMEOUT."""
         self.stream.wait(self, timeout_ns)
 
-    def describe(self, job_id: int, status: int, detail: int, info: int) -> None:
-        """Take the driver's word on a job that did not succeed."""
-        name = name_of("npu_job_status", status)
-        parts = [f"job {job_id:#x} of {self.blob.name!r} ended with {name}"]
+    def data(self, address: int, size: int) -> bytes:
+        """Return what is at `address` in its command buffer, for `CommandWriter.at_end`; zeros of a job that never ran."""
+        if self.bo is None:
+            return bytes(size)
+        assert self.bo.view is not None
+        offset = address - self.bo.va
+        return bytes(self.bo.view[offset : offset + size])
+
+    def touches(self, handle: int) -> bool:
+        """Whether it is in flight and uses the buffer object `handle`."""
+        return not self.done and handle in memoryview(self.segment).cast("I")
+
+    def end(self, error: NpuError | None = None) -> None:
+        """Let what the operation left behind take place, once; the command buffer is still there."""
+        self.done = True
+        self.error = error
+        ends, self.ends = self.ends, []
+        for function in ends:
+            function(self)
+        self.signals = self.written = []
+        self.bo = None
+
+    @property
+    def where(self) -> str:
+        """The site for people: ", enqueued at x.py:3"."""
+        site = f"{self.site:#x}" if isinstance(self.site, int) else self.site
+        return f", enqueued at {site}" if site else ""
+
+    def failure(
+        self, result: int, message: str, *, job_id: int = 0, status: int = 0, detail: int = 0, info: int = 0
+    ) -> NpuError:
+        """Return the error that this job ends with."""
+        return NpuError(
+            result,
+            f"{message}{self.where}",
+            job=self,
+            operation=self.operation.name,
+            enqueue_site=self.site or None,
+            job_id=job_id,
+            job_status=status,
+            error_detail=detail,
+            error_info=info,
+        )
+
+    def describe(self, job_id: int, status: int, detail: int, info: int) -> NpuError:
+        """Return the driver's word on a job that did not succeed."""
+        parts = [f"job {job_id:#x} of {self.operation.name!r} ended with {name_of('npu_job_status', status)}"]
         if status in _WHAT_DETAIL_IS:
             parts.append(_WHAT_DETAIL_IS[status].format(detail))
         elif status == C.NPU_JOB_PARSING_ERR:
@@ -70,19 +162,18 @@ class Job:
             parts.append(f"{name_of('npu_shave_fault', detail >> 32)} at pc {detail & 0xFFFFFFFF:#x}")
         elif status == C.NPU_JOB_PROCESSING_ERR:
             parts.append(f"{name_of('npu_engine', detail)} refused a descriptor")
-        of_entry = status == C.NPU_JOB_PARSING_ERR and detail in _NAMES_AN_ENTRY
-        task = self.blob.task_name(info) if status in _NAMES_A_TASK or of_entry else None
-        if of_entry:
-            parts.append(self.blob.entry_name(info))
+        entry, task = self.operation.culprit(status, detail, info)
+        if entry:
+            parts.append(entry)
         if task is not None:
             parts.append(f"task {task!r}")
-        self.error = NpuError(
+        error = self.failure(
             job_result(status, detail),
             ", ".join(parts),
             job_id=job_id,
-            job_status=status,
-            error_detail=detail,
-            error_info=info,
-            task=task,
-            job=self,
+            status=status,
+            detail=detail,
+            info=info,
         )
+        error.task = task
+        return error

@@ -1,182 +1,245 @@
-"""A stream: a command queue of the driver. Launches run in order; streams are independent of each other."""
+"""A stream: a command queue of the driver. Operations run in order; streams are independent of each other.
+
+What is enqueued is a job: a command buffer of fence waits, the operation's commands, and a FENCE_SIGNAL that writes
+the number of the operation to the stream's cell, however the operation ended.
+"""
 
 from __future__ import annotations
 
+import enum
 import errno
-import struct
 from collections import deque
 from operator import index
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from npu_abi import C, codec
+import npu_abi
+from npu_abi import C
 
 from libnpu.errors import NpuError, errno_error
-from libnpu.runtime.buffer import BufferObject
+from libnpu.runtime.commands import CommandWriter
+from libnpu.runtime.fences import Signal
 from libnpu.runtime.guard import failures_yield_to, public
 from libnpu.runtime.job import Job
-from libnpu.runtime.tensor import check_names
+from libnpu.runtime.operation import FenceWait
+from libnpu.runtime.semantics import InFlight
 from libnpu.runtime.time import LAST_PS, duration_ps
 from libnpu.syscalls import Request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from libnpu.runtime.blob import Blob
-    from libnpu.runtime.buffer import DeviceBuffer, DeviceSpan
-    from libnpu.runtime.device import Device
+    from libnpu.runtime.buffer import Buffer, DeviceSpan
+    from libnpu.runtime.context import Context
+    from libnpu.runtime.event import Event
+    from libnpu.runtime.module import Module
+    from libnpu.runtime.operation import Operation
 
 FOR_EVER_PS = (1 << 63) - 1
-ALIGNMENT = 64  # of launch arguments, bytes
-FENCE_BYTES = 8
-HEADER = codec("npu_cmd_buffer_header", "cmd_buffer_size", "cmd_offset", "api_version", "fence_heap_va")
-EXECUTE = codec("npu_cmd_inference", "h.type", "h.size", "inference_id", "mapped_inference_va")
-SIGNAL = codec("npu_cmd_fence", "h.type", "h.size", "offset", "value")
-REAP_AT = 32  # jobs in flight from which a launch first looks for finished ones
+REAP_AT = 32  # jobs in flight from which an operation first looks for finished ones
+Priority: type[enum.IntEnum] = npu_abi.enum("npu_job_priority")
 
 
-class Command:
-    """A command buffer with one INFERENCE_EXECUTE and the FENCE_SIGNAL behind it. One job in flight at a time."""
+class FailureMode(enum.Enum):
+    """What becomes of later work when an operation of the stream has failed."""
 
-    __slots__ = ("bo", "prefix")
-
-    def __init__(self, device: Device, fence: BufferObject) -> None:
-        size = HEADER.size + EXECUTE.size + SIGNAL.size
-        self.bo = BufferObject(device.node, size, C.NPU_BO_MAPPABLE)
-        memory = self.bo.view
-        assert memory is not None
-        HEADER.pack_into(memory, 0, size, HEADER.size, C.NPU_CMD_API_VERSION, fence.va)
-        self.prefix = struct.pack("<II", self.bo.handle, fence.handle)
-
-    def fill(self, number: int, mapped_va: int) -> None:
-        """Write the commands that run the inference at `mapped_va` as the stream's launch `number`."""
-        memory = self.bo.view
-        assert memory is not None
-        EXECUTE.pack_into(memory, HEADER.size, C.NPU_CMD_INFERENCE_EXECUTE, EXECUTE.size, number, mapped_va)
-        SIGNAL.pack_into(memory, HEADER.size + EXECUTE.size, C.NPU_CMD_FENCE_SIGNAL, SIGNAL.size, 0, number)
+    CONTINUE = enum.auto()
+    STOP = enum.auto()  # no later operation of the context runs: each ends as ABORTED_BY_PRIOR_ERROR
 
 
 class Stream:
-    """Made by `Device.create_stream`; a context manager. `launch` returns at once, `synchronize` waits."""
+    """Made by `Context.create_stream`; a context manager. Enqueuing returns at once, `synchronize` waits.
 
-    def __init__(self, device: Device) -> None:
-        self._fence = BufferObject(device.node, FENCE_BYTES, C.NPU_BO_MAPPABLE)
-        assert self._fence.view is not None
-        self._fence.view[:FENCE_BYTES] = bytes(FENCE_BYTES)
-        create = Request(C.NPU_IOCTL_CMDQ_CREATE, "npu_cmdq_create", "CMDQ_CREATE")
-        try:
-            device.node.ioctl(create)
-        except NpuError:
-            self._fence.free()
-            raise
-        self.device = device
-        self.guard = device.guard
-        self._node = device.node
+    `blocking`: it takes part in the order of a legacy default stream. `capture`: what takes operations instead of the
+    queue, None while nothing does. `id` is unique in its context.
+    """
+
+    def __init__(self, context: Context, stream_id: int, *, blocking: bool, priority: int) -> None:
+        self.context = context
+        self.guard = context.guard
+        self.id = stream_id
+        self.blocking = blocking
+        self.priority = priority
+        self.failure_mode = FailureMode.CONTINUE
+        self.capture: Any = None
+        self._node = context.node
         self._submit = Request(C.NPU_IOCTL_CMDQ_SUBMIT, "npu_cmdq_submit", "CMDQ_SUBMIT")
-        self._submit.arg.cmdq_id = self._cmdq_id = create.arg.cmdq_id
         self._submit.arg.buffers_ptr = 1  # the handles travel as a segment
-        self._wait = Request(C.NPU_IOCTL_BO_WAIT, "npu_bo_wait", "BO_WAIT")
-        self._idle: list[Command] = []
-        self._jobs: deque[Job] = deque()  # in flight, oldest first
+        self._waits: list[Request] = []  # BO_WAIT, of no wait that is under way
+        self._cell = context.fences.alloc()
+        try:
+            self._create_queue()
+        except NpuError:
+            context.fences.release(self._cell)
+            raise
+        self._first = self._cell.last  # its first operation has the number behind this one
+        self._jobs: deque[Job] = deque()  # not yet seen to have ended, oldest first
         self._failed: deque[Job] = deque()  # errors that no call has raised yet
-        self._launches = 0
-        self._api_ps = device.api_ps
+        self._api_ps = context.api_ps
         self._open = True
+
+    def _create_queue(self) -> None:
+        create = Request(C.NPU_IOCTL_CMDQ_CREATE, "npu_cmdq_create", "CMDQ_CREATE")
+        create.arg.priority = self.priority
+        if self.failure_mode is FailureMode.STOP:
+            create.arg.flags = C.NPU_CMDQ_STOP_ON_FAILURE
+        self._node.ioctl(create)
+        self.cmdq_id: int = create.arg.cmdq_id
+        self._submit.arg.cmdq_id = self.cmdq_id
+
+    def _destroy_queue(self, flags: int = 0) -> None:
+        destroy = Request(C.NPU_IOCTL_CMDQ_DESTROY, "npu_cmdq_destroy", "CMDQ_DESTROY")
+        destroy.arg.cmdq_id, destroy.arg.flags = self.cmdq_id, flags
+        self._node.ioctl(destroy)
+
+    # ---- enqueuing ----
+
+    @public
+    def enqueue(self, operation: Operation) -> Job:
+        """Enqueue `operation` and return at once; a full queue makes it wait for the oldest job.
+
+        What happens on the device comes from the wait. Raises what `Operation.encode` raises, STALE_HANDLE for a closed
+        stream, OUT_OF_RESOURCES when the queue is full and cannot get empty.
+        """
+        self.check_open()
+        if self.capture is not None:
+            job: Job = self.capture.add(self, operation)
+            return job
+        context, node = self.context, self._node
+        entered_ps = node.now_ps
+        node.advance(self._api_ps)
+        if len(self._jobs) >= REAP_AT:
+            self._reap()
+        number = self._cell.last + 1
+        job = Job(self, operation, number, entered_ps, context.device.call_site())
+        self._encode(job)
+        job.packed_ps = node.now_ps
+        before = self._cell.last
+        self._cell.last = number
+        self._jobs.append(job)
+        try:
+            context.dispatcher.submit(job)
+        except BaseException as error:
+            self._jobs.remove(job)
+            if self._cell.last == number:  # else another thread enqueued behind it meanwhile
+                self._cell.last = before
+            self._retire(job, error if isinstance(error, NpuError) else None)
+            raise
+        return job
+
+    def _encode(self, job: Job) -> None:
+        """Write the job's command buffer. When that fails, nothing is left of it."""
+        context = self.context
+        bo = context.commands.take()
+        while True:
+            writer = CommandWriter(context, job, bo)
+            try:
+                for signal in context.implicit_signals(self):
+                    writer.wait(signal)
+                job.operation.encode(writer)
+                writer.signal(Signal(self._cell, job.number, job.operation.name))
+                if writer.size > bo.size:
+                    size = writer.size
+                    _undo(job, writer)
+                    context.commands.give(bo)
+                    bo = context.commands.take(size)
+                    continue
+            except BaseException:
+                _undo(job, writer)
+                context.commands.give(bo)
+                raise
+            break
+        job.bo = bo
+        job.signals, job.written, job.ends = writer.signals, writer.written, writer.ends
+        job.commands_offset = writer.commands_offset
+        job.segment = writer.write()
+        if writer.copied_bytes:
+            context.charge_copy(writer.copied_bytes)
+
+    def submit(self, job: Job) -> None:
+        """Hand a job, and what is before it in the stream, to the driver (for `Dispatcher`).
+
+        A full queue makes it wait for the oldest job.
+        """
+        request, jobs = self._submit, self._jobs
+        arg = request.arg
+        while not job.submitted:
+            in_order = job is jobs[-1] and (len(jobs) == 1 or jobs[-2].submitted)
+            first = job if in_order else next(held for held in jobs if not held.submitted)
+            arg.buffer_count = len(first.segment) // 4
+            arg.commands_offset = first.commands_offset
+            ret = self._node.try_ioctl(request, [first.segment])
+            if ret >= 0:
+                first.submitted = True
+                first.submitted_ps = self._node.now_ps
+                continue
+            oldest = jobs[0] if jobs[0].submitted else self.context.oldest_submitted()
+            if ret != -errno.EBUSY or oldest is None:
+                raise errno_error(-ret, request.name, self._node.log)
+            if oldest.stream.finish(oldest, FOR_EVER_PS) is None:
+                full = f"the queue is full, and {oldest.operation.name!r}{oldest.where} cannot end"
+                raise NpuError(C.NPU_ERROR_OUT_OF_RESOURCES, full, errno=errno.EBUSY)
 
     @public
     def launch(
-        self,
-        blob: Blob,
-        inputs: Mapping[str, DeviceBuffer | DeviceSpan],
-        outputs: Mapping[str, DeviceBuffer | DeviceSpan],
+        self, module: Module, inputs: Mapping[str, Buffer | DeviceSpan], outputs: Mapping[str, Buffer | DeviceSpan]
     ) -> Job:
-        """Enqueue `blob` on device memory by tensor name, and return at once.
+        """Enqueue a compiled model on device memory by tensor name, and return at once.
 
-        The buffers must stay until the job is done. A full queue makes it wait for the oldest job. Raises
-        INVALID_VALUE for names, ARG_SIZE for a buffer that is too small, MISALIGNED, STALE_HANDLE for a freed one,
-        WRONG_CONTEXT for another device's; what happens on the device comes from the wait.
+        The buffers must stay until the job is done. Raises INVALID_VALUE for names, ARG_SIZE for a buffer that is too
+        small, MISALIGNED, STALE_HANDLE for a freed one, WRONG_CONTEXT for another context's.
         """
-        self._check_open()
-        if inputs.keys() != blob.input_names:
-            check_names(inputs, [t.name for t in blob.inputs], "inputs")
-        if outputs.keys() != blob.output_names:
-            check_names(outputs, [t.name for t in blob.outputs], "outputs")
-        key, handles = [], []
-        for tensors, given in ((blob.inputs, inputs), (blob.outputs, outputs)):
-            for tensor in tensors:
-                span = given[tensor.name]
-                handles.append(span.buffer.handle)
-                if span.size < tensor.size_bytes:
-                    raise NpuError(
-                        C.NPU_ERROR_ARG_SIZE,
-                        f"{tensor.name!r} has {span.size} bytes, the blob expects {tensor.size_bytes}",
-                    )
-                if span.buffer.guard is not self.guard:
-                    raise NpuError(C.NPU_ERROR_WRONG_CONTEXT, f"the memory of {tensor.name!r} is another device's")
-                key.append(span.device_address)
-        while True:
-            try:
-                return self._enqueue(blob, tuple(key), handles)
-            except NpuError as error:
-                if error.errno != errno.EBUSY or not self._jobs:
-                    raise
-            self._finish(self._jobs[0], FOR_EVER_PS)  # the queue is full: wait for its oldest job
+        self.check_open()
+        return self.enqueue(module.operation(self, inputs, outputs))
 
     @public
-    def launch_addresses(self, blob: Blob, addresses: Sequence[int]) -> Job:
-        """Enqueue `blob` on device addresses, its inputs' and then its outputs', all in buffers of this device.
-
-        As `launch`, but never waits: raises OUT_OF_RESOURCES when the queue is full.
+    def launch_addresses(self, module: Module, addresses: Sequence[int]) -> Job:
+        """Enqueue a compiled model on device addresses, its inputs' and then its outputs', all in buffers of this
+        context. As `launch`.
         """
-        self._check_open()
-        addresses = [index(address) for address in addresses]
-        tensors = [*blob.inputs, *blob.outputs]
-        if len(addresses) != len(tensors):
-            raise NpuError(C.NPU_ERROR_ARG_COUNT, f"{len(addresses)} addresses for {len(tensors)} tensors")
-        handles = []
-        for tensor, address in zip(tensors, addresses, strict=True):
-            buffer = self.device.buffer_at(address, tensor.size_bytes)
-            handles.append(buffer.handle)
-        return self._enqueue(blob, tuple(addresses), handles)
+        self.check_open()
+        return self.enqueue(module.operation_at(self, [index(address) for address in addresses]))
 
-    def _enqueue(self, blob: Blob, key: tuple[int, ...], handles: list[int]) -> Job:
-        if blob.device is not self.device:
-            raise NpuError(C.NPU_ERROR_WRONG_CONTEXT, f"blob {blob.name!r} is another device's")
-        for address in key:
-            if address % ALIGNMENT:
-                raise NpuError(C.NPU_ERROR_MISALIGNED, f"address {address:#x} is not a multiple of {ALIGNMENT}")
-        self._node.advance(self._api_ps)
-        if len(self._jobs) >= REAP_AT:
-            self._reap()
-        instance = blob.instance_for(self, key, handles)
-        command = self._idle.pop() if self._idle else Command(self.device, self._fence)
-        number = self._launches + 1
-        command.fill(number, instance.mapped_va)
-        submit = self._submit
-        handles_segment = command.prefix + instance.segment
-        submit.arg.buffer_count = len(handles_segment) // 4
-        ret = self._node.try_ioctl(submit, [handles_segment])
-        if ret < 0:
-            self._idle.append(command)
-            if ret == -errno.EBUSY and self._jobs:
-                full = f"the queue already holds {len(self._jobs)} launches: synchronise first"
-                raise NpuError(C.NPU_ERROR_OUT_OF_RESOURCES, full, errno=errno.EBUSY)
-            raise errno_error(-ret, submit.name, self._node.log)
-        self._launches = number
-        job = Job(self, blob, instance, command)
-        instance.jobs.append(job)
-        self._jobs.append(job)
-        return job
+    @public
+    def wait_event(self, event: Event) -> None:
+        """Let later operations of this stream wait for what `event` was last recorded behind, as of now.
+
+        Raises NOT_RECORDED when it never was, under `strict`, WRONG_CONTEXT for an event of another context.
+        """
+        event.enqueue_wait(self)
+
+    def wait_signal(self, signal: Signal) -> Job | None:
+        """Let later operations wait for `signal`; None when it is known to be over."""
+        return None if signal.over else self.enqueue(FenceWait(signal))
+
+    def signal_of(self, job: Job) -> Signal:
+        """Return the signal that says that `job` of this stream has ended."""
+        return Signal(self._cell, job.number, f"{job.operation.name!r}{job.where}", job)
+
+    @property
+    def last_job(self) -> Job | None:
+        """The newest job that has not been seen to end."""
+        return self._jobs[-1] if self._jobs else None
+
+    @property
+    def jobs(self) -> Sequence[Job]:
+        """The jobs that have not been seen to end, oldest first."""
+        return self._jobs
+
+    # ---- waiting ----
 
     @public
     def synchronize(self, timeout_ns: float | None = None) -> None:
         """Wait for everything enqueued, for `timeout_ns` at most (None, infinity: for ever).
 
-        Raises the first error of that work which was not raised before, or TIMEOUT; INVALID_VALUE for a negative time.
+        Raises the first error of that work which was not raised before, or TIMEOUT; INVALID_VALUE for a negative time;
+        BARRIER_DEADLOCK when it waits for something that nothing will signal.
         """
+        self._check_waitable()
         deadline = self._deadline(timeout_ns)
+        if self._jobs:
+            self.context.dispatcher.need(self._jobs[-1])
         while self._jobs:
-            if not self._finish(self._jobs[0], deadline):
-                raise NpuError(C.NPU_TIMEOUT, f"{len(self._jobs)} launches have not finished after {timeout_ns} ns")
+            self._finish_in_time(self._jobs[0], deadline, timeout_ns)
         self._raise_failed()
 
     @public
@@ -184,73 +247,147 @@ class Stream:
         """Wait for one job of this stream, and raise its error, each time, or TIMEOUT; INVALID_VALUE for another's job."""
         if job.stream is not self:
             raise NpuError(C.NPU_ERROR_INVALID_VALUE, "the job is another stream's")
-        deadline = 0 if job.done else self._deadline(timeout_ns)
-        while not job.done:
-            if not self._finish(self._jobs[0], deadline):
-                raise NpuError(C.NPU_TIMEOUT, f"the launch has not finished after {timeout_ns} ns")
-        if job.error is not None:
-            if not job.reported:
-                self._report(job)
-            raise job.error
-
-    def _deadline(self, timeout_ns: float | None) -> int:
-        """Let the host make a call that waits, and return the time at which it gives up."""
-        self._check_open()
-        timeout_ps = None if timeout_ns is None else duration_ps(timeout_ns, "time-out")
-        self._node.advance(self._api_ps)
-        deadline = FOR_EVER_PS if timeout_ps is None else self._node.now_ps + timeout_ps
-        return deadline if deadline <= LAST_PS else FOR_EVER_PS
+        if not job.done:
+            self.context.check()
+            deadline = self._deadline(timeout_ns)
+            self.context.dispatcher.need(job)
+            while not job.done:
+                self._finish_in_time(self._jobs[0], deadline, timeout_ns)
+        self._raise_error_of(job)
 
     @public
     def query(self) -> bool:
         """Return whether all work has finished. Raises the first error of it which was not raised before."""
-        self._check_open()
-        self._node.advance(self._api_ps)
+        self._enter()
+        if self._jobs:
+            self.context.dispatcher.need(self._jobs[-1])
         self._reap()
         self._raise_failed()
         return not self._jobs
 
+    @public
+    def query_job(self, job: Job) -> bool:
+        """Return whether one job of this stream has finished. Raises its error, each time."""
+        self.context.enter()
+        if not job.done:
+            self.context.dispatcher.need(job)
+            self._reap()
+        self._raise_error_of(job)
+        return job.done
+
     @property
     @public
     def fence(self) -> int:
-        """The fence value in host memory: the device wrote there how many launches had run when the last one ended well."""
-        self._check_open()
+        """How many operations of the stream have ended, as the device wrote it to the stream's cell."""
+        self.check_open()
         self._node.catch_up()
-        assert self._fence.view is not None
-        return int.from_bytes(self._fence.view[:FENCE_BYTES], "little")
+        return self.context.fences.value(self._cell) - self._first
+
+    # ---- the rest of its life ----
+
+    @public
+    def set_failure_mode(self, mode: FailureMode) -> None:
+        """Choose what a failed operation means for later ones. Raises IN_USE when the stream has work in flight."""
+        self._enter()
+        self._reap()
+        if self._jobs:
+            why = f"{len(self._jobs)} operations of the stream have not finished"
+            raise NpuError(C.NPU_ERROR_IN_USE, f"the failure mode cannot change: {why}")
+        if mode is self.failure_mode:
+            return
+        before, self.failure_mode = self.failure_mode, FailureMode(mode)
+        old = self.cmdq_id
+        try:
+            self._create_queue()
+        except NpuError:
+            self.failure_mode = before
+            raise
+        new, self.cmdq_id = self.cmdq_id, old
+        self._destroy_queue()
+        self.cmdq_id = new
+
+    @public
+    def abort(self) -> None:
+        """Take all work of the stream off the device: what has not ended ends as ABORTED_BY_PRIOR_ERROR, whoever waits
+        for it goes on, and the stream can be used again. The errors come from the next wait or query.
+        """
+        self._enter()
+        self._abort_work()
+        self._create_queue()
+
+    def _abort_work(self) -> None:
+        """End the queue with all its work."""
+        context = self.context
+        context.dispatcher.discard(self)
+        self._destroy_queue(C.NPU_CMDQ_ABORT)
+        for job in self._jobs:
+            for signal in job.written:
+                context.fences.write(signal.cell, max(signal.value, context.fences.value(signal.cell)))
+        while self._jobs:
+            job = self._jobs[0]
+            if not job.submitted or self.finish(job, self._node.now_ps) is not True:
+                self._jobs.popleft()
+                self._retire(
+                    job, job.failure(C.NPU_ERROR_ABORTED_BY_PRIOR_ERROR, f"{job.operation.name!r} was aborted")
+                )
+                self._failed.append(job)
+        context.ring_waiting()
 
     @public
     def close(self) -> None:
-        """Wait for the work and free the queue; errors of the work are dropped. Twice is allowed."""
+        """End the stream. Work in flight: `Semantics.destroy_stream`; its errors are dropped. Twice is allowed."""
         if not self._open:
             return
-        if self._node.is_usable:  # else the queue went with the device
-            self.finish_all()
-            destroy = Request(C.NPU_IOCTL_CMDQ_DESTROY, "npu_cmdq_destroy", "CMDQ_DESTROY")
-            destroy.arg.cmdq_id = self._cmdq_id
-            self._node.ioctl(destroy)
-        self.abandon()
-        self.device.forget_stream(self)
+        rule = self.context.semantics.destroy_stream
+        if self._node.is_usable and rule is not InFlight.WAIT:
+            self._reap()
+            if self._jobs and rule is InFlight.REFUSE:
+                why = f"{len(self._jobs)} operations of the stream have not finished"
+                raise NpuError(C.NPU_ERROR_IN_USE, f"the stream cannot be closed: {why}")
+            if self._jobs:
+                self._open = False
+                self.context.drain(self)
+                return
+        if not self._node.is_usable:  # the queue went with the device
+            self.abandon()
+        elif self.finish_all():
+            self.release()
+        else:
+            self._abort_work()
+        self._open = False
+        self.context.forget_stream(self)
 
-    def finish_all(self) -> None:
-        """Wait for the work, and keep its errors for the call that asks for them."""
+    def release(self) -> None:
+        """Free the queue of a stream without work."""
+        self._open = False
+        self._destroy_queue()
+        self.context.fences.release(self._cell)
+
+    def finish_all(self) -> bool:
+        """Wait for the work, and keep its errors for the call that asks for them. False when it cannot end."""
+        if self._jobs:
+            self.context.dispatcher.need(self._jobs[-1])
         while self._jobs:
-            self._finish(self._jobs[0], FOR_EVER_PS)
+            if self.finish(self._jobs[0], FOR_EVER_PS) is None:
+                return False
+        return True
+
+    def drained(self) -> bool:
+        """Whether a stream that was closed with work in flight has none any more."""
+        self._reap()
+        return not self._jobs
 
     def abandon(self) -> None:
-        """Become stale and free its memory; what is in flight has failed, for its context has ended."""
+        """Become stale: its context has ended, and what is in flight has failed."""
         self._open = False
+        self.context.dispatcher.discard(self)
         for job in self._jobs:
-            job.instance.jobs.clear()
-            job.command.bo.free()
-            job.done = True
-            job.error = NpuError(C.NPU_ERROR_STALE_HANDLE, "the context of the launch has ended", job=job)
+            bo = job.bo
+            job.end(job.failure(C.NPU_ERROR_STALE_HANDLE, f"the context of {job.operation.name!r} has ended"))
+            if bo is not None:
+                bo.free()
         self._failed.extend(self._jobs)
         self._jobs.clear()
-        for command in self._idle:
-            command.bo.free()
-        self._idle.clear()
-        self._fence.free()
 
     def __enter__(self) -> Stream:
         return self
@@ -259,50 +396,98 @@ class Stream:
         with failures_yield_to(kind):
             self.close()
 
-    def _check_open(self) -> None:
+    # ---- inside ----
+
+    def check_open(self) -> None:
+        """Raise STALE_HANDLE after `close`, and the context's sticky error."""
         if not self._open:
             raise NpuError(C.NPU_ERROR_STALE_HANDLE, "the stream is closed")
+        self.context.check()
+
+    def check_context(self, context: Context, what: str) -> None:
+        """Raise WRONG_CONTEXT unless `context`, of `what`, is the stream's."""
+        if context is not self.context:
+            raise NpuError(C.NPU_ERROR_WRONG_CONTEXT, f"{what} is another context's")
+
+    def _check_waitable(self) -> None:
+        self.check_open()
+        if self.capture is not None:
+            raise NpuError(C.NPU_ERROR_CAPTURE_UNSUPPORTED, "the stream is being captured: nothing runs that could end")
+
+    def _enter(self) -> None:
+        """Let the host make a call that asks; none may while operations are captured."""
+        self._check_waitable()
+        self._node.advance(self._api_ps)
+
+    def _deadline(self, timeout_ns: float | None) -> int:
+        """Let the host make a call that waits, and return the time at which it gives up."""
+        timeout_ps = None if timeout_ns is None else duration_ps(timeout_ns, "time-out")
+        self._node.advance(self._api_ps)
+        deadline = FOR_EVER_PS if timeout_ps is None else self._node.now_ps + timeout_ps
+        return deadline if deadline <= LAST_PS else FOR_EVER_PS
 
     def _reap(self) -> None:
         """Take note of jobs that have finished by now."""
-        while self._jobs and self._finish(self._jobs[0], self._node.now_ps):
+        while self._jobs and self._jobs[0].submitted and self.finish(self._jobs[0], self._node.now_ps):
             pass
 
-    def _finish(self, job: Job, deadline_ps: int) -> bool:
-        """Wait for the oldest job; False when the deadline passes."""
-        request = self._wait
+    def _finish_in_time(self, job: Job, deadline_ps: int, timeout_ns: float | None) -> None:
+        """Wait for the oldest job. Raises TIMEOUT, BARRIER_DEADLOCK."""
+        finished = self.finish(job, deadline_ps)
+        if finished is None:
+            raise NpuError(
+                C.NPU_ERROR_BARRIER_DEADLOCK,
+                f"the device is idle and {job.operation.name!r}{job.where} cannot end: {_waits_for(job)}",
+                errno=errno.EDEADLK,
+                job=job,
+                operation=job.operation.name,
+                enqueue_site=job.site or None,
+            )
+        if not finished:
+            raise NpuError(C.NPU_TIMEOUT, f"{len(self._jobs)} operations have not finished after {timeout_ns} ns")
+
+    def finish(self, job: Job, deadline_ps: int) -> bool | None:
+        """Wait for the oldest job. False when the deadline passes, None when nothing is left that could end it."""
+        assert job.bo is not None
+        request = self._waits.pop() if self._waits else Request(C.NPU_IOCTL_BO_WAIT, "npu_bo_wait", "BO_WAIT")
         arg = request.arg
-        arg.handle = job.command.bo.handle
-        arg.deadline_ps = deadline_ps
-        ret = self._node.try_ioctl(request)
+        arg.handle = job.bo.handle
+        ret = self._node.wait(request, deadline_ps)
+        self._waits.append(request)
+        if job.done or ret == -errno.EAGAIN:  # another thread was faster
+            return True
         if ret == -errno.ETIMEDOUT:
             return False
+        if ret == -errno.EDEADLK:
+            return None
+        self._jobs.popleft()
         if ret < 0:
-            self._drop(job)
-            job.command.bo.free()
-            job.error = errno_error(-ret, request.name, self._node.log)
-            if ret == -errno.EDEADLK:
-                idle = "the device is idle and the launch cannot finish"
-                job.error = NpuError(C.NPU_ERROR_BARRIER_DEADLOCK, idle, errno=errno.EDEADLK, job=job)
+            self._retire(job, errno_error(-ret, request.name, self._node.log))
             self._failed.append(job)
             return True
         job.start_ps, job.end_ps = arg.start_ps, arg.end_ps
-        self.device.note_job(arg.job_id, job.blob)
-        self._drop(job)
-        self._idle.append(job.command)
+        self.context.note_job(arg.job_id, job)
         if arg.job_status:
-            job.describe(arg.job_id, arg.job_status, arg.error_detail, arg.error_info)
+            error = job.describe(arg.job_id, arg.job_status, arg.error_detail, arg.error_info)
+            self._retire(job, error)
             self._failed.append(job)
+            self.context.note_failure(error)
+        else:
+            self._retire(job, None)
         return True
 
-    def _drop(self, job: Job) -> None:
-        self._jobs.popleft()
-        job.instance.jobs.remove(job)
-        job.done = True
+    def _retire(self, job: Job, error: NpuError | None) -> None:
+        bo = job.bo
+        job.end(error)
+        if bo is not None:
+            self.context.commands.give(bo)
 
-    def _report(self, job: Job) -> None:
-        job.reported = True
-        self._failed.remove(job)
+    def _raise_error_of(self, job: Job) -> None:
+        if job.error is not None:
+            if not job.reported:
+                job.reported = True
+                self._failed.remove(job)
+            raise job.error
 
     def _raise_failed(self) -> None:
         if self._failed:
@@ -310,3 +495,15 @@ class Stream:
             job.reported = True
             assert job.error is not None
             raise job.error
+
+
+def _undo(job: Job, writer: CommandWriter) -> None:
+    """Take back what operations noted about a job that will not run."""
+    for function in writer.ends:
+        function(job)
+
+
+def _waits_for(job: Job) -> str:
+    return (
+        f"it waits for {', '.join(signal.what for signal in job.signals)}" if job.signals else "nothing will signal it"
+    )

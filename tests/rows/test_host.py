@@ -73,7 +73,7 @@ def test_allocate_and_free_give_the_memory_back_and_a_second_free_is_harmless(de
 def test_the_leak_check_of_a_run_passes_and_finds_what_is_left(npu, monkeypatch, chain_blob):
     """P002."""
     assert npu("run", chain_blob, "--no-compute", "--leak-check")[::2] == (0, "")
-    monkeypatch.setattr("libnpu.runtime.buffer.DeviceBuffer.free", lambda buffer: None)
+    monkeypatch.setattr("libnpu.runtime.buffer.Buffer.free", lambda buffer: None)
     status, _, err = npu("run", chain_blob, "--no-compute", "--leak-check")
     assert status == 1
     assert "bytes of device memory are not free after the run" in err
@@ -147,17 +147,19 @@ def test_launch_arguments_are_checked_for_number_size_and_alignment(device, copy
 
 
 def test_a_submit_is_one_ioctl_and_a_full_queue_is_ebusy(device, copy_blob):
-    """P011: the ring holds 63 slots, one of which stays free."""
+    """P011: the ring holds 63 slots, one of which stays free; the library waits for the oldest job then."""
     loaded, x, y = device.load(copy_blob()), device.alloc(1024), device.alloc(1024)
     stream = device.create_stream()
-    addresses = [x.device_address, y.device_address]
-    with pytest.raises(libnpu.NpuError, match="synchronise first") as caught:
-        for _ in range(200):
-            stream.launch_addresses(loaded, addresses)
-    assert caught.value.result == C.NPU_ERROR_OUT_OF_RESOURCES
+    jobs = []
+    for _ in range(200):
+        jobs.append(stream.launch(loaded, {"x": x}, {"y": y}))
+        if any("EBUSY" in line for line in device.node.log):
+            break
+    assert len(jobs) > 62
+    assert device.node.log[-1].endswith("already holds 62 jobs")
+    assert jobs[0].done
     stream.synchronize()
-    stream.launch_addresses(loaded, addresses)
-    stream.synchronize()
+    assert device.counters()["DOORBELLS"] == len(jobs)
 
 
 def test_the_time_that_engines_execute_is_in_the_statistics(npu_json, chain_blob):

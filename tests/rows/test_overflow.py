@@ -125,7 +125,7 @@ def test_records_are_read_as_the_header_says_and_belong_to_their_context(two_lay
         device.load(blob).run(ONES)
         node = device.node
         request = ioctl_request(C.NPU_IOCTL_EMU_OVERFLOWS, "npu_emu_overflows")
-        syscall = node._syscall  # the seam, as another process would use it
+        syscall = node.machine.syscall  # the seam, as another process would use it
         other, *_ = syscall(ioctl_request(C.NPU_SYS_OPEN, None), b"", [], node.now_ps)
         empty = bytes(sizeof("npu_emu_overflows"))
         ret, out, *_ = syscall(other << 32 | request, empty, [], node.now_ps)

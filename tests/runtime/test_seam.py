@@ -71,6 +71,7 @@ def test_host_memory_that_runs_out_is_not_the_device_s(device, monkeypatch):
     def refuse(size_bytes):
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
+    assert device.primary.is_alive  # made, with what it needs for itself
     monkeypatch.setattr(device.node.machine.syscall.__self__.device.dram, "alloc", refuse)
     with pytest.raises(libnpu.NpuError, match="no 1048576 bytes of host memory") as caught:
         device.alloc(1 << 20)

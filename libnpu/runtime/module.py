@@ -1,4 +1,4 @@
-"""A compiled model in device memory, ready to launch."""
+"""A compiled model or a kernel library in device memory, ready to launch."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from npu_abi import C
 
 from libnpu.blob import TASK_SECTIONS, BlobError, read
 from libnpu.errors import NpuError
-from libnpu.runtime.buffer import BufferObject, DeviceBuffer
+from libnpu.runtime.buffer import Buffer, BufferObject
 from libnpu.runtime.guard import failures_yield_to, public
 from libnpu.runtime.instance import Instance
+from libnpu.runtime.kernel import MODEL_ALIGNMENT, Kernel, LibraryKernel, ModelKernel
+from libnpu.runtime.operation import ModuleLaunch
 from libnpu.runtime.placement import (
     ARGS,
     TEXT,
@@ -28,29 +30,33 @@ from libnpu.runtime.stream import Stream
 from libnpu.runtime.tensor import TensorInfo, check_names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from libnpu.blob import BlobImage
-    from libnpu.runtime.device import Device
+    from libnpu.runtime.buffer import DeviceSpan
+    from libnpu.runtime.context import Context
+    from libnpu.runtime.guard import Guard
+    from libnpu.runtime.job import Job
+    from libnpu.runtime.operation import Operation
 
 ERROR_LISTS = tuple(TASK_SECTIONS)  # the lists of the firmware's error_info, numbered as MappedInference's references
 
 
-class Blob:
-    """Made by `Device.load`.
+class Module:
+    """Made by `Context.load`.
 
-    `inputs` and `outputs` are its tensors, in order; `unload` or the device's end frees it.
+    `inputs` and `outputs` are a model's tensors, in order; `kernels` is what can be launched, by name. `unload` or the
+    context's end frees it.
     """
 
-    def __init__(self, device: Device, image: BlobImage) -> None:
+    def __init__(self, context: Context, image: BlobImage) -> None:
         """Check and place `image`. Raises NpuError; then nothing is left allocated."""
-        profile = device.profile
-        check_resources(image, profile)
-        self.device = device
-        self.guard = device.guard
-        self.name = image.name
+        check_resources(image, context.profile)
+        self.context = context
+        self.guard: Guard = context.guard
+        self.name: str = image.name
         self.inputs = [TensorInfo(t.name, t.dtype, t.shape, t.size_bytes) for t in image.inputs]
         self.outputs = [TensorInfo(t.name, t.dtype, t.shape, t.size_bytes) for t in image.outputs]
         self.input_names = frozenset(t.name for t in self.inputs)
@@ -68,13 +74,23 @@ class Blob:
         self._objects: list[BufferObject] = []
         self._shared: dict[str, int] = {}
         self._instances: list[Instance] = []
-        self._io: list[DeviceBuffer] | None = None
+        self._io: list[list[Buffer]] = []  # memory for inputs and outputs that no `run` uses
+        self._loaded = True
+        self.launches: list[Job] = []  # of library kernels, that may not have finished
+        self.is_library = bool(image.kernels)
+        self.kernels: dict[str, Kernel] = (
+            {kernel.name: LibraryKernel(self, kernel) for kernel in image.kernels}
+            if image.kernels
+            else {self.name: ModelKernel(self)}
+        )
         try:
             self._place(layout([(WEIGHTS, image.weights)]), C.NPU_BO_DMA_MEM | C.NPU_BO_READ_ONLY)
             low_object = self._place(low, C.NPU_BO_SHAVE_MEM)
             if low_object and low_object.view:
                 low_patch.apply(low_object.view, self._shared)
-            self._new_instance()
+            self._text = low_object
+            if not self.is_library:
+                self._new_instance()
         except BaseException:
             self.release()
             raise
@@ -82,25 +98,86 @@ class Blob:
     def _place(self, sections: Layout, flags: int) -> BufferObject | None:
         if not sections.size:
             return None
-        bo = BufferObject(self.device.node, sections.size, flags | C.NPU_BO_MAPPABLE | C.NPU_BO_WC)
+        bo = BufferObject(self.context.node, sections.size, flags | C.NPU_BO_MAPPABLE | C.NPU_BO_WC)
         self._objects.append(bo)
         assert bo.view is not None
         sections.copy_to(bo.view)
         self._shared |= {name: bo.va + offset for name, offset in sections.offsets.items()}
-        self.device.charge_copy(sections.size)
+        self.context.charge_copy(sections.size)
         return bo
 
     def _new_instance(self) -> Instance:
-        instance = Instance(self.device.node, self._tasks, self._made, self._scratch_bytes, self._shared)
+        instance = Instance(self.context.node, self._tasks, self._made, self._scratch_bytes, self._shared)
         self._instances.append(instance)
-        self.device.charge_copy(self._tasks.size)
+        self.context.charge_copy(self._tasks.size)
         return instance
+
+    def __getitem__(self, name: str) -> Kernel:
+        """Return the kernel `name`. Raises INVALID_VALUE when there is none."""
+        self.check_loaded()
+        if name not in self.kernels:
+            known = ", ".join(map(repr, self.kernels))
+            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"module {self.name!r} has no kernel {name!r}; it has {known}")
+        return self.kernels[name]
+
+    def text(self) -> tuple[int, int]:
+        """Return the address of .text.shave and the handle of its buffer object."""
+        self.check_loaded()
+        assert self._text is not None
+        return self._shared[TEXT], self._text.handle
+
+    def operation(
+        self, stream: Stream, inputs: Mapping[str, Buffer | DeviceSpan], outputs: Mapping[str, Buffer | DeviceSpan]
+    ) -> Operation:
+        """Return the launch of a model in `stream` on memory by tensor name; raises as `Stream.launch`."""
+        self._check_model(stream)
+        if inputs.keys() != self.input_names:
+            check_names(inputs, [t.name for t in self.inputs], "inputs")
+        if outputs.keys() != self.output_names:
+            check_names(outputs, [t.name for t in self.outputs], "outputs")
+        spans: list[Buffer | DeviceSpan] = []
+        for tensors, given in ((self.inputs, inputs), (self.outputs, outputs)):
+            for tensor in tensors:
+                span = given[tensor.name]
+                _ = span.buffer.handle  # raises STALE_HANDLE
+                if span.size < tensor.size_bytes:
+                    raise NpuError(
+                        C.NPU_ERROR_ARG_SIZE,
+                        f"{tensor.name!r} has {span.size} bytes, the module expects {tensor.size_bytes}",
+                    )
+                if span.buffer.context is not self.context:
+                    raise NpuError(C.NPU_ERROR_WRONG_CONTEXT, f"the memory of {tensor.name!r} is another context's")
+                spans.append(span)
+        return self._launch(spans, tuple([span.device_address for span in spans]))
+
+    def operation_at(self, stream: Stream, addresses: Sequence[int]) -> Operation:
+        """Return the launch of a model on addresses; raises as `Stream.launch_addresses`."""
+        self._check_model(stream)
+        tensors = [*self.inputs, *self.outputs]
+        if len(addresses) != len(tensors):
+            raise NpuError(C.NPU_ERROR_ARG_COUNT, f"{len(addresses)} addresses for {len(tensors)} tensors")
+        buffers: list[Buffer | DeviceSpan] = [
+            self.context.buffer_at(address, tensor.size_bytes)
+            for tensor, address in zip(tensors, addresses, strict=True)
+        ]
+        return self._launch(buffers, tuple(addresses))
+
+    def _check_model(self, stream: Stream) -> None:
+        if self.is_library:
+            raise NpuError(C.NPU_ERROR_BAD_STATE, f"{self.name!r} is a kernel library: launch one of its kernels")
+        stream.check_context(self.context, f"module {self.name!r}")
+
+    def _launch(self, spans: Sequence[Buffer | DeviceSpan], key: tuple[int, ...]) -> ModuleLaunch:
+        for address in key:
+            if address % MODEL_ALIGNMENT:
+                raise NpuError(C.NPU_ERROR_MISALIGNED, f"address {address:#x} is not a multiple of {MODEL_ALIGNMENT}")
+        return ModuleLaunch(self, spans, key)
 
     def instance_for(self, stream: Stream, key: tuple[int, ...], handles: list[int]) -> Instance:
         """Return an instance bound to the addresses `key` that a launch in `stream` may use; `handles` are its
         buffers'.
         """
-        self._check_loaded()
+        self.check_loaded()
         idle = None
         for instance in self._instances:
             if instance.key == key and instance.only_in(stream):
@@ -116,7 +193,7 @@ class Blob:
     @property
     def in_flight(self) -> int:
         """How many launches may not have finished."""
-        return sum(len(instance.jobs) for instance in self._instances)
+        return sum(len(instance.jobs) for instance in self._instances) + len(self.launches)
 
     def task_name(self, error_info: int) -> str | None:
         """Return the name of the task that a failed job reports in `error_info`, None when it is not known."""
@@ -138,18 +215,25 @@ class Blob:
     def run(self, arrays: Mapping[str, Any], stream: Stream | None = None) -> dict[str, NDArray[Any]]:
         """Copy `arrays` in, launch, wait, and return the outputs by name ({} on a device that computes no values).
 
-        Raises INVALID_VALUE for a name, type or shape that is not the blob's, STALE_HANDLE after `unload`, and what
+        Raises INVALID_VALUE for a name, type or shape that is not the model's, STALE_HANDLE after `unload`, and what
         `Stream.synchronize` raises.
         """
-        self._check_loaded()
+        self.check_loaded()
         if not isinstance(stream, Stream | None):
             raise TypeError(f"stream is a Stream or None, not {type(stream).__name__}")
         check_names(arrays, [t.name for t in self.inputs], "inputs")
         checked = [tensor.check(arrays[tensor.name]) for tensor in self.inputs]
-        buffers = self._io_buffers()
-        queue = self.device.default_stream if stream is None else stream
+        buffers = self._io.pop() if self._io else self._io_buffers()
+        try:
+            return self._run(checked, buffers, stream)
+        finally:
+            if self._loaded:
+                self._io.append(buffers)
+
+    def _run(self, arrays: list[NDArray[Any]], buffers: list[Buffer], stream: Stream | None) -> dict[str, NDArray[Any]]:
+        queue = self.context.default_stream if stream is None else stream
         ins, outs = buffers[: len(self.inputs)], buffers[len(self.inputs) :]
-        for buffer, array in zip(ins, checked, strict=True):
+        for buffer, array in zip(ins, arrays, strict=True):
             buffer.write(array)
         queue.launch(
             self,
@@ -157,24 +241,21 @@ class Blob:
             {t.name: b for t, b in zip(self.outputs, outs, strict=True)},
         )
         queue.synchronize()
-        if not self.device.compute:
+        if not self.context.compute:
             return {}
         return {t.name: b.read(t.numpy_dtype, t.shape) for t, b in zip(self.outputs, outs, strict=True)}
 
-    def _io_buffers(self) -> list[DeviceBuffer]:
-        """Return memory for all inputs and outputs, made on first use. Raises OUT_OF_DEVICE_MEMORY, with none left."""
-        if self._io is None:
-            made: list[DeviceBuffer] = []
-            try:
-                for tensor in (*self.inputs, *self.outputs):
-                    buffer = self.device.alloc(max(1, tensor.size_bytes))
-                    made.append(buffer)
-            except BaseException:
-                for buffer in made:
-                    buffer.free()
-                raise
-            self._io = made
-        return self._io
+    def _io_buffers(self) -> list[Buffer]:
+        """Return memory for all inputs and outputs of one run. Raises OUT_OF_DEVICE_MEMORY, with none left."""
+        made: list[Buffer] = []
+        try:
+            for tensor in (*self.inputs, *self.outputs):
+                made.append(self.context.alloc(max(1, tensor.size_bytes)))
+        except BaseException:
+            for buffer in made:
+                buffer.free()
+            raise
+        return made
 
     def layer_name(self, task_id: int) -> str:
         """Return the layer that a task belongs to, as far as .npu.debug tells."""
@@ -190,9 +271,9 @@ class Blob:
         if self.in_flight:
             raise NpuError(C.NPU_ERROR_IN_USE, f"{self.in_flight} launches of {self.name!r} have not finished")
         self.release()
-        self.device.forget_blob(self)
+        self.context.forget_module(self)
 
-    def __enter__(self) -> Blob:
+    def __enter__(self) -> Module:
         return self
 
     @public
@@ -203,17 +284,19 @@ class Blob:
                 self.unload()
             else:
                 self.release()
-                self.device.forget_blob(self)
+                self.context.forget_module(self)
 
-    def _check_loaded(self) -> None:
-        if not self._instances:
-            raise NpuError(C.NPU_ERROR_STALE_HANDLE, f"blob {self.name!r} was unloaded")
+    def check_loaded(self) -> None:
+        """Raise STALE_HANDLE after `unload`."""
+        if not self._loaded:
+            raise NpuError(C.NPU_ERROR_STALE_HANDLE, f"module {self.name!r} was unloaded")
 
     def release(self) -> None:
         """Free its memory whether launches of it have finished or not; those in flight keep theirs until they end."""
-        io, self._io = self._io, None
-        for buffer in io or ():
+        self._loaded = False
+        for buffer in (buffer for buffers in self._io for buffer in buffers):
             buffer.free()
+        self._io.clear()
         for instance in self._instances:
             instance.free()
         for bo in self._objects:

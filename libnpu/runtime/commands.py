@@ -1,0 +1,132 @@
+"""Command buffers as the runtime writes them: what the operations of a job put in, packed into one buffer object.
+
+Layout: the data of the operations (argument blocks, descriptors, results), then, 64-byte aligned, the header of
+npu_fw.h with the commands behind it; CMDQ_SUBMIT says where the header is. Buffers live below 4 GiB, where argument
+blocks must be, and serve one job at a time.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from npu_abi import C, codec
+
+from libnpu.runtime.buffer import BufferObject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from libnpu.runtime.context import Context
+    from libnpu.runtime.fences import Signal
+    from libnpu.runtime.job import Job
+    from libnpu.syscalls import Node
+
+HEADER = codec("npu_cmd_buffer_header", "cmd_buffer_size", "cmd_offset", "api_version", "fence_heap_va")
+FENCE = codec("npu_cmd_fence", "h.type", "h.size", "offset", "value")
+WAIT, SIGNAL = int(C.NPU_CMD_FENCE_WAIT), int(C.NPU_CMD_FENCE_SIGNAL)
+VERSION = int(C.NPU_CMD_API_VERSION)
+HEADER_ALIGNMENT = 64
+POOLED_BYTES = 4096  # chosen: one page holds what all but graphs need
+
+
+class CommandPool:
+    """The command buffers of a context that no job uses."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._idle: list[BufferObject] = []
+
+    def take(self, size: int = POOLED_BYTES) -> BufferObject:
+        """Return a buffer of at least `size` bytes."""
+        if size <= POOLED_BYTES and self._idle:
+            return self._idle.pop()
+        return BufferObject(self._node, max(size, POOLED_BYTES), C.NPU_BO_MAPPABLE | C.NPU_BO_SHAVE_MEM)
+
+    def give(self, bo: BufferObject) -> None:
+        """Take a buffer back; its job has ended."""
+        if bo.size == POOLED_BYTES:
+            self._idle.append(bo)
+        else:
+            bo.free()
+
+    def free(self) -> None:
+        """Free the idle buffers."""
+        for bo in self._idle:
+            bo.free()
+        self._idle.clear()
+
+
+class CommandWriter:
+    """What an operation writes its part of a job to (`Operation.encode`). Several may write one after the other."""
+
+    __slots__ = ("_commands", "_data", "bo", "context", "copied_bytes", "ends", "handles", "job", "signals", "written")
+
+    def __init__(self, context: Context, job: Job, bo: BufferObject) -> None:
+        self.context = context
+        self.job = job
+        self.bo = bo
+        self._data = bytearray()
+        self._commands = bytearray()
+        self.handles: dict[int, None] = {bo.handle: None, context.fences.handle: None}
+        self.ends: list[Callable[[Job], None]] = []
+        self.signals: list[Signal] = []  # that the job waits for
+        self.written: list[Signal] = []  # that the job gives
+        self.copied_bytes = 0
+
+    def place(self, content: bytes, alignment: int = 8) -> int:
+        """Copy `content` into the command buffer and return its device address, below 4 GiB."""
+        self.copied_bytes += len(content)
+        self._data += bytes(-len(self._data) % alignment)
+        address = self.bo.va + len(self._data)
+        self._data += content
+        return address
+
+    def reserve(self, size: int, alignment: int = 8) -> int:
+        """Make room for `size` bytes, zero at first, and return their device address, for `Job.data`."""
+        self.copied_bytes -= size
+        return self.place(bytes(size), alignment)
+
+    def command(self, packed: bytes) -> None:
+        """Append a command of npu_fw.h."""
+        self._commands += packed
+
+    def wait(self, signal: Signal) -> None:
+        """Let the job wait for a fence here, unless it is known to be over."""
+        if not signal.over:
+            self.signals.append(signal)
+            self._commands += FENCE.pack(WAIT, FENCE.size, signal.cell.offset, signal.value)
+
+    def signal(self, signal: Signal) -> None:
+        """Let the job write a fence here, also when it fails."""
+        self.written.append(signal)
+        self._commands += FENCE.pack(SIGNAL, FENCE.size, signal.cell.offset, signal.value)
+
+    def touch(self, handles: Iterable[int]) -> None:
+        """Keep the memory of these buffer objects until the job has ended."""
+        self.handles.update(dict.fromkeys(handles))
+
+    def at_end(self, function: Callable[[Job], None]) -> None:
+        """Call `function(job)` when the job has ended, however it ended; its data can still be read."""
+        self.ends.append(function)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole command buffer object."""
+        return self.commands_offset + HEADER.size + len(self._commands)
+
+    @property
+    def commands_offset(self) -> int:
+        """Where the header is."""
+        return len(self._data) + -len(self._data) % HEADER_ALIGNMENT
+
+    def write(self) -> bytes:
+        """Write the buffer, which is large enough, and return the handles of the submit."""
+        offset, view = self.commands_offset, self.bo.view
+        assert view is not None
+        if offset:
+            view[: len(self._data)] = self._data
+        end = offset + HEADER.size + len(self._commands)
+        HEADER.pack_into(view, offset, end - offset, HEADER.size, VERSION, self.context.fences.va)
+        view[offset + HEADER.size : end] = self._commands
+        return struct.pack(f"<{len(self.handles)}I", *self.handles)

@@ -1,0 +1,321 @@
+"""A context: one open file of the device's node, with everything made in it. Contexts share the machine and its clock,
+and nothing else: a fault ends one and does not touch its siblings.
+"""
+
+from __future__ import annotations
+
+import weakref
+from bisect import bisect_right, insort
+from typing import TYPE_CHECKING
+
+import npu_abi
+from npu_abi import C
+
+from libnpu.errors import NpuError
+from libnpu.runtime.buffer import Buffer
+from libnpu.runtime.commands import CommandPool
+from libnpu.runtime.dispatch import Dispatcher
+from libnpu.runtime.event import Event, Notify
+from libnpu.runtime.fences import FenceHeap
+from libnpu.runtime.guard import failures_yield_to, public
+from libnpu.runtime.module import Module, read_blob
+from libnpu.runtime.operation import ModuleLaunch
+from libnpu.runtime.records import read_records
+from libnpu.runtime.stream import Priority, Stream
+from libnpu.syscalls import Request
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+    from libnpu.runtime.device import Device
+    from libnpu.runtime.fences import Signal
+    from libnpu.runtime.guard import Guard
+    from libnpu.runtime.job import Job
+    from libnpu.runtime.kernel import Kernel
+    from libnpu.syscalls import Node
+
+FILE_FACTOR = 2  # chosen: a file has names and relocations beside what it places in memory
+
+
+class Context:
+    """Made by `Device.create_context`; a context manager. Everything made from it ends with it."""
+
+    def __init__(self, device: Device, node: Node) -> None:
+        host = node.profile.host
+        self.device = device
+        self.guard: Guard = device.guard
+        self.node = node
+        self.profile = node.profile
+        self.compute = device.compute
+        self.semantics = device.semantics
+        self.api_ps = round(host.api_call_ns * 1000)
+        self._copy_ps = 1000 / host.copy_bytes_per_ns
+        self.fences = FenceHeap(node)
+        self.commands = CommandPool(node)
+        self.dispatcher = Dispatcher()
+        self.events: weakref.WeakSet[Event] = weakref.WeakSet()
+        self.notifies: weakref.WeakSet[Notify] = weakref.WeakSet()
+        self.is_alive = True
+        self._sticky: NpuError | None = None
+        self._buffers: dict[int, Buffer] = {}  # by device address
+        self._addresses: list[int] = []  # of the buffers, sorted
+        self._modules: list[Module] = []
+        self._streams: list[Stream] = []
+        self._draining: list[Stream] = []  # closed with work in flight
+        self._stream_ids = 0
+        self._ran: dict[int, Job] = {}  # by job id: the last job of that id
+        self._default: Stream | None = None
+        self._builtin: Module | None = None
+
+    @public
+    def load(self, source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> Module:
+        """Load a compiled model or a kernel library from a file or bytes.
+
+        Raises INVALID_BLOB, FILE, OUT_OF_DEVICE_MEMORY; then nothing stays allocated.
+        """
+        self.enter()
+        module = Module(self, read_blob(source, FILE_FACTOR * self.profile.ddr.capacity_bytes))
+        self._modules.append(module)
+        return module
+
+    @public
+    def kernel(self, name: str) -> Kernel:
+        """Return the built-in kernel `name`; the library is loaded on first use. Raises INVALID_VALUE when there is none."""
+        self.enter()
+        if self._builtin is None:
+            from libnpu.kernels import builtin_library
+
+            self._builtin = Module(self, read_blob(builtin_library()))
+        return self._builtin[name]
+
+    @public
+    def alloc(self, nbytes: int) -> Buffer:
+        """Allocate device memory, page aligned, poison until written. Raises INVALID_SIZE, OUT_OF_DEVICE_MEMORY."""
+        self.enter()
+        buffer = Buffer(self, nbytes)
+        self._buffers[buffer.device_address] = buffer
+        insort(self._addresses, buffer.device_address)
+        return buffer
+
+    @public
+    def create_stream(self, *, blocking: bool = True, priority: int = 0) -> Stream:
+        """Create a stream. `blocking`: a legacy default stream waits for it, and it for that one. `priority` is of enum
+        npu_job_priority.
+
+        Raises OUT_OF_RESOURCES when no queue is left, INVALID_VALUE for another priority (under `cuda` it is clamped).
+        """
+        self.enter()
+        self._reap_draining()
+        least, most = min(Priority), max(Priority)
+        if self.semantics.clamp_priority:
+            priority = max(least, min(most, priority))
+        if not least <= priority <= most:
+            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"priority {priority}; {least:d} to {most:d} are allowed")
+        stream = Stream(self, self._stream_ids + 1, blocking=blocking, priority=priority)
+        self._stream_ids += 1
+        self._streams.append(stream)
+        return stream
+
+    @property
+    @public
+    def default_stream(self) -> Stream:
+        """The stream of whoever names none, made on first use."""
+        if self._default is None:
+            self._default = self.create_stream()
+        return self._default
+
+    @public
+    def create_event(self, *, timing: bool = True) -> Event:
+        """Create an event, which keeps the time unless `timing` is False."""
+        self.enter()
+        event = Event(self, timing=timing)
+        self.events.add(event)
+        return event
+
+    @public
+    def create_notify(self) -> Notify:
+        """Create a notify."""
+        self.enter()
+        notify = Notify(self)
+        self.notifies.add(notify)
+        return notify
+
+    @public
+    def synchronize(self) -> None:
+        """Wait for all streams, in the order of their creation, then raise the first error that was not raised before."""
+        self.enter()
+        for stream in (*self._streams, *self._draining):
+            stream.finish_all()
+        self._reap_draining()
+        for stream in tuple(self._streams):
+            stream.synchronize()
+
+    @public
+    def overflows(self) -> list[tuple[str, int]]:
+        """Return and forget which layers rounded finite values to infinity in fp16, and how many, in order of their first one.
+
+        Of launches that a wait has seen the end of. Jobs have 256 ids: after so many launches a layer may bear another
+        model's name, so ask before.
+        """
+        request = Request(C.NPU_IOCTL_EMU_OVERFLOWS, "npu_emu_overflows", "EMU_OVERFLOWS")
+        found: dict[str, int] = {}
+        for job_id, task_id, count in read_records(self.node, request, npu_abi.dtype("npu_overflow_record")).tolist():
+            job = self._ran.get(job_id)
+            known = job is not None and isinstance(job.operation, ModuleLaunch)
+            layer = job.operation.module.layer_name(task_id) if known else f"task {task_id}"  # type: ignore[union-attr]
+            found[layer] = found.get(layer, 0) + count
+        return list(found.items())
+
+    @public
+    def destroy(self, *, force: bool = False) -> None:
+        """End the context. Raises IN_USE while memory, modules, streams, events or notifies of it are left, unless
+        `force`: then they become stale, and work in flight is waited for or aborted. Twice is allowed.
+        """
+        if not self.is_alive:
+            return
+        if not force:
+            streams = len(self._streams) - (self._default is not None)
+            counts = {
+                "buffers": len(self._buffers),
+                "modules": len(self._modules),
+                "streams": streams,
+                "events": len(self.events),
+                "notifies": len(self.notifies),
+            }
+            left = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+            if left:
+                raise NpuError(C.NPU_ERROR_IN_USE, f"the context still has {left}")
+        try:
+            self.node.close()
+        finally:
+            self.end()
+            self.device.forget_context(self)
+
+    def end(self) -> None:
+        """Make everything stale: the open file is closed."""
+        self.is_alive = False
+        for stream in (*self._streams, *self._draining):
+            stream.abandon()
+        for module in (*self._modules, *([self._builtin] if self._builtin else [])):
+            module.release()
+        for buffer in list(self._buffers.values()):
+            buffer.free()
+        for event in tuple(self.events):
+            event.destroy()
+        for notify in tuple(self.notifies):
+            notify.destroy()
+        self.commands.free()
+        self.fences.free()
+        self._default = self._builtin = None
+        self._streams.clear()
+        self._draining.clear()
+        self._modules.clear()
+        self._ran.clear()
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with failures_yield_to(kind):
+            self.destroy(force=True)
+
+    # ---- for the other modules of the runtime ----
+
+    def check(self) -> None:
+        """Raise STALE_HANDLE after `destroy`, DEVICE_LOST of a lost machine, and the error that sticks to the context."""
+        self.node.check_usable()
+        if self._sticky is not None:
+            raise self._sticky
+
+    def enter(self) -> None:
+        """Let the host make a call."""
+        self.check()
+        self.node.advance(self.api_ps)
+
+    def charge_copy(self, size: int) -> None:
+        """Let the host spend the time of a copy of `size` bytes."""
+        self.node.advance(round(size * self._copy_ps))
+
+    def implicit_signals(self, stream: Stream) -> Iterator[Signal]:
+        """What the next operation of `stream` waits for by the rules of a legacy default stream."""
+        if not self.semantics.legacy_default_stream or not stream.blocking:
+            return
+        others = [self._default] if stream is not self._default else self._streams
+        for other in others:
+            if other is not None and other is not stream and other.blocking:
+                job = other.last_job
+                if job is not None:
+                    yield other.signal_of(job)
+
+    def oldest_submitted(self) -> Job | None:
+        """Return the job that has been with the driver the longest, of all streams."""
+        heads = [s.jobs[0] for s in (*self._streams, *self._draining) if s.jobs and s.jobs[0].submitted]
+        return min(heads, key=lambda job: job.submitted_ps, default=None)
+
+    def jobs_using(self, handle: int) -> list[Job]:
+        """Return the jobs in flight that touch the buffer object `handle`."""
+        streams = (*self._streams, *self._draining)
+        return [job for stream in streams for job in stream.jobs if job.touches(handle)]
+
+    def ring_waiting(self) -> None:
+        """Let the firmware look again at the fences that the streams' jobs wait for: the host wrote one."""
+        for stream in (*self._streams, *self._draining):
+            if stream.jobs and stream.jobs[0].submitted:
+                ring = Request(C.NPU_IOCTL_CMDQ_RING, "npu_cmdq_ring", "CMDQ_RING")
+                ring.arg.cmdq_id = stream.cmdq_id
+                self.node.ioctl(ring)
+
+    def buffer_at(self, address: int, size: int) -> Buffer:
+        """Return the buffer that holds `size` bytes at `address`.
+
+        Raises ARG_KIND when none does, ARG_SIZE when it ends before.
+        """
+        at = bisect_right(self._addresses, address) - 1
+        buffer = self._buffers[self._addresses[at]] if at >= 0 else None
+        if buffer is None or address >= buffer.device_address + buffer.size:
+            raise NpuError(C.NPU_ERROR_ARG_KIND, f"{address:#x} is not device memory")
+        left = buffer.device_address + buffer.size - address
+        if size > left:
+            raise NpuError(C.NPU_ERROR_ARG_SIZE, f"{left} bytes are left at {address:#x}, {size} are needed")
+        return buffer
+
+    def note_job(self, job_id: int, job: Job) -> None:
+        """Remember what a job ran."""
+        self._ran[job_id] = job
+
+    def note_failure(self, error: NpuError) -> None:
+        """A job has failed: under some semantics its error sticks."""
+        if self.semantics.sticky_errors and self._sticky is None:
+            self._sticky = error
+
+    def drain(self, stream: Stream) -> None:
+        """Keep a closed stream until its work has ended."""
+        self._draining.append(stream)
+        self.forget_stream(stream)
+
+    def _reap_draining(self) -> None:
+        for stream in tuple(self._draining):
+            if stream.drained():
+                self._draining.remove(stream)
+                stream.release()
+
+    def forget_module(self, module: Module) -> None:
+        """Drop an unloaded module."""
+        if module in self._modules:
+            self._modules.remove(module)
+
+    def forget_stream(self, stream: Stream) -> None:
+        """Drop a closed stream."""
+        if stream in self._streams:
+            self._streams.remove(stream)
+        if stream is self._default:
+            self._default = None
+        if not self._streams and not self._draining:
+            self.commands.free()
+
+    def forget_buffer(self, buffer: Buffer) -> None:
+        """Drop a freed buffer."""
+        self._buffers.pop(buffer.device_address, None)
+        if buffer.device_address in self._addresses:
+            self._addresses.remove(buffer.device_address)

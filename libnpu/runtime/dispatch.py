@@ -1,0 +1,23 @@
+"""When enqueued jobs go to the driver. The default hands each over at once; schedules that hold jobs back subclass it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from libnpu.runtime.job import Job
+    from libnpu.runtime.stream import Stream
+
+
+class Dispatcher:
+    """A job is *held* from `submit` until `job.stream.submit(job)`, which must happen in the order of each stream."""
+
+    def submit(self, job: Job) -> None:
+        """Take a job that was enqueued. What this raises is raised by the enqueuing call, and takes the job back."""
+        job.stream.submit(job)
+
+    def need(self, job: Job) -> None:
+        """Somebody waits for or asks about `job`: it and what it depends on (`job.signals`) must reach the device."""
+
+    def discard(self, stream: Stream) -> None:
+        """The stream's jobs were aborted or its context ended: forget those that are held."""

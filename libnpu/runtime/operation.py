@@ -1,0 +1,203 @@
+"""Operations: what can be enqueued in a stream, independent of where and how often.
+
+An operation writes commands, the data that they need and the memory that they touch to a `CommandWriter`. Several can
+write to one, and one may be enqueued again, so what belongs to a single run goes into the job by `writer.at_end`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+from npu_abi import C, codec, sizeof
+
+from libnpu.runtime.job import Block
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from libnpu.runtime.buffer import Buffer, DeviceSpan
+    from libnpu.runtime.commands import CommandWriter
+    from libnpu.runtime.fences import Signal
+    from libnpu.runtime.job import Job
+    from libnpu.runtime.kernel import LibraryKernel
+    from libnpu.runtime.module import Module
+
+EXECUTE = codec("npu_cmd_inference", "h.type", "h.size", "inference_id", "mapped_inference_va")
+TIMESTAMP = codec("npu_cmd_timestamp", "h.type", "h.size", "va")
+LAUNCH = codec(
+    "npu_cmd_kernel", "h.type", "h.size", "text_va", "args_va", "record_va", "code_bytes", "args_bytes", "grid", "flags"
+)
+RECORD = codec(
+    "npu_kernel_record", "taken_ps", "picked_ps", "load_ps", "start_ps", "end_ps", "unit", "loaded_bytes", "cached_bytes"
+)  # fmt: skip
+assert RECORD.size == sizeof("npu_kernel_record")
+# Failures whose error_info is a task; of a refused inference, an entry of the list that the error is about.
+_NAMES_A_TASK = frozenset(
+    {
+        C.NPU_JOB_DEADLOCK,
+        C.NPU_JOB_BARRIER_UNDERFLOW,
+        C.NPU_JOB_CTX_VIOLATION,
+        C.NPU_JOB_SHAVE_FAULT,
+        C.NPU_JOB_PROCESSING_ERR,
+    }
+)
+_NAMES_AN_ENTRY = frozenset({C.NPU_PARSE_BAD_BARRIER, C.NPU_PARSE_BAD_DMA, C.NPU_PARSE_BAD_DPU, C.NPU_PARSE_BAD_SHAVE})
+
+
+class Operation(ABC):
+    """`kind` is a word for tools, `name` what people call this one."""
+
+    __slots__ = ("name",)
+    kind: ClassVar[str]
+    name: str
+
+    @abstractmethod
+    def encode(self, writer: CommandWriter) -> None:
+        """Write the operation. Raises STALE_HANDLE when something that it uses is gone. May be called again for the
+        same job, into another writer, when the first one's buffer was too small.
+        """
+
+    def culprit(self, status: int, detail: int, info: int) -> tuple[str, str | None]:
+        """Return the refused entry, for the message, and the name of the task that a failure is about, if known."""
+        return "", None
+
+
+class Marker(Operation):
+    """Nothing: it ends when everything before it in its stream has ended."""
+
+    __slots__ = ()
+    kind = "marker"
+
+    def __init__(self, name: str = "marker") -> None:
+        self.name = name
+
+    def encode(self, writer: CommandWriter) -> None:
+        """Write no command."""
+
+
+class FenceWait(Operation):
+    """Let the stream wait for a signal."""
+
+    __slots__ = ("signal",)
+    kind = "wait"
+
+    def __init__(self, signal: Signal) -> None:
+        self.name = f"wait for {signal.what}"
+        self.signal = signal
+
+    def encode(self, writer: CommandWriter) -> None:
+        """Write a FENCE_WAIT."""
+        writer.wait(self.signal)
+
+
+class FenceSignal(Operation):
+    """Give a signal when everything before it in its stream has ended."""
+
+    __slots__ = ("signal",)
+    kind = "signal"
+
+    def __init__(self, signal: Signal) -> None:
+        self.name = signal.what
+        self.signal = signal
+
+    def encode(self, writer: CommandWriter) -> None:
+        """Write a FENCE_SIGNAL."""
+        writer.signal(self.signal)
+
+
+class Timestamp(Operation):
+    """Take the device's time and hand it, in ps, to `take` when the job has ended."""
+
+    __slots__ = ("_take",)
+    kind = "timestamp"
+
+    def __init__(self, name: str, take: Callable[[Job, int], None]) -> None:
+        self.name = name
+        self._take = take
+
+    def encode(self, writer: CommandWriter) -> None:
+        """Write a TIMESTAMP."""
+        address, take = writer.reserve(8), self._take
+        writer.command(TIMESTAMP.pack(C.NPU_CMD_TIMESTAMP, TIMESTAMP.size, address))
+        writer.at_end(lambda job: take(job, int.from_bytes(job.data(address, 8), "little")))
+
+
+class ModuleLaunch(Operation):
+    """Run a compiled model on memory: `spans` are its inputs and then its outputs, checked."""
+
+    __slots__ = ("_key", "_spans", "module")
+    kind = "inference"
+
+    def __init__(self, module: Module, spans: Sequence[Buffer | DeviceSpan], key: tuple[int, ...]) -> None:
+        self.name: str = module.name
+        self.module = module
+        self._spans = spans
+        self._key = key
+
+    def encode(self, writer: CommandWriter) -> None:
+        """Bind an instance of the task lists and write an INFERENCE_EXECUTE."""
+        job = writer.job
+        handles = [span.buffer.handle for span in self._spans]
+        instance = self.module.instance_for(job.stream, self._key, handles)
+        instance.jobs.append(job)
+        writer.at_end(instance.jobs.remove)
+        writer.touch(instance.bound_handles)
+        writer.command(EXECUTE.pack(C.NPU_CMD_INFERENCE_EXECUTE, EXECUTE.size, job.number, instance.mapped_va))
+
+    def culprit(self, status: int, detail: int, info: int) -> tuple[str, str | None]:
+        """Look the task up in the module's lists."""
+        of_entry = status == C.NPU_JOB_PARSING_ERR and detail in _NAMES_AN_ENTRY
+        task = self.module.task_name(info) if status in _NAMES_A_TASK or of_entry else None
+        return self.module.entry_name(info) if of_entry else "", task
+
+
+class KernelLaunch(Operation):
+    """Run `grid` blocks of a kernel with a packed argument block on the memory of `spans`."""
+
+    __slots__ = ("_arguments", "_spans", "grid", "kernel")
+    kind = "kernel"
+
+    def __init__(
+        self, kernel: LibraryKernel, arguments: bytes, spans: Sequence[Buffer | DeviceSpan], grid: int
+    ) -> None:
+        self.name: str = kernel.name
+        self.kernel = kernel
+        self.grid = grid
+        self._arguments = arguments
+        self._spans = spans
+
+    def encode(self, writer: CommandWriter) -> None:
+        """Place arguments and records and write a KERNEL_LAUNCH."""
+        kernel, grid = self.kernel, self.grid
+        text_va, handles = kernel.text()
+        arguments = self._arguments
+        args_va = writer.place(arguments) if arguments else 0
+        records = writer.reserve(grid * RECORD.size)
+        writer.touch(handles)
+        writer.touch([span.buffer.handle for span in self._spans])
+        writer.command(
+            LAUNCH.pack(
+                C.NPU_CMD_KERNEL_LAUNCH,
+                LAUNCH.size,
+                text_va,
+                args_va,
+                records,
+                kernel.code_bytes,
+                len(arguments),
+                grid,
+                kernel.flags,
+            )
+        )
+        writer.at_end(lambda job: _note_blocks(job, records, grid))
+        kernel.module.launches.append(writer.job)
+        writer.at_end(kernel.module.launches.remove)
+
+    def culprit(self, status: int, detail: int, info: int) -> tuple[str, str | None]:
+        """Name the block that failed."""
+        return (f"block {info}" if status in (C.NPU_JOB_SHAVE_FAULT, C.NPU_JOB_CTX_VIOLATION) else "", None)
+
+
+def _note_blocks(job: Job, address: int, grid: int) -> None:
+    records = RECORD.iter_unpack(job.data(address, grid * RECORD.size))
+    job.blocks += tuple(Block(*record) for record in records if record[4])  # a block without an end did not run
