@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from npu_model.profile import Profile
 
+    from libnpu.runtime.host_threads import Host, Participant
+
     Syscall = Callable[[int, bytes, list[bytes], int], tuple[int, bytes, list[Any], int]]
     Started = tuple[Syscall, Sequence[str]]  # a kernel's door and its log
 
@@ -47,7 +49,10 @@ class Machine:
     `power_cycle` starts the machine again, for `open` after `lose`.
     """
 
-    __slots__ = ("__weakref__", "_power_cycle", "behind", "log", "lost", "nodes", "now_ps", "profile", "syscall")
+    __slots__ = (
+        "__weakref__", "_power_cycle", "behind", "disorder", "host", "log", "lost", "nodes", "now_ps", "number",
+        "positions", "profile", "syscall",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -62,6 +67,10 @@ class Machine:
         self.now_ps = 0
         self.behind = False  # the device has not been told of `now_ps`
         self.lost: BaseException | None = None
+        self.host: Host | None = None  # the threads that share the clock, once they are told of this machine
+        self.number = 0  # among the machines of `host`
+        self.positions: dict[Participant, int] = {}  # of the threads of `host` that use it
+        self.disorder: str | None = None  # why the order of calls was not the clock's
         self.nodes: weakref.WeakSet[Node] = weakref.WeakSet()
         self._power_cycle = power_cycle
 
@@ -71,6 +80,10 @@ class Machine:
         reason = f"{type(error).__name__} broke off a call of the device, which is lost: Device.reset begins anew"
         for node in self.nodes:
             node.go_down(C.NPU_ERROR_DEVICE_LOST, reason)
+
+    def any_node(self) -> Node | None:
+        """Return an open node, if there is one."""
+        return next((node for node in self.nodes if node.is_usable), None)
 
     def start_again(self) -> None:
         """Start the machine anew if it was lost. What was open in it is gone."""
@@ -106,7 +119,9 @@ class Node:
     @property
     def now_ps(self) -> int:
         """The calling thread's position on the clock."""
-        return self.machine.now_ps
+        machine = self.machine
+        host = machine.host
+        return machine.now_ps if host is None or host.solo else host.position_of_caller(machine)
 
     def sibling(self) -> Node:
         """Open the node once more: another context on the same machine, with the same clock."""
@@ -164,6 +179,9 @@ class Node:
 
         -EAGAIN: while this thread waited, another one took the job's end; the caller looks again at what it knows.
         """
+        host = self.machine.host
+        if host is not None and not host.solo:
+            return host.wait(self, request, deadline_ps)
         request.arg.deadline_ps = deadline_ps
         return self.try_ioctl(request)
 
@@ -179,6 +197,14 @@ class Node:
         machine = self.machine
         machine.now_ps += duration_ps
         machine.behind = True
+
+    def work(self, duration_ps: int) -> None:
+        """Let the host work for `duration_ps`, and the device go on. Other threads may make calls meanwhile."""
+        self.advance(duration_ps)
+        host = self.machine.host
+        if host is not None and not host.solo:
+            host.take_turn(host.me(), self)
+        self.catch_up()
 
     def catch_up(self) -> None:
         """Bring the device to the host's position, so that memory shows what a host would see now."""

@@ -1,0 +1,130 @@
+"""The order in which the threads' calls ran, as text: recorded, and forced again.
+
+One line per call: participant, machine, position on its clock in ps, call. A line "+ participant name" tells which
+thread a participant is, so that a replay gives threads of the same name the same number.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from npu_abi import C
+
+from libnpu.errors import NpuError
+
+if TYPE_CHECKING:
+    import os
+
+NEVER_PS = (1 << 64) - 1
+
+
+class Recorder:
+    """Writes the order to a file, call by call."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Raises FILE."""
+        try:
+            self._file = Path(path).open("w", encoding="utf-8", buffering=1)  # noqa: SIM115 - open until `close`
+        except OSError as error:
+            raise NpuError(C.NPU_ERROR_FILE, f"the order of calls: {error}") from None
+
+    def note_thread(self, number: int, name: str) -> None:
+        """Write that thread `name` is participant `number`."""
+        self._file.write(f"+ {number} {name}\n")
+
+    def note_call(self, number: int, machine: int, position_ps: int, call: str) -> None:
+        """Write a call."""
+        self._file.write(f"{number} {machine} {position_ps} {call}\n")
+
+    def close(self) -> None:
+        """Write no more."""
+        self._file.close()
+
+
+class Line(NamedTuple):
+    """A recorded call."""
+
+    number: int
+    machine: int
+    position_ps: int
+    call: str
+
+
+class Replay:
+    """A recorded order, from its next call on."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Raises FILE for a file that cannot be read or holds something else."""
+        self._path = Path(path)
+        self._lines: deque[Line] = deque()
+        self._threads: list[tuple[int, str]] = []  # that have not turned up yet
+        self._done = 0
+        self._since_s = time.monotonic()
+        try:
+            for text in self._path.read_text(encoding="utf-8").splitlines():
+                first, second, rest = text.split(" ", 2)
+                if first == "+":
+                    self._threads.append((int(second), rest))
+                else:
+                    position, call = rest.split(" ", 1)
+                    self._lines.append(Line(int(first), int(second), int(position), call))
+        except (OSError, ValueError) as error:
+            raise NpuError(C.NPU_ERROR_FILE, f"{self._path} is no recorded order: {error}") from None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all recorded calls have run."""
+        return not self._lines
+
+    @property
+    def next_number(self) -> int:
+        """The participant whose call is next."""
+        return self._lines[0].number
+
+    @property
+    def waited_s(self) -> float:
+        """Wall time since the last call ran."""
+        return time.monotonic() - self._since_s
+
+    def number_of(self, name: str) -> int | None:
+        """Return the number that thread `name` had, else the first one that nobody has yet; None when there is none."""
+        found = next((pair for pair in self._threads if pair[1] == name), None)
+        if found is None and self._threads:
+            found = self._threads[0]
+        if found is None:
+            return None
+        self._threads.remove(found)
+        return found[0]
+
+    def claim(self, number: int) -> None:
+        """Note that the thread of this number is there."""
+        self._threads = [pair for pair in self._threads if pair[0] != number]
+
+    def next_ps(self, number: int, machine: int) -> int:
+        """Return the position of a participant's next call on a machine; NEVER_PS when it makes none."""
+        for line in self._lines:
+            if line.number == number:
+                return line.position_ps if line.machine == machine else NEVER_PS
+        return NEVER_PS
+
+    def take(self, number: int, machine: int, call: str) -> int:
+        """Run the next call, which must be this one, and return its position. Raises BAD_STATE."""
+        line = self._lines[0]
+        if (line.number, line.machine, line.call) != (number, machine, call):
+            self.depart(f"thread {number} calls {call} on machine {machine}")
+        self._lines.popleft()
+        self._done += 1
+        self._since_s = time.monotonic()
+        return line.position_ps
+
+    def depart(self, what: str) -> None:
+        """Raise BAD_STATE: the program does something else than what is recorded."""
+        number, machine, position, call = self._lines[0]
+        raise NpuError(
+            C.NPU_ERROR_BAD_STATE,
+            f"the program departs from the order in {self._path.name}: {what}; call {self._done + 1} there is {call} by "
+            f"thread {number} on machine {machine} at {position} ps. The order is free from here on",
+        )

@@ -1,0 +1,152 @@
+"""Teams: threads that take part from the same moment on, whatever order the machine starts them in; and silence.
+
+The threads of a team begin at the owner's position, and nobody gets past it until all have entered, so the order of
+their calls is the same in every run. The owner is suspended until the end; then it is where the last one came to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from npu_abi import C
+
+from libnpu.errors import NpuError
+from libnpu.runtime.host_threads import HOST, Participant, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from libnpu.syscalls import Machine
+
+MAX_THREADS = 1024  # chosen
+OWNER = "its team has not ended"
+
+
+class Team:
+    """Made by the owner, `begin`; a context manager that ends it. Each thread enters with a rank of its own."""
+
+    def __init__(self, count: int) -> None:
+        """Announce `count` threads. Raises INVALID_VALUE, NOT_PERMITTED in a host function or while a team runs."""
+        if not 0 < count <= MAX_THREADS:
+            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"a team of {count} threads; 1 to {MAX_THREADS} are allowed")
+        with HOST.inside() as owner:
+            catch_up(owner)
+            self._owner = owner
+            self._members = [HOST.add(State.EXPECTED) for _ in range(count)]
+            self._positions: dict[Machine, int] = {}  # the furthest of those who have left
+            for machine in HOST.machines:
+                if owner in machine.positions:
+                    for member in self._members:
+                        machine.positions[member] = HOST.position(owner, machine)
+            owner.state, owner.forbidden = State.SUSPENDED, OWNER
+            self._outer: dict[Participant, Participant | None] = {}
+
+    def enter(self, rank: int) -> None:
+        """Take part as number `rank` of the team. Raises INVALID_VALUE, BAD_STATE when somebody did, NOT_PERMITTED in
+        a team or a host function.
+        """
+        with HOST.lock:
+            HOST.check_not_forked()
+            if not 0 <= rank < len(self._members):
+                raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"rank {rank} of a team of {len(self._members)}")
+            member = self._members[rank]
+            if member.ident:
+                raise NpuError(C.NPU_ERROR_BAD_STATE, f"rank {rank} has entered already")
+            outer = HOST.known()
+            if outer in self._outer or (outer is not None and outer.forbidden and outer is not self._owner):
+                raise NpuError(C.NPU_ERROR_NOT_PERMITTED, "the thread is in a team, or in a host function")
+            if outer is not None and outer is not self._owner:
+                outer.state = State.SUSPENDED
+            late = member.state is State.ASIDE
+            member.bind()
+            member.state = State.RUNNING
+            self._outer[member] = outer
+            HOST.be(member)
+            if late:
+                HOST.come_back(member)
+            HOST.notify()
+
+    def leave(self) -> None:
+        """Take part no longer. Raises NOT_PERMITTED when the calling thread is not in the team."""
+        with HOST.lock:
+            member = HOST.known()
+            if member is None or member not in self._outer:
+                raise NpuError(C.NPU_ERROR_NOT_PERMITTED, "the thread is not in the team")
+            self._drop(member)
+            HOST.be(self._outer.pop(member))
+            HOST.notify()
+
+    def end(self) -> None:
+        """Go on as the owner, where the last thread came to. Raises NOT_PERMITTED for another thread, IN_USE while a
+        thread is in the team, and then changes nothing. Twice is allowed.
+        """
+        with HOST.lock:
+            if HOST.known() is not self._owner:
+                raise NpuError(C.NPU_ERROR_NOT_PERMITTED, "only the thread that began a team may end it")
+            inside = [rank for rank, who in enumerate(self._members) if who in self._outer and not who.has_ended]
+            if inside:
+                raise NpuError(C.NPU_ERROR_IN_USE, f"the threads of rank {inside} are in the team")
+            for member in self._members:
+                self._drop(member)
+            owner = self._owner
+            if owner.forbidden == OWNER:
+                owner.forbidden, owner.state = "", State.RUNNING
+                for machine, position in self._positions.items():
+                    if owner in machine.positions:
+                        HOST.set_position(owner, machine, max(position, HOST.position(owner, machine)))
+                HOST.switch(owner)
+                HOST.update_solo()
+            HOST.notify()
+
+    def __enter__(self) -> Team:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.end()
+        except NpuError:
+            if kind is None:
+                raise
+
+    def _drop(self, member: Participant) -> None:
+        HOST.remove(member)
+        for machine, position in member.final.items():
+            self._positions[machine] = max(self._positions.get(machine, 0), position)
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """Say that the calling thread makes no calls in a `with` block: nobody waits for it. Behind the block it goes on
+    where the devices are. Raises NOT_PERMITTED in a host function.
+    """
+    suspend()
+    try:
+        yield
+    finally:
+        resume()
+
+
+def suspend() -> None:
+    """Begin to be silent (`silent`)."""
+    with HOST.inside() as me:
+        catch_up(me)
+        me.state = State.SUSPENDED
+
+
+def resume() -> None:
+    """End `suspend`; a call does the same."""
+    with HOST.inside() as me:
+        if me.state is State.SUSPENDED:
+            HOST.come_back(me)
+            HOST.race(me)
+
+
+def catch_up(me: Participant) -> None:
+    """Bring the devices to the position of a participant that is about to be silent."""
+    HOST.leave_solo()
+    for machine in HOST.machines:
+        node = machine.any_node()
+        if node is not None and me in machine.positions:
+            HOST.take_turn(me, node)
+            node.catch_up()
