@@ -129,8 +129,8 @@ class Bus:
         writes[C.NPU_REG_MMU_CDTAB_LO] = set_low
         reads[C.NPU_REG_MMU_CDTAB_HI] = lambda: mmu.context_table_pa >> 32
         writes[C.NPU_REG_MMU_CDTAB_HI] = set_high
-        writes[C.NPU_REG_MMU_TLBI_SSID] = mmu.invalidate
-        writes[C.NPU_REG_MMU_TLBI_ALL] = lambda value: mmu.invalidate()
+        writes[C.NPU_REG_MMU_TLBI_SSID] = self._fabric.invalidate
+        writes[C.NPU_REG_MMU_TLBI_ALL] = lambda value: self._fabric.invalidate_all()
         reads[C.NPU_REG_MMU_EVT_COUNT] = lambda: len(mmu.events)
         reads[C.NPU_REG_MMU_EVT_CODE] = lambda: mmu.events[0].code if mmu.events else 0
         reads[C.NPU_REG_MMU_EVT_SSID] = lambda: mmu.events[0].ssid if mmu.events else 0

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from npu_model.footprint import Box, Footprint, any_overlap
 
+from npu_device.cmx import in_window
+
 GRANULE_SHIFT = 10
 MASK_BITS = 4096  # with granules of 1 KiB: two tiles of CMX side by side
 MASK = (1 << MASK_BITS) - 1
@@ -30,6 +32,10 @@ class Claim:
         reads, writes = footprint
         return cls(reads, writes, _mask(reads), _mask(writes))
 
+    def shifted(self, offset: int) -> Claim:
+        """Return the claim with what lies in the CMX window moved up by `offset`."""
+        return Claim.of((_shifted(self.reads, offset), _shifted(self.writes, offset)))
+
     def reads_from(self, other: Claim) -> bool:
         """Tell whether this task reads a byte that `other` writes."""
         return bool(self.read_mask & other.write_mask) and any_overlap(self.reads, other.writes)
@@ -37,6 +43,10 @@ class Claim:
     def writes_over(self, other: Claim) -> bool:
         """Tell whether both tasks write some byte."""
         return bool(self.write_mask & other.write_mask) and any_overlap(self.writes, other.writes)
+
+
+def _shifted(boxes: list[Box], offset: int) -> list[Box]:
+    return [Box(box.addr + offset, box.width, box.dims) if in_window(box.addr) else box for box in boxes]
 
 
 def _mask(boxes: list[Box]) -> int:

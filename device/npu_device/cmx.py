@@ -59,6 +59,11 @@ class AddressSpace:
         self.ssid = ssid
         self.tiles = tiles
 
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of each tile in the window."""
+        return self._cmx.workspace_bytes
+
     def locate(self, address: int, write: bool) -> tuple[Bytes, int]:
         """Return (memory, offset) of an address; from there to the end of `memory` all is mapped. Raises MemoryFault."""
         if BASE <= address < END:
@@ -104,3 +109,38 @@ class AddressSpace:
             return np.ndarray(shape, dtype, memory.data, offset, strides)
         except (TypeError, ValueError):
             raise MemoryFault(address, C.NPU_MMU_EVT_CMX_RANGE, write) from None
+
+
+class SliceSpace(AddressSpace):
+    """What a block of a kernel sees: of CMX its SHAVE's slice of one tile alone, at the start of the window. It is poison at first."""
+
+    __slots__ = ("_memory", "offset", "size_bytes")
+
+    def __init__(self, mmu: Mmu, cmx: Cmx, ssid: int, tile: int, offset: int, size_bytes: int) -> None:
+        super().__init__(mmu, cmx, ssid, (tile,))
+        self.offset = offset  # in the tile
+        self.size_bytes = size_bytes
+        self._memory: Bytes | None = None  # until it is first used
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of each tile in the window."""
+        return self.size_bytes
+
+    def locate(self, address: int, write: bool) -> tuple[Bytes, int]:
+        """As AddressSpace.locate."""
+        if not BASE <= address < END:
+            return self._mmu.locate(self.ssid, address, write)
+        if address - BASE >= self.size_bytes:
+            raise MemoryFault(address, C.NPU_MMU_EVT_CMX_RANGE, write)
+        memory = self._memory
+        if memory is None:  # nobody but this block can see the slice: poison it when the block looks
+            memory = self._memory = self._cmx.tile(self.tiles[0])[self.offset : self.offset + self.size_bytes]
+            memory.fill(POISON)
+        return memory, address - BASE
+
+    def check(self, address: int, nbytes: int, write: bool) -> None:
+        """As AddressSpace.check."""
+        if BASE <= address < END and address - BASE + nbytes > self.size_bytes:
+            raise MemoryFault(max(address, BASE + self.size_bytes), C.NPU_MMU_EVT_CMX_RANGE, write)
+        super().check(address, nbytes, write)

@@ -12,6 +12,9 @@ from npu_model.profile import Ddr
 
 from npu_device.clock import PRIORITY_ENGINE, Clock, Unit
 
+ANNOUNCED = -1  # share of a flow whose latency is not over
+FIRST_TOKEN = 2  # actions from here on are tokens
+
 
 class Flow(Protocol):
     """A transfer in its data phase. `remaining_ps` is what it still needs at full rate."""
@@ -42,6 +45,29 @@ class DdrChannel:
         """Whether no flow is in the channel or on its way: the next one may join ahead of its time."""
         return not self._flows and not self.announced
 
+    def enter(self, flow: Flow, unit: Unit, joined_ps: int, join_action: int) -> None:
+        """Let `flow`, whose share is 0, join at `joined_ps`: now, ahead of its time, or by an event that calls `arrive`."""
+        clock = self._clock
+        if self.idle or joined_ps == clock.now_ps:
+            self.join(flow, unit, joined_ps)
+        else:
+            self.announced += 1
+            flow.share = ANNOUNCED
+            heappush(clock.heap, (joined_ps, PRIORITY_ENGINE, clock.next_sequence(), unit, join_action, flow))
+
+    def arrive(self, flow: Flow, unit: Unit) -> None:
+        """Start a flow that was announced."""
+        self.announced -= 1
+        flow.share = 0
+        self.join(flow, unit, self._clock.now_ps)
+
+    def withdraw(self, flow: Flow) -> None:
+        """Take out a flow whose transfer is cancelled, joined or only announced; its events are void."""
+        if flow.share == ANNOUNCED:
+            self.announced -= 1
+            flow.share = 0
+        self.leave(flow)
+
     def join(self, flow: Flow, unit: Unit, at_ps: int) -> None:
         """Start `flow` at `at_ps`, which is now unless the channel is idle; its share must be 0.
 
@@ -59,7 +85,7 @@ class DdrChannel:
         heappush(clock.heap, (end, PRIORITY_ENGINE, clock.next_sequence(), unit, flow.token, flow))
 
     def leave(self, flow: Flow) -> None:
-        """Take `flow` out: it ended, or its job was aborted."""
+        """Take out `flow`, which may have ended."""
         if len(self._flows) == 1 and self._flows[0][0] is flow:
             self._flows.clear()
             flow.token += 1

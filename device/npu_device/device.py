@@ -38,11 +38,12 @@ class Device:
         shave = ClockDomain(self.profile.shave.clock_hz)
         self.ports: list[Engine[Any]] = [DmaPort(fabric, port, dma) for port in range(self.profile.dma_ports)]
         self.dpus: list[Engine[Any]] = [DpuEngine(fabric, tile, dpu) for tile in range(self.profile.tiles)]
-        self.shaves: list[list[Engine[Any]]] = [
+        self.shaves: list[list[ShaveEngine]] = [
             [ShaveEngine(fabric, tile, core, shave) for core in range(self.profile.shaves_per_tile)]
             for tile in range(self.profile.tiles)
         ]
         fabric.engines = [*self.ports, *self.dpus, *(engine for row in self.shaves for engine in row)]
+        fabric.code_caches = [engine.cache for row in self.shaves for engine in row]
         self.core = fabric.core = ManagementCore(fabric, self.ports, self.dpus, self.shaves)
         fabric.interrupts.on_edge = self._count_interrupt
         self.bus = Bus(self)

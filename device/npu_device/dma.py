@@ -19,7 +19,7 @@ from npu_model.profile import Profile
 
 from npu_device.clock import PRIORITY_ENGINE, ClockDomain
 from npu_device.cmx import in_window
-from npu_device.ddr import demand_of
+from npu_device.ddr import FIRST_TOKEN, demand_of
 from npu_device.dma_copy import Move
 from npu_device.dram import POISON
 from npu_device.engine import END, Channel, Engine, Task, dependency_columns
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from npu_device.slot import JobSlot
 
 JOIN = 1  # action of an event: the latency is over
-ANNOUNCED = -1  # share of a task whose latency is not over
-FIRST_TOKEN = 2  # actions from here on: the data phase is over, if the token is still the task's
+# actions from FIRST_TOKEN on: the data phase is over, if the token is still the task's
 READ_DDR, WRITE_DDR = int(C.NPU_PMU_DMA_DDR_READ), int(C.NPU_PMU_DMA_DDR_WRITE)
 READ_CMX, WRITE_CMX = int(C.NPU_PMU_DMA_CMX_READ), int(C.NPU_PMU_DMA_CMX_WRITE)
 
@@ -77,10 +76,7 @@ class DmaPort(Engine[DmaTask]):
         self._ddr = fabric.ddr
         self._mmu = fabric.mmu
         self._cmx_latency_cycles = profile.cmx.latency_cycles
-        # One flow at a time can be as fast as all ports together when the memory is faster than they are.
-        self._memory_limits = (
-            profile.dma_ports * profile.dma.bytes_per_cycle * 2 * domain.hz > profile.ddr.bytes_per_second
-        )
+        self._memory_limits = fabric.memory_limits
 
     def begin(self, task: DmaTask, cycles: int) -> None:
         """Schedule the end: directly when DDR cannot be the limit, through the DDR channel otherwise."""
@@ -99,22 +95,14 @@ class DmaPort(Engine[DmaTask]):
         task.demand = demand_of(task.ddr_bytes, end - joined)
         task.share = 0
         task.token = FIRST_TOKEN
-        ddr = self._ddr
-        if ddr.idle or joined == clock.now_ps:
-            ddr.join(task, self, joined)
-        else:
-            ddr.announced += 1
-            task.share = ANNOUNCED
-            heappush(clock.heap, (joined, PRIORITY_ENGINE, clock.next_sequence(), self, JOIN, task))
+        self._ddr.enter(task, self, joined, JOIN)
 
     def fire(self, action: int, arg: Any) -> None:
         """Enter the data phase, or end the running task."""
         if action == END:
             self.finish(arg)
         elif action == JOIN:
-            self._ddr.announced -= 1
-            arg.share = 0
-            self._ddr.join(arg, self, self._clock.now_ps)
+            self._ddr.arrive(arg, self)
         elif action == arg.token:
             self._ddr.leave(arg)
             self.finish(arg)
@@ -123,9 +111,7 @@ class DmaPort(Engine[DmaTask]):
         """Void the end event and leave the DDR channel."""
         super().cancel(task)
         if task.ddr_bytes and self._memory_limits:
-            if task.share == ANNOUNCED:
-                self._ddr.announced -= 1
-            self._ddr.leave(task)
+            self._ddr.withdraw(task)
 
     def check(self, task: DmaTask) -> None:
         """Check the descriptor and translate both ends; once per descriptor until translations are dropped."""

@@ -314,6 +314,8 @@ class Engine(ABC, Generic[T]):
 
     def claim(self, task: T, claim: Claim) -> None:
         """Note the ranges of a task that starts, and taint every pair of running tasks of the job that are in conflict."""
+        if task.slot.shift:
+            claim = claim.shifted(task.slot.shift)
         task.claim = claim
         task.tainted = False
         executing = task.slot.executing

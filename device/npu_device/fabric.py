@@ -23,6 +23,7 @@ from npu_device.trace import Trace
 
 if TYPE_CHECKING:
     from npu_device.engine import Channel, Engine
+    from npu_device.instruction_cache import InstructionCache
     from npu_device.management_core import ManagementCore
     from npu_device.slot import JobSlot
 
@@ -47,6 +48,10 @@ class Fabric:
         self.mmu = Mmu(self.dram, lambda: self.interrupts.raise_cause(C.NPU_ICB_MMU_EVENT))
         self.cmx = Cmx(profile.tiles, profile.cmx.workspace_bytes)
         self.ddr = DdrChannel(self.clock, profile.ddr)
+        ports = profile.dma_ports * profile.dma.bytes_per_cycle * 2 * profile.dma.clock_hz
+        shave = profile.shave
+        fetches = profile.tiles * profile.shaves_per_tile * shave.fetch_bytes_per_cycle * shave.clock_hz
+        self.memory_limits = ports + fetches > profile.ddr.bytes_per_second  # else every transfer has its full rate
         self.programs = ProgramCache()
         self.scratch = Scratch()
         self.overflows = Overflows()
@@ -54,6 +59,7 @@ class Fabric:
         self.trace = Trace(self.clock, self.engine_clock) if trace else None
         self.barriers = [Barrier(i) for i in range(profile.tiles * profile.barriers_per_tile)]
         self.engines: list[Engine[Any]] = []  # DMA ports, then the DPUs by tile, then the SHAVEs
+        self.code_caches: list[InstructionCache] = []  # of the SHAVEs
         self.slots: list[JobSlot] = []  # jobs on the engines
         self.core: ManagementCore
         self.pmu = Pmu(self._sample)
@@ -70,6 +76,22 @@ class Fabric:
     def channels_of(self, engine: Engine[Any]) -> list[Channel]:
         """Return the FIFOs in front of an engine, of all jobs."""
         return [channel for slot in self.slots for channel in slot.all_channels() if channel.engine is engine]
+
+    def invalidate(self, ssid: int) -> None:
+        """Drop the translations of a context, and its lines in the instruction caches."""
+        self.mmu.invalidate(ssid)
+        self.drop_code(ssid)
+
+    def invalidate_all(self) -> None:
+        """Drop every translation and every line of the instruction caches."""
+        self.mmu.invalidate()
+        for cache in self.code_caches:
+            cache.clear()
+
+    def drop_code(self, ssid: int) -> None:
+        """Drop the lines of a context in the instruction caches."""
+        for cache in self.code_caches:
+            cache.drop(ssid)
 
     def retire(self, barrier: Barrier) -> None:
         """Invalidate a barrier whose counts are used up, and tell the core."""

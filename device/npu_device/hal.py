@@ -5,6 +5,7 @@ The firmware states this interface as protocols of its own (npu_firmware/hal.py)
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,8 @@ from npu_device.dma import DmaPlan, plan_dma
 from npu_device.dpu import DpuPlan, plan_dpu
 from npu_device.engine import Channel, Engine, Task
 from npu_device.faults import MemoryFault
-from npu_device.shave import ShavePlan, plan_shave
+from npu_device.kernel import BlockSlot, Launch
+from npu_device.shave import ShaveEngine, ShavePlan, block_task, plan_shave
 from npu_device.slot import JobSlot
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ class Hal:
         inputs: Inputs,
         ports: list[Engine[Any]],
         dpus: list[Engine[Any]],
-        shaves: list[list[Engine[Any]]],
+        shaves: list[list[ShaveEngine]],
     ) -> None:
         self._fabric = fabric
         self._core = core
@@ -142,6 +144,49 @@ class Hal:
         """Return and forget the slots that failed since the last call; `slot.fault` says how."""
         found, self._core.faults = self._core.faults, []
         return found
+
+    # ---- blocks of kernels ----
+
+    def check(self, ssid: int, va: int, nbytes: int, write: bool) -> None:
+        """Translate bytes of a context, at least one. Raises Fault."""
+        self._fabric.mmu.check(ssid, va, nbytes, write)
+
+    def open_launch(
+        self, ssid: int, job_id: int, text_va: int, code_bytes: int, args_va: int, grid: int, cooperative: bool
+    ) -> Launch:
+        """Describe a launch; its blocks are started one by one. Those of a cooperative one begin when all `grid` are there."""
+        return Launch(ssid, job_id, text_va, code_bytes, args_va, grid, cooperative)
+
+    def held_code(self, launch: Launch, tile: int, shave: int) -> int:
+        """Return how many bytes of the program are in the instruction cache of a SHAVE."""
+        cache = self._shaves[tile][shave].cache
+        return cache.held_bytes(launch.ssid, launch.text_va, launch.code_bytes)
+
+    def start_block(self, launch: Launch, number: int, tile: int, shave: int) -> BlockSlot:
+        """Put a block in front of a SHAVE, whose tile no inference owns; it runs after those that are there already."""
+        slot = BlockSlot(self._fabric, launch, number, tile, shave)
+        self._fabric.slots.append(slot)
+        task = block_task(slot, self._shaves[tile][shave])
+        task.channel.push(task)
+        return slot
+
+    def pop_ended(self) -> BlockSlot | None:
+        """Return the next block that has ended, None when there is none; `close_slot` takes it off its SHAVE."""
+        queue = self._core.ended
+        return queue.popleft() if queue else None
+
+    def cancel_blocks(self, blocks: list[BlockSlot]) -> None:
+        """Take blocks off the engines, ended or not."""
+        for block in blocks:
+            block.failed = True  # none of them starts because another one goes
+        for block in blocks:
+            self.close_slot(block)
+        ended = self._core.ended
+        self._core.ended = deque(block for block in ended if block not in blocks)
+
+    def drop_code(self, ssid: int) -> None:
+        """Drop what instruction caches have of a context."""
+        self._fabric.drop_code(ssid)
 
     # ---- barriers ----
 

@@ -21,6 +21,8 @@ from npu_device.hal import Hal, Inputs
 if TYPE_CHECKING:
     from npu_device.engine import Engine
     from npu_device.fabric import Fabric
+    from npu_device.kernel import BlockSlot
+    from npu_device.shave import ShaveEngine
     from npu_device.slot import JobSlot
 
 STEP = 0
@@ -32,7 +34,7 @@ class ManagementCore:
     """The core and its inputs."""
 
     def __init__(
-        self, fabric: Fabric, ports: list[Engine[Any]], dpus: list[Engine[Any]], shaves: list[list[Engine[Any]]]
+        self, fabric: Fabric, ports: list[Engine[Any]], dpus: list[Engine[Any]], shaves: list[list[ShaveEngine]]
     ) -> None:
         self._fabric = fabric
         self._clock = fabric.clock
@@ -48,6 +50,7 @@ class ManagementCore:
         self.messages: deque[int] = deque()
         self.doorbells: deque[int] = deque()
         self.faults: list[JobSlot] = []
+        self.ended: deque[BlockSlot] = deque()
         self._core: Any = None
         self.inputs = Inputs()
         self.sleeping = False
@@ -138,6 +141,11 @@ class ManagementCore:
     def report_fault(self, slot: JobSlot) -> None:
         """Tell the firmware that a job failed."""
         self.faults.append(slot)
+        self.attend()
+
+    def report_ended(self, block: BlockSlot) -> None:
+        """Tell the firmware that a block of a kernel has ended."""
+        self.ended.append(block)
         self.attend()
 
     def _crash(self) -> None:

@@ -1,6 +1,9 @@
-"""SHAVE cores: several per tile. A task runs a program out of the blob; npu_model.shave_machine interprets it.
+"""SHAVE cores: several per tile. A task runs a program of an inference or a block of a kernel; npu_model.shave_machine interprets it.
 
-A program runs in segments, which end where it starts an operation of another engine, waits for one, or halts; most have one:
+A block first fills the instruction cache with the lines of its program that are missing; what it runs are the bytes in the lines.
+
+A program runs in segments, which end where it starts an operation of another engine, waits for one, for other blocks (`bar`), or halts;
+most have one:
 
 1. A segment runs at its start and its stores reach memory at once; this unit takes the stored bytes back out and leaves
    poison in their place.
@@ -17,23 +20,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from npu_abi import C
 from npu_model import footprint
-from npu_model.shave_faults import ShaveFault, ShaveUnsupported
-from npu_model.shave_machine import Machine, Row, Start
+from npu_model.shave_faults import ShaveFault, ShaveFaultCode, ShaveUnsupported
+from npu_model.shave_machine import Bar, Machine, Row, Start, Wait
 from npu_model.shave_opcodes import ALL_TAGS
 from npu_model.shave_operations import INVARIANT_BYTES
 
 from npu_device.claims import Claim
 from npu_device.clock import ClockDomain
 from npu_device.cmx import in_window
+from npu_device.code_fetch import CodeFetch
 from npu_device.dram import POISON, Bytes
-from npu_device.engine import Channel, Engine, Task, dependency_columns
+from npu_device.engine import START_RECORD, Channel, Engine, Task, dependency_columns
 from npu_device.faults import MemoryFault
+from npu_device.instruction_cache import InstructionCache
+from npu_device.kernel import BlockSlot
 from npu_device.shave_operations import operation, work_of
 
 if TYPE_CHECKING:
     from npu_device.fabric import Fabric
     from npu_device.slot import JobSlot
 
+SHAVE_BUSY = int(C.NPU_PMU_SHAVE_BUSY)
+CODE_LOAD, LOAD_CYCLES = int(C.NPU_PMU_CODE_LOAD), int(C.NPU_PMU_CODE_LOAD_CYCLES)
+CODE_LOAD_RECORD = int(C.NPU_TRACE_CODE_LOAD)
 INSNS = int(C.NPU_PMU_SHAVE_INSNS)
 SRAM_READ, SRAM_WRITE = int(C.NPU_PMU_SRAM_READ), int(C.NPU_PMU_SRAM_WRITE)
 
@@ -71,18 +80,120 @@ class ShaveTask(Task):
     def awaited(self) -> bool:
         """Say whether an operation is in progress that the program waits for at its suspension, or at its end."""
         request = self.machine.suspension
-        if request is None:
+        if not isinstance(request, Wait):
             return bool(self.operations)
         return any(engine == request.engine and request.tag in (ALL_TAGS, tag) for _, engine, tag in self.operations)
+
+
+class BlockTask(ShaveTask):
+    """A block of a kernel."""
+
+    __slots__ = ("lines", "text")
+
+    slot: BlockSlot
+    lines: list[bytes | None]  # of its program while it is loaded, None: to be fetched
+    text: bytes  # from then on
 
 
 class ShaveEngine(Engine[ShaveTask]):
     """One core. `unit` is tile << 4 | core."""
 
-    busy_counter = int(C.NPU_PMU_SHAVE_BUSY)
+    busy_counter = SHAVE_BUSY
 
     def __init__(self, fabric: Fabric, tile: int, core: int, domain: ClockDomain) -> None:
+        self.cache = InstructionCache(fabric.profile.shave)
+        self._fetch = CodeFetch(fabric, domain, self)
         super().__init__(fabric, int(C.NPU_ENGINE_SHAVE), tile << 4 | core, domain)
+
+    def reset(self) -> None:
+        """Drop everything."""
+        super().reset()
+        self.busy_counter = SHAVE_BUSY
+        self.cache.clear()
+
+    # ---- blocks: the instruction cache ----
+
+    def start(self, channel: Channel) -> None:
+        """Start the head of `channel`; a block begins with its program's way into the cache."""
+        if channel.slot.launch is None:
+            super().start(channel)
+            return
+        task: BlockTask = channel.fifo.popleft()
+        slot = task.slot
+        self.task = task
+        slot.running += 1
+        slot.load_ps = slot.start_ps = self._clock.now_ps
+        self.busy_counter = LOAD_CYCLES
+        task.start_cycle = self.fabric.cycle_now()
+        span = self.cache.span(task.text_va, task.code_bytes)
+        try:
+            slot.space.check(span.start, len(span) * span.step, False)
+        except MemoryFault as fault:
+            self.fault(task, fault)
+            return
+        task.lines, slot.cached_bytes = self.cache.look_up(slot.ssid, task.text_va, task.code_bytes)
+        slot.loaded_bytes = task.code_bytes - slot.cached_bytes
+        fetched = task.lines.count(None) * span.step
+        if not fetched:
+            self.loaded()
+            return
+        self._raw[CODE_LOAD] += fetched
+        if self._trace is not None:
+            self._trace.add(CODE_LOAD_RECORD, self.kind, self.unit, task.task_id, slot.job_id, fetched)
+        self._fetch.begin(fetched)
+
+    def loaded(self) -> None:
+        """Go on with a block whose program is in the cache: start it, unless it waits for the others of its launch."""
+        task = self.task
+        assert isinstance(task, BlockTask)
+        slot, cache = task.slot, self.cache
+        span = cache.span(task.text_va, task.code_bytes)
+        lines = task.lines
+        if None in lines:
+            try:
+                memory = slot.space.view(span.start, len(span) * span.step, False).tobytes()
+            except MemoryFault as fault:  # unmapped meanwhile
+                self.fault(task, fault)
+                return
+            for index, data in enumerate(lines):
+                if data is None:
+                    at = index * span.step
+                    lines[index] = memory[at : at + span.step]
+                    cache.fill(slot.ssid, span.start + at, memory[at : at + span.step])
+        first = task.text_va - span.start
+        task.text = b"".join(data for data in lines if data is not None)[first : first + task.code_bytes]
+        task.lines = []
+        now = self.fabric.cycle_now()
+        self._raw[LOAD_CYCLES] += now - task.start_cycle
+        self.busy_counter, task.start_cycle = SHAVE_BUSY, now
+        for ready in slot.launch.loaded(task):
+            engine = ready.channel.engine
+            assert isinstance(engine, ShaveEngine)
+            engine.enter(ready)
+
+    def enter(self, task: BlockTask) -> None:
+        """Start the program of a block."""
+        slot = task.slot
+        slot.start_ps = self._clock.now_ps
+        if self._trace is not None:
+            self._trace.add(START_RECORD, self.kind, self.unit, task.task_id, slot.job_id, task.amount)
+        try:
+            self.check(task)
+        except MemoryFault as fault:
+            self.fault(task, fault)
+            return
+        if not slot.failed:
+            self._begin_segment(task)
+
+    def cancel(self, task: ShaveTask) -> None:
+        """Make what the running task waits for void."""
+        super().cancel(task)
+        if self.busy_counter == LOAD_CYCLES:
+            self._fetch.cancel()
+            self.cache.abandon(task.slot.ssid, task.text_va, task.code_bytes)
+            self.busy_counter = SHAVE_BUSY
+
+    # ---- programs ----
 
     def execute(self, task: ShaveTask) -> None:
         """Nothing: to check a program is to run it, with or without values."""
@@ -91,9 +202,15 @@ class ShaveEngine(Engine[ShaveTask]):
         """Run the program, up to where it needs another engine; hold its stores back until that time."""
         fabric, space = self.fabric, task.slot.space
         try:
-            text = space.view(task.text_va, task.code_bytes, False).tobytes()
+            if isinstance(task, BlockTask):
+                text = task.text
+            else:
+                text = space.view(task.text_va, task.code_bytes, False).tobytes()
             task.rows = fabric.programs.rows(text)
-            task.machine = Machine(task.args_va, space, fabric.profile.shave, fabric.compute)
+            task.machine = machine = Machine(task.args_va, space, fabric.profile.shave, fabric.compute)
+            if isinstance(task, BlockTask):
+                machine.r[2:6] = task.slot.registers()
+                machine.cycles = 0  # the start-up cost stands for what the block has had: the fetch of its program
             task.operations = []
             task.written = []
             task.waiting = False
@@ -104,7 +221,7 @@ class ShaveEngine(Engine[ShaveTask]):
     def _run(self, task: ShaveTask) -> None:
         """Run one segment. Raises ShaveFault and MemoryFault."""
         machine = task.machine
-        before = machine.cycles if machine.starts else 0  # the first segment includes the start-up
+        before = machine.cycles if machine.insns else 0  # the first segment includes the start-up
         machine.run(task.rows)
         result = machine.segment()
         task.cycles = result.cycles - before
@@ -145,22 +262,50 @@ class ShaveEngine(Engine[ShaveTask]):
                 self._start_operation(task, request)
                 if slot.failed:
                     return
+            elif isinstance(request, Bar):
+                self._meet(task, request)
+                return
             elif task.awaited():
                 task.waiting = True
                 return
-            task.waiting = False
-            if request is None:
-                self.begin(task, 0)
-                return
-            self._run(task)
         except MemoryFault as fault:
             self.fault(task, fault)
             return
         except ShaveFault as fault:
             slot.fail(C.NPU_JOB_SHAVE_FAULT, fault.error_detail, task)
             return
+        task.waiting = False
+        if request is None:
+            self.begin(task, 0)
+        else:
+            self.resume(task)
+
+    def resume(self, task: ShaveTask) -> None:
+        """Run the next segment."""
+        try:
+            self._run(task)
+        except MemoryFault as fault:
+            self.fault(task, fault)
+            return
+        except ShaveFault as fault:
+            task.slot.fail(C.NPU_JOB_SHAVE_FAULT, fault.error_detail, task)
+            return
+        self._begin_segment(task)
+
+    def _begin_segment(self, task: ShaveTask) -> None:
         schedule = self.fabric.schedule
         self.begin(task, schedule.stretch(task.cycles, self.kind, self.unit) if schedule.stretches else task.cycles)
+
+    def _meet(self, task: ShaveTask, request: Bar) -> None:
+        """Wait for the other blocks of the launch; the last one lets all go on. Raises ShaveFault."""
+        launch = task.slot.launch
+        if launch is None or not launch.cooperative:
+            raise ShaveFault(ShaveFaultCode.NOT_COOPERATIVE, request.pc)
+        assert isinstance(task, BlockTask)
+        for block in launch.arrive(task):
+            engine = block.channel.engine
+            assert isinstance(engine, ShaveEngine)
+            engine.resume(block)
 
     def _start_operation(self, task: ShaveTask, request: Start) -> None:
         """Put an operation in front of its engine. Raises ShaveFault and MemoryFault."""
@@ -204,6 +349,17 @@ def _bytes_of(box: footprint.Box, memory: Bytes) -> Bytes:
     shape = (*(count for count, _ in box.dims), box.width)
     strides = (*(stride for _, stride in box.dims), 1)
     return np.ndarray(shape, np.uint8, memory.data, 0, strides)
+
+
+def block_task(slot: BlockSlot, engine: ShaveEngine) -> BlockTask:
+    """Return the task of a block, for the caller to push into its channel in front of `engine`."""
+    launch = slot.launch
+    channel = slot.channels[engine] = Channel(engine, slot, 1)
+    task = BlockTask(channel, 0, slot.number, slot.number, 0, 0, (), (), -1)
+    task.text_va, task.code_bytes, task.args_va = launch.text_va, launch.code_bytes, launch.args_va
+    task.insns = task.sram_read = task.sram_write = 0
+    task.owner = slot
+    return task
 
 
 @dataclass(frozen=True, slots=True)

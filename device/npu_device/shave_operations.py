@@ -39,13 +39,13 @@ def operation(fabric: Fabric, slot: JobSlot, request: Start, tile: int, list_id:
     try:
         if request.engine == DMA:
             raw = space.view(address, operations.DMA_BYTES, False).tobytes()
-            records = operations.dma_records(raw, profile, tiles)
+            records = operations.dma_records(raw, space.workspace_bytes, tiles)
             channel = _channel(slot, fabric.engines[request.port])
             return next(plan_dma(profile, records).tasks(slot, channel, list_id))
         raw = space.view(address, operations.INVARIANT_BYTES, False).tobytes()
         nbytes = operations.variant_count(raw) * operations.VARIANT_BYTES
         raw_variants = space.view(address + operations.INVARIANT_BYTES, nbytes, False).tobytes()
-        invariants, variants = operations.dpu_records(raw, raw_variants, profile, tiles, tile)
+        invariants, variants = operations.dpu_records(raw, raw_variants, space.workspace_bytes, tiles, tile)
         channel = _channel(slot, fabric.engines[profile.dma_ports + slot.tiles[tile]])
         return next(plan_dpu(profile, invariants, variants).tasks(slot, [channel] * tiles, list_id))
     except DescriptorError as error:

@@ -13,6 +13,7 @@ from npu_device.cmx import AddressSpace
 if TYPE_CHECKING:
     from npu_device.engine import Channel, Engine, Task
     from npu_device.fabric import Fabric
+    from npu_device.kernel import Launch
 
 
 class BarrierSets(dict[int, tuple[Barrier, ...]]):
@@ -33,7 +34,7 @@ class JobSlot:
 
     __slots__ = (
         "barrier_sets", "barriers", "channels", "direct_channels", "executing", "fabric", "failed", "fault", "job_id",
-        "outstanding", "running", "space", "ssid", "tiles",
+        "launch", "outstanding", "running", "shift", "space", "ssid", "tiles",
     )  # fmt: skip
 
     def __init__(self, fabric: Fabric, ssid: int, job_id: int, tiles: tuple[int, ...], barrier_count: int) -> None:
@@ -41,7 +42,7 @@ class JobSlot:
         self.ssid = ssid
         self.job_id = job_id
         self.tiles = tiles
-        self.space = AddressSpace(fabric.mmu, fabric.cmx, ssid, tiles)
+        self.space: AddressSpace = AddressSpace(fabric.mmu, fabric.cmx, ssid, tiles)
         self.barriers: list[Barrier] = []
         for tile in tiles:
             self.barriers += fabric.tile_barriers(tile)
@@ -54,6 +55,8 @@ class JobSlot:
         self.outstanding = 0  # tasks pushed and not ended
         self.running = 0  # tasks started and not ended
         self.executing: list[Task] = []  # running tasks with data, for conflicts
+        self.launch: Launch | None = None  # whose block this is
+        self.shift = 0  # from the addresses of the CMX window to addresses that `executing` can compare
         self.failed = False
         self.fault: tuple[int, int, int] | None = None  # enum npu_job_status, detail, info
 

@@ -43,6 +43,10 @@ class Shave(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scalar_cycles: int  # per scalar instruction
     startup_cycles: int  # per invocation
     max_cycles: int  # watchdog of one program
+    icache_line_bytes: int  # instruction cache of one SHAVE: a power of two
+    icache_ways: int  # lines of a set
+    icache_sets: int
+    fetch_bytes_per_cycle: int  # at which it is filled from DDR, when nothing else wants the memory
 
 
 class Dma(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,6 +70,8 @@ class Core(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     command_cycles: int  # one other command
     message_cycles: int
     fence_cycles: int
+    block_cycles: int  # choose a SHAVE for a block of a kernel, or note its end
+    ready_cycles: int  # look at one task of a dynamic inference
     fifo_depth: int  # tasks an engine FIFO holds, the running one not counted
 
 

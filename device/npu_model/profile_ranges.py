@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npu_abi import C
+from npu_abi import C, sizeof
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from npu_model.profile import Profile
 
+INSN_BYTES = sizeof("npu_shv_insn")
 NAME_BYTES = 63  # what the parameters and properties of a device have room for
 _HZ = (10**5, 0xFFFFFFFF)  # chosen: slower devices miss the boot time-out; PLL_FREQ_HZ has 32 bits
 _CYCLES = (0, 10**6)  # chosen: messages stay within their time-outs
@@ -45,6 +46,10 @@ RANGES: dict[str, tuple[float, float]] = {
     "shave.scalar_cycles": _CYCLES,
     "shave.startup_cycles": _CYCLES,
     "shave.max_cycles": (1, 10**9),
+    "shave.icache_line_bytes": (INSN_BYTES, C.NPU_PAGE_SIZE),  # a line lies in one page
+    "shave.icache_ways": (1, 1024),
+    "shave.icache_sets": (1, 1 << 20),
+    "shave.fetch_bytes_per_cycle": _RATE,
     "dma.clock_hz": _HZ,
     "dma.bytes_per_cycle": _RATE,
     "dma.setup_cycles": _CYCLES,
@@ -58,6 +63,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "core.command_cycles": _CYCLES,
     "core.message_cycles": _CYCLES,
     "core.fence_cycles": _CYCLES,
+    "core.block_cycles": _CYCLES,
+    "core.ready_cycles": _CYCLES,
     "core.fifo_depth": (1, 1024),
     "ddr.capacity_bytes": (4 << 20, 1 << 40),  # the driver's own structures fit into 4 MiB
     "ddr.bytes_per_second": (10**6, 10**15),
@@ -92,6 +99,9 @@ def problem(profile: Profile) -> str | None:
         for field, number in _numbers(name, value):
             if not low <= number <= high:
                 return f"{field} is {number}; {low} to {high} are allowed"
+    line = profile.shave.icache_line_bytes
+    if line & (line - 1):
+        return f"shave.icache_line_bytes is {line}; it must be a power of two"
     return None
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from npu_model import shave_math as sm
 from npu_model import shave_scalar, shave_tiles, shave_vector
 from npu_model.profile import Shave
-from npu_model.shave_faults import ShaveFaultCode, ShaveUnsupported
-from npu_model.shave_machine import Machine, Row, ShaveResult
+from npu_model.shave_faults import ShaveFault, ShaveFaultCode, ShaveUnsupported
+from npu_model.shave_machine import Bar, Machine, Row, ShaveResult
 from npu_model.shave_math import F32, S32
 from npu_model.shave_memory import Memory
 from npu_model.shave_opcodes import (
@@ -71,9 +71,14 @@ class ProgramCache:
 
 
 def run_closed(machine: Machine, rows: list[Row]) -> None:
-    """Run to the halt where there are no other engines; ShaveUnsupported, code NEEDS_ENGINES, at the first that is started."""
+    """Run to the halt where there are no other engines; ShaveUnsupported, code NEEDS_ENGINES, at the first that is started.
+
+    There are no other blocks either: a `bar` is a fault.
+    """
     if not machine.run(rows):
         assert machine.suspension is not None
+        if isinstance(machine.suspension, Bar):
+            raise ShaveFault(ShaveFaultCode.NOT_COOPERATIVE, machine.suspension.pc)
         detail = "the program starts operations of other engines: what it costs and touches is known only to the device"
         raise ShaveUnsupported(machine.suspension.pc, detail, ShaveFaultCode.NEEDS_ENGINES)
 
@@ -101,7 +106,7 @@ def _scalar_argument(name: str, insn: Insn, index: int, count: int) -> Any:
     to_int = name not in ("fli", "fmov", "itof", "fld", "fst", "st") and not name.startswith(("fa", "fs", "fm", "fd"))
     d = INT_REGISTERS if to_int and insn.d == 0 else insn.d  # writes to r0 go nowhere
     match name:
-        case "halt" | "nop":
+        case "halt" | "nop" | "bar":
             return None
         case "trap":
             return insn.imm

@@ -47,6 +47,7 @@ SPECIAL_WORK = 1 << 4  # of an element of a special function, of which
 SPECIAL_ELEMENTS = 1 << 9  # are counted at least
 STRIDED_WORK = 1 << 3  # of an element that is accessed by itself
 RUN_WORK = 1 << 13  # of a place in memory that is not the continuation of the one before
+BAR_WORK = 1 << 13  # of waiting for other blocks
 MAX_STARTS = 1 << 10  # operations of other engines
 
 Handler = Callable[["Machine", Any], int | None]
@@ -100,6 +101,13 @@ class Wait:
     pc: int  # in bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A block waits until every block of its launch has come to a `bar`."""
+
+    pc: int  # in bytes
+
+
 class Traffic:
     """The boxes that a program touched. Runs of one instruction that continue each other are merged."""
 
@@ -137,7 +145,7 @@ class Traffic:
 class Machine:
     """Registers, counters and memory of one core. `r[32]` takes writes to r0.
 
-    A program that starts or awaits other engines runs in segments: `run` returns at each such instruction with what it asks
+    A program that starts or awaits other engines, or other blocks of its launch, runs in segments: `run` returns at each such instruction with what it asks
     for in `suspension`, and is called again when that is done; `segment` says what happened in between.
     """
 
@@ -187,7 +195,7 @@ class Machine:
         self.overflows = 0  # finite values that became infinite while they were rounded to fp16
         self.reads = Traffic()
         self.writes = Traffic()
-        self.suspension: Start | Wait | None = None
+        self.suspension: Start | Wait | Bar | None = None
         self.starts = 0  # operations of other engines
         self.open_tags: set[tuple[int, int]] = set()  # (engine, tag) started and not yet waited for
         self.max_cycles = shave.max_cycles

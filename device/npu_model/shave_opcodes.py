@@ -190,6 +190,8 @@ def _table() -> dict[int, Opcode]:
         (0x91, "dmawait", "imm:imm", (), (0,)),
         (0x92, "dpustart", "a:r imm2:imm", (), (0,)),
         (0x93, "dpuwait", "imm:imm", (), (0,)),
+        # other blocks of the launch
+        (0x94, "bar", "", (), (0,)),
     ]
     return {code: Opcode(code, name, _operands(text), types, flags) for code, name, text, types, flags in rows}
 

@@ -14,7 +14,6 @@ from npu_abi import C, dtype, sizeof
 from npu_model import descriptors, dtypes, footprint
 from npu_model.descriptors import DescriptorError, Dma, Invariant, check_disjoint
 from npu_model.footprint import Box
-from npu_model.profile import Profile
 
 Records = np.ndarray[Any, np.dtype[np.void]]
 
@@ -25,10 +24,10 @@ VA_END = 1 << int(C.NPU_VA_BITS)
 CMX_BASE, CMX_END, CMX_STRIDE = int(C.NPU_CMX_BASE), int(C.NPU_CMX_END), int(C.NPU_CMX_TILE_STRIDE)
 
 
-def dma_records(raw: bytes, profile: Profile, tiles: int) -> Records:
+def dma_records(raw: bytes, workspace_bytes: int, tiles: int) -> Records:
     """Return struct npu_dma_task[1] without barriers, of the bytes of a descriptor. DescriptorError names what is wrong.
 
-    `tiles` are those of the job.
+    The CMX window shows `tiles` tiles, of which each has `workspace_bytes`.
     """
     source = _checked("npu_dma_descriptor", raw, "DMA")
     records = np.zeros(1, dtype("npu_dma_task"))
@@ -39,7 +38,7 @@ def dma_records(raw: bytes, profile: Profile, tiles: int) -> Records:
     dma = Dma.decode(records[0])
     reads, writes = footprint.dma_footprint(records[0])
     for end, box in (("src", reads[0]), ("dst", writes[0])):
-        _check_range(f"DMA {end}", box, profile, tiles, on_chip=False)
+        _check_range(f"DMA {end}", box, workspace_bytes, tiles, on_chip=False)
     rows = dma.length // dma.dst_width
     check_disjoint("DMA dst", dma.dst_width, (rows, dma.dst_stride), (dma.num_planes, dma.dst_plane_stride))
     return records
@@ -53,10 +52,12 @@ def variant_count(raw: bytes) -> int:
     return count
 
 
-def dpu_records(raw: bytes, raw_variants: bytes, profile: Profile, tiles: int, tile: int) -> tuple[Records, Records]:
+def dpu_records(
+    raw: bytes, raw_variants: bytes, workspace_bytes: int, tiles: int, tile: int
+) -> tuple[Records, Records]:
     """Return struct npu_dpu_invariant[1] and its variants. DescriptorError names what is wrong.
 
-    `tiles` are those of the job, `tile` is the job tile of the SHAVE.
+    As `dma_records`; `tile` is the tile of the window that the SHAVE belongs to.
     """
     invariants = _checked("npu_dpu_invariant", raw, "DPU")
     variants = _checked("npu_dpu_variant", raw_variants, "DPU variant")
@@ -84,7 +85,7 @@ def dpu_records(raw: bytes, raw_variants: bytes, profile: Profile, tiles: int, t
             raise DescriptorError(f"DPU pads {pads} of an element-wise operation must be 0")
     reads, writes = footprint.dpu_footprint(record, variants)
     for box in (*reads, *writes):
-        _check_range("DPU operand", box, profile, tiles, on_chip=True)
+        _check_range("DPU operand", box, workspace_bytes, tiles, on_chip=True)
     _check_pixels("DPU act", invariant.in_x, invariant.in_y, invariant.in_z, invariant.act_dtype, record, "act")
     _check_pixels("DPU out", invariant.out_x, invariant.out_y, invariant.out_z, invariant.out_dtype, record, "out")
     return invariants, variants
@@ -98,13 +99,13 @@ def _checked(struct: str, raw: bytes, what: str) -> Records:
     return np.frombuffer(raw, dtype(struct))
 
 
-def _check_range(what: str, box: Box, profile: Profile, tiles: int, on_chip: bool) -> None:
+def _check_range(what: str, box: Box, workspace_bytes: int, tiles: int, on_chip: bool) -> None:
     if box.addr < 0 or box.end > VA_END:
         raise DescriptorError(f"{what} [{box.addr:#x}, {box.end:#x}) is not inside 48 bits")
     if not on_chip and (box.end <= CMX_BASE or box.addr >= CMX_END):
         return
     tile, offset = divmod(box.addr - CMX_BASE, CMX_STRIDE)
-    if not 0 <= tile < tiles or offset + box.end - box.addr > profile.cmx.workspace_bytes:
+    if not 0 <= tile < tiles or offset + box.end - box.addr > workspace_bytes:
         raise DescriptorError(f"{what} [{box.addr:#x}, {box.end:#x}) is not inside the CMX of one of the {tiles} tiles")
 
 

@@ -11,7 +11,7 @@ from npu_abi import C
 
 from npu_model import shave_math as sm
 from npu_model.shave_faults import ShaveFaultCode, ShaveUnsupported
-from npu_model.shave_machine import ACCESS_WORK, HALT, SUSPEND, Handler, Machine, Start, Wait, in_cmx
+from npu_model.shave_machine import ACCESS_WORK, BAR_WORK, HALT, SUSPEND, Bar, Handler, Machine, Start, Wait, in_cmx
 from npu_model.shave_memory import STORAGE, load, store
 from npu_model.shave_opcodes import ALL_TAGS, BOOL, INSN_BYTES, TYPE_BYTES
 
@@ -67,6 +67,13 @@ def _wait(engine: int) -> Handler:
         return SUSPEND
 
     return handler
+
+
+def bar(m: Machine, arg: Any) -> int | None:
+    """Wait for the other blocks of the launch."""
+    m.work += BAR_WORK
+    m.suspension = Bar(m.pc * INSN_BYTES)
+    return SUSPEND
 
 
 def _taken(m: Machine, target: int) -> int:
@@ -332,4 +339,5 @@ HANDLERS: dict[str, Handler] = {
     "dmawait": _wait(DMA),
     "dpustart": _start(DPU),
     "dpuwait": _wait(DPU),
+    "bar": bar,
 }

@@ -20,6 +20,7 @@ HEADER = codec(
 NO_RESERVED = bytes(32)
 COMMAND = codec("npu_cmd_header", "type", "size", "reserved")
 FENCES = (C.NPU_CMD_FENCE_WAIT, C.NPU_CMD_FENCE_SIGNAL)
+INFERENCES = (C.NPU_CMD_INFERENCE_EXECUTE,)
 # Members of a command: an address or an offset, then what there is of a size or a value, then what must be zero.
 _LAYOUTS: dict[int, Struct] = {
     C.NPU_CMD_NOP: codec("npu_cmd_header"),
@@ -30,7 +31,22 @@ _LAYOUTS: dict[int, Struct] = {
     C.NPU_CMD_MEMORY_FILL: codec("npu_cmd_fill", "start_va", "size", "reserved"),
     C.NPU_CMD_COPY: codec("npu_cmd_copy", "desc_offset", "desc_count", "reserved"),
     C.NPU_CMD_INFERENCE_EXECUTE: codec("npu_cmd_inference", "mapped_inference_va"),
+    C.NPU_CMD_KERNEL_LAUNCH: codec(
+        "npu_cmd_kernel", "text_va", "args_va", "record_va", "code_bytes", "args_bytes", "grid", "flags"
+    ),
 }
+
+
+class Kernel(NamedTuple):
+    """The members of struct npu_cmd_kernel, not yet checked."""
+
+    text_va: int
+    args_va: int
+    record_va: int
+    code_bytes: int
+    args_bytes: int
+    grid: int
+    flags: int
 
 
 class Command(NamedTuple):
@@ -43,6 +59,7 @@ class Command(NamedTuple):
     va: int
     address: int = 0
     value: int = 0
+    kernel: Kernel | None = None
 
 
 def parse(hal: Hal, ssid: int, va: int) -> list[Command]:
@@ -70,11 +87,16 @@ def parse(hal: Hal, ssid: int, va: int) -> list[Command]:
         if layout is None or length != layout.size or length > size - offset:
             raise ParseError(C.NPU_PARSE_BAD_COMMAND, index)
         members = layout.unpack_from(data, offset)
+        if kind == C.NPU_CMD_KERNEL_LAUNCH:
+            command = Command(kind, index, va + offset, kernel=Kernel(*members))
+            members = ()
         if reserved or any(members[2:]):
             raise ParseError(C.NPU_PARSE_RESERVED_NOT_ZERO, index)
-        if kind != C.NPU_CMD_INFERENCE_EXECUTE:
-            members = _resolve(kind, index, members, descriptors, fences)
-        commands.append(Command(kind, index, va + offset, *members))
+        if kind != C.NPU_CMD_KERNEL_LAUNCH:
+            if kind not in INFERENCES:
+                members = _resolve(kind, index, members, descriptors, fences)
+            command = Command(kind, index, va + offset, *members)
+        commands.append(command)
         offset += length
     return commands
 

@@ -1,7 +1,7 @@
 """The firmware's state machine. `step` performs the pending action, picks the next one and returns its cost in cycles.
 
-What is picked, in this order: barriers to reload, failed jobs, a message to read, doorbells, a message to send, a job to take
-from a ring, then the jobs in turn: each gets one action (a command, a task to dispatch, its end).
+What is picked, in this order: barriers to reload, failed jobs, a message to read, doorbells, a block that has ended, a message to send,
+a job to take from a ring, then the jobs in turn: each gets one action (a command, a task to dispatch, a block to place, its end).
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from npu_abi import C, codec
 from npu_firmware import inference, transfers
 from npu_firmware.commands import FENCES, Command, parse
 from npu_firmware.errors import ParseError
-from npu_firmware.hal import Hal, Slot
+from npu_firmware.hal import Block, Hal, Slot
 from npu_firmware.ipc import Ipc
 from npu_firmware.job import Job, State
+from npu_firmware.kernels import Kernels
 from npu_firmware.messages import Messages
 from npu_firmware.queues import Entry, Queue
 from npu_firmware.structs import read
+from npu_firmware.tiles import Tiles
 from npu_firmware.walk import NO_BARRIERS, Walk
 
 NOTHING = -1
@@ -28,7 +30,7 @@ FETCH, DISPATCH = int(C.NPU_TRACE_FETCH), int(C.NPU_TRACE_DISPATCH)
 CORE = int(C.NPU_ENGINE_CORE)
 STOP_ON_FAILURE = int(C.NPU_JOBQ_STOP_ON_FAILURE)
 JOB_RETURN = int(C.NPU_IPC_CHAN_JOB_RET)
-ENGINES, COMMAND, BARRIERS, FENCE = State.ENGINES, State.COMMAND, State.BARRIERS, State.FENCE
+ENGINES, COMMAND, BARRIERS, FENCE, UNITS = State.ENGINES, State.COMMAND, State.BARRIERS, State.FENCE, State.UNITS
 JOB_DONE = codec(
     "npu_jsm_job_done",
     "db_idx",
@@ -56,10 +58,9 @@ class Core:
         self._messages = Messages(hal, self)
         self._costs = hal.profile.core
         self._task_cycles = self._costs.fetch_cycles + self._costs.dispatch_cycles
-        self.free_tiles = [tile for tile in range(hal.profile.tiles) if params.tile_config >> tile & 1]
-        self._usable_tiles = len(self.free_tiles)
-        self.inferences = inference.Inferences(hal, self._usable_tiles)
-        self._tile_waiters: list[Job] = []
+        self.tiles = Tiles(tile for tile in range(hal.profile.tiles) if params.tile_config >> tile & 1)
+        self.inferences = inference.Inferences(hal, len(self.tiles.free))
+        self._kernels = Kernels(hal, self.tiles)
         self.stopped: set[int] = set()  # contexts whose jobs no longer run, until SSID_RELEASE
         self._by_slot: dict[Slot, Job] = {}
         self._turn = 0
@@ -129,6 +130,9 @@ class Core:
             if doorbell:
                 self._ring(doorbell)
                 return 0
+            block = hal.pop_ended()
+            if block is not None:
+                return self._plan(self._end_block, block, costs.block_cycles)
             self._inputs.pending = False
         if self.ipc.outbox and self.ipc.can_send():
             return self._plan(self._send, None, costs.message_cycles)
@@ -189,11 +193,15 @@ class Core:
                 return self._plan(self._succeed, job, 0)
             command = job.commands[job.position]
             fence = command.type in FENCES
+            job.taken_ps = self._hal.now_ps()
             cost = self._costs.fence_cycles if fence else self._costs.command_cycles
             return self._plan(self._run, (job, command), cost)
         if state is BARRIERS:
             assert job.walk is not None
             return self._plan(self._load_barriers, job, self._costs.barrier_cycles * job.walk.first_count())
+        if state is UNITS:
+            count = self._kernels.ready(job)
+            return self._plan(self._place, job, count * self._costs.block_cycles) if count else NOTHING
         return self._pick_fence(job) if state is FENCE else NOTHING
 
     def _pick_fence(self, job: Job) -> int:
@@ -311,9 +319,10 @@ class Core:
     def _leave(self, job: Job) -> None:
         """Take a job off the engines, and out of what it waits for."""
         self._release(job)
-        if self._tile_waiters and job in self._tile_waiters:
-            self._tile_waiters.remove(job)
+        if job in self.tiles.waiting:
+            self.tiles.waiting.remove(job)
             self._serve_tiles()
+        job.inference = None
 
     def finish(self, job: Job, status: int, detail: int = 0, info: int = 0) -> None:
         """Report a job that has left the engines, and let its queue go on."""
@@ -333,22 +342,44 @@ class Core:
             self._hal.close_slot(slot)
             del self._by_slot[slot]
             job.walk = None
+        if job.launch is not None:
+            for block in self._kernels.cancel(job):
+                del self._by_slot[block]
+            job.launch = None
+            self._serve_tiles()
         if job.tiles:
-            self.free_tiles = sorted([*self.free_tiles, *job.tiles])
-            job.tiles = ()
+            self.tiles.give_back(job)
             self._serve_tiles()
 
     def _serve_tiles(self) -> None:
-        """Give tiles to the jobs that wait for them, strictly in order."""
-        while self._tile_waiters:
-            job = self._tile_waiters[0]
+        """Give tiles to the inferences that wait for them, as far as there are enough."""
+        while (job := self.tiles.serve()) is not None:
             assert job.inference is not None
-            count = job.inference.tile_count
-            if count > len(self.free_tiles):
-                return
-            self._tile_waiters.pop(0)
-            job.tiles, self.free_tiles = tuple(self.free_tiles[:count]), self.free_tiles[count:]
             self._enter_engines(job, job.inference)
+
+    # ---- blocks of kernels ----
+
+    def _place(self, job: Job) -> None:
+        assert job.launch is not None
+        self._kernels.place(job)
+        for block in job.launch.blocks:
+            self._by_slot[block] = job
+        if job in self.tiles.waiting:  # this was its first
+            self.tiles.waiting.remove(job)
+            self._serve_tiles()
+
+    def _end_block(self, block: Block) -> None:
+        """Take note that a block has ended; unless its job was cancelled meanwhile."""
+        job = self._by_slot.pop(block, None)
+        if job is None:
+            return
+        try:
+            if self._kernels.end(job, block):
+                job.launch = None
+                self._next_command(job)
+        except self._hal.Fault:  # the record's memory is gone
+            self._end(job, C.NPU_JOB_PARSING_ERR, C.NPU_PARSE_BAD_ADDRESS, job.position)
+        self._serve_tiles()
 
     # ---- commands ----
 
@@ -379,8 +410,13 @@ class Core:
         if kind == C.NPU_CMD_INFERENCE_EXECUTE:
             job.inference = self.inferences.load(job.ssid, command.address)
             job.state = State.TILES
-            self._tile_waiters.append(job)
+            self.tiles.wait(job)
             self._serve_tiles()
+            return
+        if command.kernel is not None:
+            self._kernels.check(job.ssid, command.kernel, command.number)
+            self._kernels.begin(job, command.kernel)
+            job.state = UNITS
             return
         if kind in (C.NPU_CMD_COPY, C.NPU_CMD_MEMORY_FILL):
             copy = kind == C.NPU_CMD_COPY

@@ -44,6 +44,21 @@ class Slot(Protocol):
         """Return the lowest loaded virtual barrier that a FIFO head waits for, and that task as index | list << 32; or (-1, 0)."""
 
 
+class Launch(Protocol):
+    """A kernel launch, as the device keeps it."""
+
+
+class Block(Slot, Protocol):
+    """A block of a kernel on its SHAVE. Times in ps, of struct npu_kernel_record."""
+
+    number: int
+    load_ps: int
+    start_ps: int
+    end_ps: int
+    loaded_bytes: int
+    cached_bytes: int
+
+
 class Barrier(Protocol):
     """A physical barrier that retired."""
 
@@ -54,7 +69,7 @@ class Barrier(Protocol):
 class Inputs(Protocol):
     """What the firmware polls."""
 
-    pending: bool  # a message, doorbell or fault is there; cleared by the firmware
+    pending: bool  # a message, doorbell, fault or ended block is there; cleared by the firmware
     retired: list[Barrier]  # taken by the firmware, which leaves an empty list
 
 
@@ -78,6 +93,15 @@ class Hal(Protocol):
     def open_slot(self, ssid: int, job_id: int, tiles: tuple[int, ...], barrier_count: int) -> Slot: ...
     def close_slot(self, slot: Slot) -> None: ...
     def faulted(self) -> list[Slot]: ...
+    def check(self, ssid: int, va: int, nbytes: int, write: bool) -> None: ...
+    def open_launch(
+        self, ssid: int, job_id: int, text_va: int, code_bytes: int, args_va: int, grid: int, cooperative: bool
+    ) -> Launch: ...
+    def held_code(self, launch: Launch, tile: int, shave: int) -> int: ...
+    def start_block(self, launch: Launch, number: int, tile: int, shave: int) -> Block: ...
+    def pop_ended(self) -> Block | None: ...
+    def cancel_blocks(self, blocks: list[Block]) -> None: ...
+    def drop_code(self, ssid: int) -> None: ...
     def barriers(self, slot: Slot) -> list[Barrier]: ...
     def load_barrier(self, barrier: Barrier, virtual_id: int, producers: int, consumers: int) -> None: ...
     def plan_dma(self, records: Any) -> Any: ...

@@ -9,6 +9,7 @@ from npu_abi import C
 
 from npu_firmware.commands import Command
 from npu_firmware.inference import Inference
+from npu_firmware.kernels import Launch
 from npu_firmware.queues import Queue
 from npu_firmware.walk import Walk
 
@@ -21,6 +22,7 @@ class State(IntEnum):
     BARRIERS = int(C.NPU_STAGE_BARRIERS)  # the core: its first barriers
     ENGINES = int(C.NPU_STAGE_ENGINES)  # its walk
     FENCE = int(C.NPU_STAGE_FENCE)  # a fence value
+    UNITS = int(C.NPU_STAGE_UNITS)  # the blocks of its launch
 
 
 @dataclass(slots=True, eq=False)
@@ -37,7 +39,15 @@ class Job:
     inference: Inference | None = None
     tiles: tuple[int, ...] = ()
     walk: Walk | None = None
+    launch: Launch | None = None
+    taken_ps: int = 0  # when the core began with its kernel
+    ticket: int = 0  # order of arrival among those that wait for tiles or SHAVEs
     failure: tuple[int, int, int] | None = None  # status, detail, info: it has failed, and fences are left to signal
+
+    @property
+    def cooperative(self) -> bool:
+        """Whether it has a cooperative launch."""
+        return self.launch is not None and self.launch.cooperative
 
     def skip_to_fence(self) -> None:
         """Move on to the next FENCE_SIGNAL from `position`, or behind the last command: all that a failed job still does."""

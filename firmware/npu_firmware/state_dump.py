@@ -23,7 +23,7 @@ def state(hal: Hal, core: Core, room_bytes: int) -> bytes:
         heartbeat=core.heartbeat,
         queue_count=len(core.queues),
         job_count=len(core.jobs),
-        free_tiles=sum(1 << tile for tile in core.free_tiles),
+        free_tiles=sum(1 << tile for tile in core.tiles.idle()),
     )
     count = (room_bytes - sizeof("npu_fw_state")) // sizeof("npu_fw_queue_state")
     return pack(head) + b"".join(_queue(hal, queue) for queue in list(core.queues.values())[:count])
@@ -37,6 +37,8 @@ def _queue(hal: Hal, queue: Queue) -> bytes:
     job = queue.job
     if job is not None:
         found.job_id, found.stage, found.command = job.job_id, job.state, job.position
+        if job.launch is not None:
+            found.outstanding_tasks = len(job.launch.blocks)
         if job.walk is not None:
             blocking, _ = job.walk.slot.blocked()
             found.outstanding_tasks = job.walk.slot.outstanding

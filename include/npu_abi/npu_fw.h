@@ -222,14 +222,14 @@ _Static_assert(sizeof(struct npu_cmd_inference) == 24, "npu_cmd_inference");
  * The unit fills its instruction cache with the lines of the program that it lacks, then executes. At entry r1 = args_va, r2 = number of the
  * block, r3 = grid, r4 = address of the block's CMX (the window of npu_hw.h shows nothing else), r5 = its bytes: a tile's workspace over its SHAVEs, 64-byte aligned.
  * Blocks of several launches share a tile; a tile that an inference owns runs no blocks, and a tile that runs blocks belongs to no inference. */
-enum { NPU_MAX_KERNEL_GRID = 1024, NPU_MAX_KERNEL_ARGS_BYTES = 4096 };
+enum { NPU_MAX_KERNEL_GRID = 1024, NPU_MAX_KERNEL_ARGS_BYTES = 4096, NPU_MAX_KERNEL_CODE_BYTES = 1 << 20 };
 enum npu_kernel_flag { NPU_KERNEL_COOPERATIVE = 1 /* all blocks run at the same time, so grid <= number of SHAVEs; only then may the program use `bar` */ };
 struct npu_cmd_kernel {
     struct npu_cmd_header h;
     uint64_t text_va;             /* job: first instruction, 16-byte aligned, below 4 GiB */
     uint64_t args_va;             /* job: argument block, 8-byte aligned, below 4 GiB; 0 iff args_bytes is 0 */
     uint64_t record_va;           /* job: receives struct npu_kernel_record[grid], 8-byte aligned; 0 = none */
-    uint32_t code_bytes;          /* multiple of 16, > 0; all of it goes through the instruction cache */
+    uint32_t code_bytes;          /* multiple of 16, 16..NPU_MAX_KERNEL_CODE_BYTES; all of it goes through the instruction cache */
     uint32_t args_bytes;          /* 0..NPU_MAX_KERNEL_ARGS_BYTES */
     uint32_t grid;                /* 1..NPU_MAX_KERNEL_GRID */
     uint32_t flags;               /* enum npu_kernel_flag */

@@ -1,0 +1,67 @@
+"""A SHAVE's way to DDR for instructions: one fill of its cache at a time, as a transfer among those of the DMA ports.
+
+All missing lines are one transfer: their requests follow each other without a gap, so the latency is paid once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npu_device.clock import PRIORITY_ENGINE, ClockDomain
+from npu_device.ddr import FIRST_TOKEN, demand_of
+
+if TYPE_CHECKING:
+    from npu_device.fabric import Fabric
+    from npu_device.shave import ShaveEngine
+
+DONE = 0  # actions of events: the transfer is over
+JOIN = 1  # the latency is over
+
+
+class CodeFetch:
+    """The port, and the flow of its transfer."""
+
+    __slots__ = (
+        "_clock", "_ddr", "_domain", "_engine", "_latency_ps", "_rate", "_shared", "demand", "remaining_ps", "share", "since_ps",
+        "token",
+    )  # fmt: skip
+
+    def __init__(self, fabric: Fabric, domain: ClockDomain, engine: ShaveEngine) -> None:
+        self._clock = fabric.clock
+        self._ddr = fabric.ddr
+        self._shared = fabric.memory_limits
+        self._latency_ps = round(fabric.profile.ddr.latency_ns * 1000)
+        self._rate = fabric.profile.shave.fetch_bytes_per_cycle
+        self._domain = domain
+        self._engine = engine
+        self.demand = self.remaining_ps = self.since_ps = self.share = 0
+        self.token = FIRST_TOKEN
+
+    def begin(self, nbytes: int) -> None:
+        """Fetch that many bytes, then call the engine's `loaded`."""
+        clock, domain = self._clock, self._domain
+        first = domain.next_edge(clock.now_ps + self._latency_ps)
+        joined, end = domain.ps_of(first), domain.ps_of(first + -(-nbytes // self._rate))
+        if not self._shared:
+            clock.at(end, PRIORITY_ENGINE, self, DONE, self)
+            return
+        self.remaining_ps = end - joined
+        self.demand = demand_of(nbytes, end - joined)
+        self.share = 0
+        self._ddr.enter(self, self, joined, JOIN)
+
+    def fire(self, action: int, arg: Any) -> None:
+        """Enter the data phase, or end the fill."""
+        if action == JOIN:
+            self._ddr.arrive(self, self)
+        elif action == DONE:
+            self._engine.loaded()
+        elif action == self.token:
+            self._ddr.leave(self)
+            self._engine.loaded()
+
+    def cancel(self) -> None:
+        """Break the transfer off."""
+        self._clock.cancel(self, self)
+        if self._shared:
+            self._ddr.withdraw(self)
