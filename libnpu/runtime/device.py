@@ -15,8 +15,10 @@ from npu_model.profile import ProfileError
 
 from libnpu import syscalls
 from libnpu.errors import NpuError
+from libnpu.runtime import host_team
 from libnpu.runtime.context import Context
 from libnpu.runtime.guard import Guard, failures_yield_to, public
+from libnpu.runtime.host_team import Team
 from libnpu.runtime.records import read_records
 from libnpu.runtime.semantics import ASCEND, Semantics, semantics_of
 from libnpu.runtime.site import calling_line
@@ -26,6 +28,7 @@ from libnpu.syscalls import Node, Request
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     import numpy as np
     from numpy.typing import NDArray
@@ -50,6 +53,9 @@ class DeviceInfo:
     ddr_bytes: int
     clock_hz: int
     firmware_api: tuple[str, ...]  # "major.minor" by NPU_FW_API_*
+    max_contexts: int  # at a time
+    max_queues: int  # of a context
+    queue_depth: int  # jobs in flight
 
 
 class Device:
@@ -147,8 +153,40 @@ class Device:
                 C.NPU_ERROR_INVALID_VALUE,
                 f"a delay of {duration_ns} ns: the clock is at {self.now_ps} ps and would pass its end at 2^62 ps",
             )
-        self.node.advance(delay_ps)
-        self.node.catch_up()
+        self.node.work(delay_ps)
+
+    def team(self, count: int) -> Team:
+        """Announce that `count` threads will take part, in an order that is the same in every run (`host_team.py`).
+
+        Raises INVALID_VALUE, NOT_PERMITTED in a host function.
+        """
+        self.node.check_usable()
+        return Team(count)
+
+    def suspend_host_thread(self) -> AbstractContextManager[None]:
+        """Say that the calling thread makes no calls in the `with` block (a join, input): no other thread waits for it."""
+        return host_team.silent()
+
+    def record_order(self, path: str | os.PathLike[str]) -> AbstractContextManager[None]:
+        """Record the order of all threads' calls in the `with` block, as text. Raises FILE."""
+        return host_team.recorded(path)
+
+    def replay_order(self, path: str | os.PathLike[str]) -> AbstractContextManager[None]:
+        """Force a recorded order upon the calls of the `with` block.
+
+        Raises FILE; a call that departs from the order raises BAD_STATE, and the order is free from there on.
+        """
+        return host_team.replayed(path)
+
+    @property
+    def disorder(self) -> str | None:
+        """Why the order of the threads' calls, and with it times and traces, may differ in another run; None: it may not."""
+        return self.node.machine.disorder
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether another run gives the same trace: no thread was waited for in vain, or turned up unannounced."""
+        return self.disorder is None
 
     @public
     def set_schedule(self, seed: int | None = None) -> None:
@@ -196,6 +234,9 @@ class Device:
             ddr_bytes=self._param(C.NPU_PARAM_DDR_BYTES),
             clock_hz=self._param(C.NPU_PARAM_CORE_CLOCK_RATE),
             firmware_api=tuple(f"{v >> 16}.{v & 0xFFFF}" for v in versions),
+            max_contexts=self._param(C.NPU_PARAM_NUM_CONTEXTS),
+            max_queues=self._param(C.NPU_PARAM_MAX_QUEUES),
+            queue_depth=self._param(C.NPU_PARAM_MAX_JOBS),
         )
 
     @public

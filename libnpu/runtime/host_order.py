@@ -17,15 +17,38 @@ from libnpu.errors import NpuError
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
 
 NEVER_PS = (1 << 64) - 1
 
 
-class Recorder:
-    """Writes the order to a file, call by call."""
+class Numbers:
+    """The numbers of a file, which begin with those that are there when it begins: by number in the process."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, present: Sequence[int], following: int) -> None:
+        """`following`: the next number that the process gives."""
+        self._present = list(present)
+        self._following = following
+
+    def to_file(self, number: int) -> int:
+        """Return the file's number."""
+        if number in self._present:
+            return self._present.index(number)
+        return len(self._present) + number - self._following
+
+    def from_file(self, number: int) -> int:
+        """Return the process's number."""
+        count = len(self._present)
+        return self._present[number] if number < count else number - count + self._following
+
+
+class Recorder:
+    """Writes the order to a file, call by call; a context manager."""
+
+    def __init__(self, path: str | os.PathLike[str], threads: Numbers, machines: Numbers) -> None:
         """Raises FILE."""
+        self._threads = threads
+        self._machines = machines
         try:
             self._file = Path(path).open("w", encoding="utf-8", buffering=1)  # noqa: SIM115 - open until `close`
         except OSError as error:
@@ -33,11 +56,11 @@ class Recorder:
 
     def note_thread(self, number: int, name: str) -> None:
         """Write that thread `name` is participant `number`."""
-        self._file.write(f"+ {number} {name}\n")
+        self._file.write(f"+ {self._threads.to_file(number)} {name}\n")
 
     def note_call(self, number: int, machine: int, position_ps: int, call: str) -> None:
         """Write a call."""
-        self._file.write(f"{number} {machine} {position_ps} {call}\n")
+        self._file.write(f"{self._threads.to_file(number)} {self._machines.to_file(machine)} {position_ps} {call}\n")
 
     def close(self) -> None:
         """Write no more."""
@@ -56,7 +79,7 @@ class Line(NamedTuple):
 class Replay:
     """A recorded order, from its next call on."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], threads: Numbers, machines: Numbers) -> None:
         """Raises FILE for a file that cannot be read or holds something else."""
         self._path = Path(path)
         self._lines: deque[Line] = deque()
@@ -67,11 +90,12 @@ class Replay:
             for text in self._path.read_text(encoding="utf-8").splitlines():
                 first, second, rest = text.split(" ", 2)
                 if first == "+":
-                    self._threads.append((int(second), rest))
+                    self._threads.append((threads.from_file(int(second)), rest))
                 else:
                     position, call = rest.split(" ", 1)
-                    self._lines.append(Line(int(first), int(second), int(position), call))
-        except (OSError, ValueError) as error:
+                    thread, machine = threads.from_file(int(first)), machines.from_file(int(second))
+                    self._lines.append(Line(thread, machine, int(position), call))
+        except (OSError, ValueError, IndexError) as error:
             raise NpuError(C.NPU_ERROR_FILE, f"{self._path} is no recorded order: {error}") from None
 
     @property
@@ -98,10 +122,6 @@ class Replay:
             return None
         self._threads.remove(found)
         return found[0]
-
-    def claim(self, number: int) -> None:
-        """Note that the thread of this number is there."""
-        self._threads = [pair for pair in self._threads if pair[0] != number]
 
     def next_ps(self, number: int, machine: int) -> int:
         """Return the position of a participant's next call on a machine; NEVER_PS when it makes none."""

@@ -1,6 +1,7 @@
-"""Teams: threads that take part from the same moment on, whatever order the machine starts them in; and silence.
+"""What a program says about its threads: teams, silence, and the order of calls, recorded and replayed.
 
-The threads of a team begin at the owner's position, and nobody gets past it until all have entered, so the order of
+Teams are threads that take part from the same moment on, whatever order the machine starts them in.
+They begin at the owner's position, and nobody gets past it until all have entered, so the order of
 their calls is the same in every run. The owner is suspended until the end; then it is where the last one came to.
 """
 
@@ -12,9 +13,11 @@ from typing import TYPE_CHECKING
 from npu_abi import C
 
 from libnpu.errors import NpuError
+from libnpu.runtime.host_order import Recorder, Replay
 from libnpu.runtime.host_threads import HOST, Participant, State
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator
 
     from libnpu.syscalls import Machine
@@ -140,6 +143,47 @@ def resume() -> None:
         if me.state is State.SUSPENDED:
             HOST.come_back(me)
             HOST.race(me)
+
+
+@contextlib.contextmanager
+def recorded(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Record the order of all threads' calls, of all devices, in a `with` block. Raises FILE."""
+    record(path)
+    try:
+        yield
+    finally:
+        with HOST.lock:
+            recorder, HOST.recorder = HOST.recorder, None
+            if recorder is not None:
+                recorder.close()
+
+
+def record(path: str | os.PathLike[str]) -> None:
+    """Record the order of calls from now on. Raises FILE."""
+    with HOST.inside():
+        HOST.leave_solo()
+        HOST.recorder = Recorder(path, *HOST.numbers())
+
+
+@contextlib.contextmanager
+def replayed(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Force the recorded order upon the calls of a `with` block. Raises FILE; a call that departs from the order raises
+    BAD_STATE, and the order is free from there on.
+    """
+    replay(path)
+    try:
+        yield
+    finally:
+        with HOST.lock:
+            HOST.replay = None
+            HOST.notify()
+
+
+def replay(path: str | os.PathLike[str]) -> None:
+    """Force the recorded order from now on. Raises FILE."""
+    with HOST.inside():
+        HOST.leave_solo()
+        HOST.replay = Replay(path, *HOST.numbers())
 
 
 def catch_up(me: Participant) -> None:

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 from npu_abi import C
 
 from libnpu.errors import NpuError
+from libnpu.runtime.host_order import Numbers
 from libnpu.syscalls import Request
 
 if TYPE_CHECKING:
@@ -152,6 +153,7 @@ class Host:
         self._current: Participant | None = None  # whose positions the machines' now_ps are
         self._local = threading.local()
         self._numbers = 0
+        self._machine_numbers = 0
         self._sleepers = 0
         self._run = Request(C.NPU_IOCTL_EMU_RUN, "npu_emu_run", "EMU_RUN")
         self._look = Request(C.NPU_IOCTL_EMU_JOB, "npu_emu_job", "EMU_JOB")
@@ -296,6 +298,12 @@ class Host:
         free = only is not None and only is self._current and only.state is State.RUNNING and not only.forbidden
         self.solo = only.ident if only is not None and free else 0
 
+    def numbers(self) -> tuple[Numbers, Numbers]:
+        """Return the numbers of threads and of machines in a file of the order of calls that begins now."""
+        open_machines = sorted(machine.number for machine in self.machines if machine.any_node() is not None)
+        threads = Numbers([who.number for who in self.participants], self._numbers)
+        return threads, Numbers(open_machines, self._machine_numbers)
+
     def race(self, me: Participant) -> None:
         """Note that `me` turned up: the order of its calls and those of running threads is nobody's."""
         if self.replay is None:
@@ -329,7 +337,8 @@ class Host:
     def add_machine(self, machine: Machine) -> None:
         """Take note of a machine that the calling thread has started."""
         if machine not in self.machines:
-            machine.number = len(self.machines)
+            machine.number = self._machine_numbers
+            self._machine_numbers += 1
             self.machines.add(machine)
             if not self.solo and not self.forked:
                 me = self.me()
