@@ -60,7 +60,7 @@ class CommandPool:
 class CommandWriter:
     """What an operation writes its part of a job to (`Operation.encode`). Several may write one after the other."""
 
-    __slots__ = ("_commands", "_data", "bo", "context", "copied_bytes", "ends", "handles", "job", "signals", "written")
+    __slots__ = ("_commands", "_data", "bo", "commands_offset", "context", "copied_bytes", "ends", "handles", "job", "signals", "written")
 
     def __init__(self, context: Context, job: Job, bo: BufferObject) -> None:
         self.context = context
@@ -73,6 +73,7 @@ class CommandWriter:
         self.signals: list[Signal] = []  # that the job waits for
         self.written: list[Signal] = []  # that the job gives
         self.copied_bytes = 0
+        self.commands_offset = 0
 
     def place(self, content: bytes, alignment: int = 8) -> int:
         """Copy `content` into the command buffer and return its device address, below 4 GiB."""
@@ -110,23 +111,16 @@ class CommandWriter:
         """Call `function(job)` when the job has ended, however it ended; its data can still be read."""
         self.ends.append(function)
 
-    @property
-    def size(self) -> int:
-        """Bytes of the whole command buffer object."""
-        return self.commands_offset + HEADER.size + len(self._commands)
+    def pack(self) -> bytes:
+        """Return the content of the buffer; its header is at `commands_offset`."""
+        data = bytes(self._data)
+        if data:
+            data += bytes(-len(data) % HEADER_ALIGNMENT)
+            self.commands_offset = len(data)
+        header = HEADER.pack(HEADER.size + len(self._commands), HEADER.size, VERSION, self.context.fences.va)
+        return data + header + self._commands
 
     @property
-    def commands_offset(self) -> int:
-        """Where the header is."""
-        return len(self._data) + -len(self._data) % HEADER_ALIGNMENT
-
-    def write(self) -> bytes:
-        """Write the buffer, which is large enough, and return the handles of the submit."""
-        offset, view = self.commands_offset, self.bo.view
-        assert view is not None
-        if offset:
-            view[: len(self._data)] = self._data
-        end = offset + HEADER.size + len(self._commands)
-        HEADER.pack_into(view, offset, end - offset, HEADER.size, VERSION, self.context.fences.va)
-        view[offset + HEADER.size : end] = self._commands
+    def segment(self) -> bytes:
+        """The handles of the submit."""
         return struct.pack(f"<{len(self.handles)}I", *self.handles)

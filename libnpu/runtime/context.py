@@ -238,9 +238,7 @@ class Context:
         self.node.advance(round(size * self._copy_ps))
 
     def implicit_signals(self, stream: Stream) -> Iterator[Signal]:
-        """What the next operation of `stream` waits for by the rules of a legacy default stream."""
-        if not self.semantics.legacy_default_stream or not stream.blocking:
-            return
+        """What the next operation of a blocking stream waits for by the rules of a legacy default stream."""
         others = [self._default] if stream is not self._default else self._streams
         for other in others:
             if other is not None and other is not stream and other.blocking:

@@ -229,6 +229,9 @@ class Module:
         finally:
             if self._loaded:
                 self._io.append(buffers)
+            else:  # another thread unloaded it meanwhile
+                for buffer in buffers:
+                    buffer.free()
 
     def _run(self, arrays: list[NDArray[Any]], buffers: list[Buffer], stream: Stream | None) -> dict[str, NDArray[Any]]:
         queue = self.context.default_stream if stream is None else stream
@@ -250,7 +253,8 @@ class Module:
         made: list[Buffer] = []
         try:
             for tensor in (*self.inputs, *self.outputs):
-                made.append(self.context.alloc(max(1, tensor.size_bytes)))
+                buffer = self.context.alloc(max(1, tensor.size_bytes))
+                made.append(buffer)
         except BaseException:
             for buffer in made:
                 buffer.free()

@@ -16,7 +16,7 @@ import npu_abi
 from npu_abi import C
 
 from libnpu.errors import NpuError, errno_error
-from libnpu.runtime.commands import CommandWriter
+from libnpu.runtime.commands import FENCE, SIGNAL, CommandWriter
 from libnpu.runtime.fences import Signal
 from libnpu.runtime.guard import failures_yield_to, public
 from libnpu.runtime.job import Job
@@ -93,9 +93,9 @@ class Stream:
 
     # ---- enqueuing ----
 
-    @public
     def enqueue(self, operation: Operation) -> Job:
-        """Enqueue `operation` and return at once; a full queue makes it wait for the oldest job.
+        """Enqueue `operation` and return at once; a full queue makes it wait for the oldest job. The one way in, for
+        the library's modules, inside a public call.
 
         What happens on the device comes from the wait. Raises what `Operation.encode` raises, STALE_HANDLE for a closed
         stream, OUT_OF_RESOURCES when the queue is full and cannot get empty.
@@ -133,25 +133,26 @@ class Stream:
         while True:
             writer = CommandWriter(context, job, bo)
             try:
-                for signal in context.implicit_signals(self):
-                    writer.wait(signal)
+                if self.blocking and context.semantics.legacy_default_stream:
+                    for signal in context.implicit_signals(self):
+                        writer.wait(signal)
                 job.operation.encode(writer)
-                writer.signal(Signal(self._cell, job.number, job.operation.name))
-                if writer.size > bo.size:
-                    size = writer.size
-                    _undo(job, writer)
-                    context.commands.give(bo)
-                    bo = context.commands.take(size)
-                    continue
+                writer.command(FENCE.pack(SIGNAL, FENCE.size, self._cell.offset, job.number))
+                content = writer.pack()
+                if len(content) <= bo.size:
+                    break
+                larger = context.commands.take(len(content))
             except BaseException:
                 _undo(job, writer)
                 context.commands.give(bo)
                 raise
-            break
-        job.bo = bo
+            _undo(job, writer)
+            context.commands.give(bo)
+            bo = larger
+        assert bo.view is not None
+        bo.view[: len(content)] = content
+        job.bo, job.segment, job.commands_offset = bo, writer.segment, writer.commands_offset
         job.signals, job.written, job.ends = writer.signals, writer.written, writer.ends
-        job.commands_offset = writer.commands_offset
-        job.segment = writer.write()
         if writer.copied_bytes:
             context.charge_copy(writer.copied_bytes)
 
@@ -188,7 +189,6 @@ class Stream:
         The buffers must stay until the job is done. Raises INVALID_VALUE for names, ARG_SIZE for a buffer that is too
         small, MISALIGNED, STALE_HANDLE for a freed one, WRONG_CONTEXT for another context's.
         """
-        self.check_open()
         return self.enqueue(module.operation(self, inputs, outputs))
 
     @public
@@ -196,7 +196,6 @@ class Stream:
         """Enqueue a compiled model on device addresses, its inputs' and then its outputs', all in buffers of this
         context. As `launch`.
         """
-        self.check_open()
         return self.enqueue(module.operation_at(self, [index(address) for address in addresses]))
 
     @public
@@ -240,7 +239,8 @@ class Stream:
             self.context.dispatcher.need(self._jobs[-1])
         while self._jobs:
             self._finish_in_time(self._jobs[0], deadline, timeout_ns)
-        self._raise_failed()
+        if self._failed:
+            self._raise_failed()
 
     @public
     def wait(self, job: Job, timeout_ns: float | None = None) -> None:
@@ -323,6 +323,7 @@ class Stream:
         for job in self._jobs:
             for signal in job.written:
                 context.fences.write(signal.cell, max(signal.value, context.fences.value(signal.cell)))
+        context.fences.write(self._cell, self._cell.last)
         while self._jobs:
             job = self._jobs[0]
             if not job.submitted or self.finish(job, self._node.now_ps) is not True:
