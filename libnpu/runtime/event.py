@@ -15,10 +15,11 @@ from npu_abi import C
 from libnpu.errors import NpuError
 from libnpu.runtime.fences import Signal
 from libnpu.runtime.guard import public
-from libnpu.runtime.operation import FenceSignal, FenceWait, Marker, Timestamp
+from libnpu.runtime.operation import FenceSignal, Marker, NotifyWait, Timestamp
 
 if TYPE_CHECKING:
     from libnpu.runtime.context import Context
+    from libnpu.runtime.graph import Capture
     from libnpu.runtime.job import Job
     from libnpu.runtime.operation import Operation
     from libnpu.runtime.stream import Stream
@@ -34,6 +35,7 @@ class Event:
         self._job: Job | None = None  # of the last record
         self._time_ps = 0  # device time of the last record, once a wait or query has seen its end
         self._open = True
+        self.captured: Capture | None = None  # in which it was recorded last, while that goes on
 
     @property
     def job(self) -> Job | None:
@@ -53,23 +55,25 @@ class Event:
         self._check()
         stream = self.context.default_stream if stream is None else stream
         stream.check_context(self.context, "the event")
-        if stream.capture is not None:
-            stream.capture.record_event(stream, self)
+        if stream.capturing is not None:
+            stream.capturing.record_event(stream, self)
             return
         self.note_record(stream.enqueue(self.operation()))
 
     def note_record(self, job: Job) -> None:
         """Take `job`, which runs `operation`, as the last record."""
         self._job, self._time_ps = job, 0
+        self.captured = None
 
     def enqueue_wait(self, stream: Stream) -> None:
         """Let later operations of `stream` wait for the snapshot; see `Stream.wait_event`."""
         self._check()
         stream.check_context(self.context, "the event")
-        if stream.capture is not None:
-            stream.capture.wait_event(stream, self)
+        capturing = self.captured if self.captured is not None else stream.capturing
+        if capturing is not None:
+            capturing.wait_event(stream, self)
             return
-        job = self._recorded()
+        job = self.recorded()
         stream.check_open()
         if job is None or job.done or job.stream is stream:
             self.context.enter()
@@ -82,7 +86,7 @@ class Event:
         `strict`. Raises the error of the record itself.
         """
         self._check()
-        job = self._recorded()
+        job = self.recorded()
         if job is None:
             self.context.enter()
             return True
@@ -95,7 +99,7 @@ class Event:
     def synchronize(self, timeout_ns: float | None = None) -> None:
         """Wait for the work of the snapshot. Raises TIMEOUT, and as `query`."""
         self._check()
-        job = self._recorded()
+        job = self.recorded()
         if job is None or job.done:
             self.context.enter()
         if job is not None:
@@ -143,7 +147,8 @@ class Event:
             raise NpuError(C.NPU_ERROR_STALE_HANDLE, "the event was destroyed")
         self.context.check()
 
-    def _recorded(self) -> Job | None:
+    def recorded(self) -> Job | None:
+        """Return the job of the last record. Raises NOT_RECORDED under semantics for which that is an error."""
         if self._job is None and self.context.semantics.unrecorded_event_is_error:
             raise NpuError(C.NPU_ERROR_NOT_RECORDED, "the event was never recorded")
         return self._job
@@ -188,7 +193,7 @@ class Notify:
         stream = self._enter(stream)
         signal = self._records[0] if self._records else self._new_signal()
         try:
-            job = stream.enqueue(FenceWait(signal))
+            job = stream.enqueue(NotifyWait(signal))
         except NpuError:
             if not self._records:
                 self.context.fences.release(signal.cell)

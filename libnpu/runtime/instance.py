@@ -8,6 +8,7 @@ the other.
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING
 
 from npu_abi import C
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class Instance:
     """`key` is what it is bound to: the addresses of inputs and outputs, in order; () before the first launch."""
 
-    __slots__ = ("_scratch", "_tasks", "bound_handles", "handles", "jobs", "key", "mapped_va")
+    __slots__ = ("_scratch", "_tasks", "bound_handles", "handles", "jobs", "key", "mapped_va", "owner")
 
     def __init__(self, node: Node, layout: Layout, patch: Patch, scratch_bytes: int, shared: dict[str, int]) -> None:
         """Copy and relocate the task lists. `shared` are the addresses of the module's shared sections."""
@@ -42,10 +43,16 @@ class Instance:
         self.key: tuple[int, ...] | None = None
         self.bound_handles: tuple[int, ...] = ()  # of all memory that a job touches
         self.jobs: list[Job] = []  # that may not have finished
+        self.owner: weakref.ref[object] | None = None  # the one launch that may use it, as long as that lives
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether it belongs to one launch."""
+        return self.owner is not None and self.owner() is not None
 
     def only_in(self, stream: Stream) -> bool:
-        """Whether no job outside of `stream` uses it."""
-        return all(job.stream is stream for job in self.jobs)
+        """Whether nobody outside of `stream` uses it."""
+        return not self.is_owned and all(job.stream is stream for job in self.jobs)
 
     def bind(self, patch: Patch, key: tuple[int, ...], addresses: dict[str, int], handles: list[int]) -> None:
         """Patch the addresses of inputs and outputs; no job may be using it. `handles`: what else the job touches."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from npu_abi import C
@@ -77,6 +78,7 @@ class Module:
         self._io: list[list[Buffer]] = []  # memory for inputs and outputs that no `run` uses
         self._loaded = True
         self.launches: list[Job] = []  # of library kernels, that may not have finished
+        self.users: weakref.WeakSet[object] = weakref.WeakSet()  # command lists and graphs that launch it
         self.is_library = bool(image.kernels)
         self.kernels: dict[str, Kernel] = (
             {kernel.name: LibraryKernel(self, kernel) for kernel in image.kernels}
@@ -182,13 +184,22 @@ class Module:
         for instance in self._instances:
             if instance.key == key and instance.only_in(stream):
                 return instance
-            if idle is None and not instance.jobs:
+            if idle is None and not instance.jobs and not instance.is_owned:
                 idle = instance
-        if idle is None:
-            idle = self._new_instance()
+        return self._bind(self._new_instance() if idle is None else idle, key, handles)
+
+    def own_instance(self, owner: object, key: tuple[int, ...], handles: list[int]) -> Instance:
+        """Return an instance bound to `key` that no other launch uses as long as `owner` lives."""
+        self.check_loaded()
+        idle = next((found for found in self._instances if not found.jobs and not found.is_owned), None)
+        instance = self._bind(self._new_instance() if idle is None else idle, key, handles)
+        instance.owner = weakref.ref(owner)
+        return instance
+
+    def _bind(self, instance: Instance, key: tuple[int, ...], handles: list[int]) -> Instance:
         addresses = dict(zip(self._symbols, key, strict=True))
-        idle.bind(self._launched, key, addresses, [*(bo.handle for bo in self._objects), *handles])
-        return idle
+        instance.bind(self._launched, key, addresses, [*(bo.handle for bo in self._objects), *handles])
+        return instance
 
     @property
     def in_flight(self) -> int:
@@ -271,9 +282,13 @@ class Module:
 
     @public
     def unload(self) -> None:
-        """Free its memory. Raises IN_USE while a launch of it has not been waited for. Twice is allowed."""
+        """Free its memory. Raises IN_USE while a launch of it has not been waited for, or a command list or graph has
+        one. Twice is allowed.
+        """
         if self.in_flight:
             raise NpuError(C.NPU_ERROR_IN_USE, f"{self.in_flight} launches of {self.name!r} have not finished")
+        if self.users and self._loaded:
+            raise NpuError(C.NPU_ERROR_IN_USE, f"{len(self.users)} command lists or graphs launch {self.name!r}")
         self.release()
         self.context.forget_module(self)
 

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from libnpu.runtime.buffer import Buffer, DeviceSpan
     from libnpu.runtime.commands import CommandWriter
     from libnpu.runtime.fences import Signal
+    from libnpu.runtime.instance import Instance
     from libnpu.runtime.job import Job
     from libnpu.runtime.kernel import LibraryKernel
     from libnpu.runtime.module import Module
+    from libnpu.runtime.stream import Stream
 
 EXECUTE = codec("npu_cmd_inference", "h.type", "h.size", "inference_id", "mapped_inference_va")
 TIMESTAMP = codec("npu_cmd_timestamp", "h.type", "h.size", "va")
@@ -46,11 +48,17 @@ _NAMES_AN_ENTRY = frozenset({C.NPU_PARSE_BAD_BARRIER, C.NPU_PARSE_BAD_DMA, C.NPU
 
 
 class Operation(ABC):
-    """`kind` is a word for tools, `name` what people call this one."""
+    """`kind` is the word of enum npu_op_kind, `name` what people call this one."""
 
     __slots__ = ("name",)
     kind: ClassVar[str]
+    capturable: ClassVar[bool] = True  # it can be a node of a graph
     name: str
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that it moves, or of a kernel's arguments."""
+        return 0
 
     @abstractmethod
     def encode(self, writer: CommandWriter) -> None:
@@ -67,9 +75,9 @@ class Marker(Operation):
     """Nothing: it ends when everything before it in its stream has ended."""
 
     __slots__ = ()
-    kind = "marker"
+    kind = "event_record"
 
-    def __init__(self, name: str = "marker") -> None:
+    def __init__(self, name: str = "event record") -> None:
         self.name = name
 
     def encode(self, writer: CommandWriter) -> None:
@@ -80,7 +88,8 @@ class FenceWait(Operation):
     """Let the stream wait for a signal."""
 
     __slots__ = ("signal",)
-    kind = "wait"
+    kind = "event_wait"
+    capturable = False
 
     def __init__(self, signal: Signal) -> None:
         self.name = f"wait for {signal.what}"
@@ -91,11 +100,19 @@ class FenceWait(Operation):
         writer.wait(self.signal)
 
 
+class NotifyWait(FenceWait):
+    """Let the stream wait for a record of a notify."""
+
+    __slots__ = ()
+    kind = "notify_wait"
+
+
 class FenceSignal(Operation):
-    """Give a signal when everything before it in its stream has ended."""
+    """Give a signal, a notify's, when everything before it in its stream has ended."""
 
     __slots__ = ("signal",)
-    kind = "signal"
+    kind = "notify_record"
+    capturable = False
 
     def __init__(self, signal: Signal) -> None:
         self.name = signal.what
@@ -110,7 +127,7 @@ class Timestamp(Operation):
     """Take the device's time and hand it, in ps, to `take` when the job has ended."""
 
     __slots__ = ("_take",)
-    kind = "timestamp"
+    kind = "event_record"
 
     def __init__(self, name: str, take: Callable[[Job, int], None]) -> None:
         self.name = name
@@ -127,7 +144,7 @@ class ModuleLaunch(Operation):
     """Run a compiled model on memory: `spans` are its inputs and then its outputs, checked."""
 
     __slots__ = ("_key", "_spans", "module")
-    kind = "inference"
+    kind = "model"
 
     def __init__(self, module: Module, spans: Sequence[Buffer | DeviceSpan], key: tuple[int, ...]) -> None:
         self.name: str = module.name
@@ -138,18 +155,43 @@ class ModuleLaunch(Operation):
     def encode(self, writer: CommandWriter) -> None:
         """Bind an instance of the task lists and write an INFERENCE_EXECUTE."""
         job = writer.job
-        handles = [span.buffer.handle for span in self._spans]
-        instance = self.module.instance_for(job.stream, self._key, handles)
+        instance = self._instance(job.stream)
         instance.jobs.append(job)
         writer.at_end(instance.jobs.remove)
         writer.touch(instance.bound_handles)
         writer.command(EXECUTE.pack(C.NPU_CMD_INFERENCE_EXECUTE, EXECUTE.size, job.number, instance.mapped_va))
+
+    def _instance(self, stream: Stream) -> Instance:
+        handles = [span.buffer.handle for span in self._spans]
+        return self.module.instance_for(stream, self._key, handles)
+
+    def bound(self) -> BoundModuleLaunch:
+        """Return the same launch with an instance of its own, for command lists and graphs."""
+        return BoundModuleLaunch(self.module, self._spans, self._key)
 
     def culprit(self, status: int, detail: int, info: int) -> tuple[str, str | None]:
         """Look the task up in the module's lists."""
         of_entry = status == C.NPU_JOB_PARSING_ERR and detail in _NAMES_AN_ENTRY
         task = self.module.task_name(info) if status in _NAMES_A_TASK or of_entry else None
         return self.module.entry_name(info) if of_entry else "", task
+
+
+class BoundModuleLaunch(ModuleLaunch):
+    """A launch that is enqueued again and again: its instance stays bound to its memory as long as it lives. Jobs of it
+    must not run at the same time.
+    """
+
+    __slots__ = ("__weakref__", "_own")
+
+    def __init__(self, module: Module, spans: Sequence[Buffer | DeviceSpan], key: tuple[int, ...]) -> None:
+        super().__init__(module, spans, key)
+        self._own = module.own_instance(self, key, [span.buffer.handle for span in spans])
+
+    def _instance(self, stream: Stream) -> Instance:
+        self.module.check_loaded()
+        for span in self._spans:
+            _ = span.buffer.handle  # raises STALE_HANDLE
+        return self._own
 
 
 class KernelLaunch(Operation):
@@ -166,6 +208,11 @@ class KernelLaunch(Operation):
         self.grid = grid
         self._arguments = arguments
         self._spans = spans
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the arguments."""
+        return len(self._arguments)
 
     def encode(self, writer: CommandWriter) -> None:
         """Place arguments and records and write a KERNEL_LAUNCH."""
