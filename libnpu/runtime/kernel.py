@@ -10,7 +10,7 @@ import struct
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from npu_abi import C
 
@@ -49,9 +49,16 @@ class Param:
 
 
 class Kernel(ABC):
-    """Belongs to `module` and lives as long; `max_grid` is the most blocks that it runs in, 0 = any number."""
+    """Belongs to `module` and lives as long; `max_grid` is the most blocks that it runs in, 0 = any number.
+
+    `code_bytes` go through a SHAVE's instruction cache. `alignment` of memory arguments is in bytes. `is_cooperative`:
+    all blocks run at the same time.
+    """
 
     max_grid: int
+    code_bytes: int
+    alignment: ClassVar[int]
+    is_cooperative = False
 
     def __init__(self, module: Module, name: str, params: Sequence[Param]) -> None:
         self.module = module
@@ -84,7 +91,7 @@ class Kernel(ABC):
                 C.NPU_ERROR_ARG_COUNT, f"{len(arguments)} arguments for {self.name!r}, which takes {len(self.params)}"
             )
 
-    def check_memory(self, param: Param, value: Any, alignment: int) -> Buffer | DeviceSpan:
+    def check_memory(self, param: Param, value: Any) -> Buffer | DeviceSpan:
         """Return `value`, memory that `param` can take."""
         if not hasattr(value, "device_address"):
             raise self.refusal(C.NPU_ERROR_ARG_KIND, param, f"is device memory, not {type(value).__name__}")
@@ -94,9 +101,11 @@ class Kernel(ABC):
         _ = span.buffer.handle  # raises STALE_HANDLE
         if span.size < param.size_bytes:
             raise self.refusal(C.NPU_ERROR_ARG_SIZE, param, f"needs {param.size_bytes} bytes, and has {span.size}")
-        if span.device_address % alignment:
+        if span.device_address % self.alignment:
             raise self.refusal(
-                C.NPU_ERROR_MISALIGNED, param, f"is at {span.device_address:#x}, which is not a multiple of {alignment}"
+                C.NPU_ERROR_MISALIGNED,
+                param,
+                f"is at {span.device_address:#x}, which is not a multiple of {self.alignment}",
             )
         return span
 
@@ -109,8 +118,10 @@ class ModelKernel(Kernel):
     """A compiled model."""
 
     max_grid = 1
+    alignment = MODEL_ALIGNMENT
 
     def __init__(self, module: Module) -> None:
+        self.code_bytes = module.code_bytes
         params = [
             Param(tensor.name, int(C.NPU_ARG_BUFFER), int(direction), tensor.dtype, tensor.shape, tensor.size_bytes)
             for direction, tensors in ((C.NPU_ARG_IN, module.inputs), (C.NPU_ARG_OUT, module.outputs))
@@ -123,17 +134,20 @@ class ModelKernel(Kernel):
         self.check_count(arguments)
         if grid not in (None, 1):
             raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"grid {grid} for {self.name!r}: a compiled model has one block")
-        spans = [self.check_memory(p, value, MODEL_ALIGNMENT) for p, value in zip(self.params, arguments, strict=True)]
+        spans = [self.check_memory(p, value) for p, value in zip(self.params, arguments, strict=True)]
         return ModuleLaunch(self.module, spans, tuple(span.device_address for span in spans))
 
 
 class LibraryKernel(Kernel):
     """A program of a kernel library."""
 
+    alignment = LIBRARY_ALIGNMENT
+
     def __init__(self, module: Module, kernel: ImageKernel) -> None:
         super().__init__(module, kernel.name, [Param(p.name, p.kind, p.direction, p.dtype) for p in kernel.params])
         self.code_bytes = kernel.code_bytes
         self.flags = kernel.flags
+        self.is_cooperative = bool(kernel.flags & C.NPU_KERNEL_COOPERATIVE)
         self.max_grid = kernel.max_grid
         self._text_offset = kernel.text_offset
 
@@ -153,7 +167,7 @@ class LibraryKernel(Kernel):
         profile = self.module.context.profile
         units = profile.tiles * profile.shaves_per_tile
         limit = self.max_grid or int(C.NPU_MAX_KERNEL_GRID)
-        if self.flags & C.NPU_KERNEL_COOPERATIVE:
+        if self.is_cooperative:
             limit = min(limit, units)
         if grid is None:
             return min(units, limit)
@@ -164,7 +178,7 @@ class LibraryKernel(Kernel):
     def _pack(self, param: Param, value: Any, spans: list[Buffer | DeviceSpan]) -> bytes:
         """Return the eight bytes of an argument."""
         if param.kind == C.NPU_ARG_BUFFER:
-            span = self.check_memory(param, value, LIBRARY_ALIGNMENT)
+            span = self.check_memory(param, value)
             spans.append(span)
             return struct.pack("<Q", span.device_address)
         if param.kind == C.NPU_ARG_INT:
