@@ -170,6 +170,8 @@ def _check(kernels: Sequence[Kernel], text_bytes: int) -> None:
                 f"{where}: {size} bytes at {start:#x}; expected a multiple of 16 at a multiple of {TEXT_ALIGNMENT}, "
                 f"behind {end:#x} and within the {text_bytes} bytes of {elf.TEXT}"
             )
+        if size > C.NPU_MAX_KERNEL_CODE_BYTES:
+            raise BlobError(f"{where}: {size} bytes of code; expected at most {C.NPU_MAX_KERNEL_CODE_BYTES}")
         end = start + size
         if kernel.flags & ~C.NPU_KERNEL_COOPERATIVE or kernel.flags < 0:
             raise BlobError(f"{where}: flags {kernel.flags:#x}; expected bits of enum npu_kernel_flag")

@@ -54,13 +54,16 @@ class Instance:
         """Whether nobody outside of `stream` uses it."""
         return not self.is_owned and all(job.stream is stream for job in self.jobs)
 
-    def bind(self, patch: Patch, key: tuple[int, ...], addresses: dict[str, int], handles: list[int]) -> None:
-        """Patch the addresses of inputs and outputs; no job may be using it. `handles`: what else the job touches."""
+    def bind(self, patch: Patch, key: tuple[int, ...], addresses: dict[str, int]) -> None:
+        """Patch the addresses of inputs and outputs; no job may be using it."""
         view = self._tasks.view
         assert view is not None
         patch.apply(view, addresses)
-        self.bound_handles = (*self.handles, *handles)
         self.key = key
+
+    def hold(self, objects: list[BufferObject], handles: list[int]) -> None:
+        """Note what else the next job touches: the module's objects, and the handles of inputs and outputs."""
+        self.bound_handles = (*self.handles, *[bo.handle for bo in objects], *handles)
 
     def free(self) -> None:
         """Give its memory back."""

@@ -62,6 +62,7 @@ class Module:
         self.outputs = [TensorInfo(t.name, t.dtype, t.shape, t.size_bytes) for t in image.outputs]
         self.input_names = frozenset(t.name for t in self.inputs)
         self.output_names = frozenset(t.name for t in self.outputs)
+        self.code_bytes = len(image.text)
         self._symbols = [f"in:{t.name}" for t in self.inputs] + [f"out:{t.name}" for t in self.outputs]
         self._task_ids = {name: array["task_id"].tolist() for name, array in image.tasks.items() if _has_ids(array)}
         self._task_names = image.debug.get("tasks")
@@ -113,6 +114,12 @@ class Module:
         self._instances.append(instance)
         self.context.charge_copy(self._tasks.size)
         return instance
+
+    @property
+    def memory_bytes(self) -> int:
+        """Device memory that it takes, without what launches make."""
+        instances = len(self._instances) * (self._tasks.size + self._scratch_bytes)
+        return sum(bo.size for bo in self._objects) + instances
 
     def __getitem__(self, name: str) -> Kernel:
         """Return the kernel `name`. Raises INVALID_VALUE when there is none."""
@@ -183,6 +190,7 @@ class Module:
         idle = None
         for instance in self._instances:
             if instance.key == key and instance.only_in(stream):
+                instance.hold(self._objects, handles)  # other allocations may be at the same addresses now
                 return instance
             if idle is None and not instance.jobs and not instance.is_owned:
                 idle = instance
@@ -198,7 +206,8 @@ class Module:
 
     def _bind(self, instance: Instance, key: tuple[int, ...], handles: list[int]) -> Instance:
         addresses = dict(zip(self._symbols, key, strict=True))
-        instance.bind(self._launched, key, addresses, [*(bo.handle for bo in self._objects), *handles])
+        instance.bind(self._launched, key, addresses)
+        instance.hold(self._objects, handles)
         return instance
 
     @property

@@ -14,6 +14,7 @@ import numpy as np
 from npu_abi import C
 
 from libnpu.blob import TASK_SECTIONS
+from libnpu.blob.kernels import LIBRARY_PROFILE
 from libnpu.blob.records import mapped_inference, mapped_ref_offset
 from libnpu.errors import NpuError, Unsupported
 
@@ -146,7 +147,7 @@ def split_relocations(image: BlobImage) -> tuple[list[Relocation], list[Relocati
 
 def check_resources(image: BlobImage, profile: Any) -> None:
     """Raise INVALID_BLOB when the device of `profile` cannot hold the blob."""
-    if image.profile != profile.name:
+    if image.profile not in (profile.name, LIBRARY_PROFILE):
         raise NpuError(
             C.NPU_ERROR_INVALID_BLOB, f"the blob was compiled for {image.profile!r}, the device is {profile.name!r}"
         )
