@@ -41,6 +41,7 @@ class Guard:
     def __init__(self, node: Node) -> None:
         self.node = node
         with HOST.lock:
+            HOST.check_permitted()
             node.machine.host = HOST
             HOST.add_machine(node.machine)
         _defer_interrupts()

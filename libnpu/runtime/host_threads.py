@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from libnpu.runtime.host_order import Recorder, Replay
+    from libnpu.runtime.job import Job
     from libnpu.syscalls import Machine, Node
 
 GRACE_S = 0.05  # design section 4: how long the others wait for a silent thread
@@ -65,13 +66,16 @@ ACTIVE = (State.RUNNING, State.EXPECTED)
 
 
 class Target:
-    """A job that somebody waits for, by its command buffer. `done_ps`: when the host learns of its end."""
+    """A job that somebody waits for, by its command buffer. `done_ps`: when the host learns of its end. `job`: what it is
+    in the runtime, when it may be that the driver does not have it yet.
+    """
 
-    __slots__ = ("done_ps", "handle", "node", "status", "taken")
+    __slots__ = ("done_ps", "handle", "job", "node", "status", "taken")
 
-    def __init__(self, node: Node, handle: int) -> None:
+    def __init__(self, node: Node, handle: int, job: Job | None = None) -> None:
         self.node = node
         self.handle = handle
+        self.job = job
         self.done_ps: int | None = None
         self.status = 0  # enum npu_job_status, once it is done
         self.taken = False  # another thread took its end from the driver
@@ -128,7 +132,7 @@ class Participant:
     @property
     def has_ended(self) -> bool:
         """Whether its thread is gone."""
-        if self.state is State.EXPECTED:
+        if not self.native_id:  # it has not begun
             return False
         if self.thread is not None:
             return not self.thread.is_alive()
@@ -217,10 +221,8 @@ class Host:
     def inside(self) -> Iterator[Participant]:
         """Let the calling thread do something that is no call of a device. Raises NOT_PERMITTED as `enter`."""
         with self.lock:
-            self.check_not_forked()
+            self.check_permitted()
             me = self.me()
-            if me.forbidden:
-                raise NpuError(C.NPU_ERROR_NOT_PERMITTED, me.forbidden)
             self.switch(me)
             me.depth += 1
             try:
@@ -230,6 +232,13 @@ class Host:
                 me.awaited_since = None
                 self.notify()
                 self.update_solo()
+
+    def check_permitted(self) -> None:
+        """Raise NOT_PERMITTED when the calling thread may not use devices at all."""
+        self.check_not_forked()
+        me = self.known()
+        if me is not None and me.forbidden:
+            raise NpuError(C.NPU_ERROR_NOT_PERMITTED, me.forbidden)
 
     def check_not_forked(self) -> None:
         """Raise NOT_PERMITTED in a forked child."""
@@ -407,8 +416,10 @@ class Host:
     def _bound(self, first: Participant | None, machine: Machine) -> int:
         return NEVER_PS if first is None else self._next_ps(first, machine)
 
-    def _pause(self, me: Participant, other: Participant | None) -> None:
-        """Let other threads run; then find out whether `other`, for whom `me` waits, has ended or is silent."""
+    def _pause(self, me: Participant, other: Participant | None, *, patient: bool = False) -> None:
+        """Let other threads run; then find out whether `other`, for whom `me` waits, has ended or, unless `patient`, is
+        silent.
+        """
         is_main = threading.current_thread() is threading.main_thread()
         self._sleepers += 1
         self.main_pauses |= is_main
@@ -425,25 +436,25 @@ class Host:
                 self.broke_off = error
                 raise
         if other is not None and other in self.participants and not other.depth and not other.arrived:
-            self._judge(other)
+            self._judge(other, patient)
 
-    def _judge(self, other: Participant) -> None:
+    def _judge(self, other: Participant, patient: bool) -> None:
         """Remove a running participant that has ended, set one aside that is silent."""
         if other.has_ended:
             self.remove(other)
             return
-        if self.replay is not None:
-            return  # it says who comes next
+        if self.replay is not None or patient:
+            return  # a replay says who comes next
         now_s = time.monotonic()
         if other.awaited_since is None:
             other.awaited_since = now_s
             return
-        grace_s = TEAM_GRACE_S if other.state is State.EXPECTED else GRACE_S
+        grace_s = GRACE_S if other.native_id else TEAM_GRACE_S
         if other.state in ACTIVE and now_s - other.awaited_since > grace_s:
             other.awaited_since = now_s
             other.state = State.ASIDE
-            if not other.function:
-                self.disorder(f"thread {other.number} was silent for {grace_s * 1000:.0f} ms of wall time")
+            what = "a host function" if other.function else f"thread {other.number}"
+            self.disorder(f"{what} was silent for {grace_s * 1000:.0f} ms of wall time")
 
     def notify(self) -> None:
         """Let the waiting threads look again."""
@@ -527,6 +538,66 @@ class Host:
                 if node is not None:
                     self.set_position(me, other, max(self.position(me, other), self.device_ps(node)))
 
+    def block_on_any(self, me: Participant, wait: Wait) -> None:
+        """As `block`, for the thread of host functions, whose targets may be on several machines."""
+        while not wait.woken:
+            nodes = {target.node.machine: target.node for target in wait.targets}
+            first = None
+            for machine, node in nodes.items():
+                ahead = self._first(machine)
+                first = first or ahead
+                if self._wake(node) or (node.is_usable and self._step(node, self._bound(ahead, machine))):
+                    break
+            else:
+                self._pause(me, first)
+
+    def watch(self) -> None:
+        """Keep account of the calling thread, which may be alone now: there will be a thread of host functions."""
+        self.switch(self.me())
+        self.leave_solo()
+
+    def add_again(self, me: Participant, wait: Wait) -> None:
+        """Let a participant that may rest take part again: it waits for another target of `wait`."""
+        if me not in self.participants:
+            self.leave_solo()
+            self.participants.append(me)
+            wait.woken = False
+            me.wait, me.state = wait, State.BLOCKED
+        self._condition.notify_all()
+
+    def rest(self, me: Participant) -> None:
+        """Take no part until `add_again`."""
+        self.remove(me)
+        me.final.clear()
+        self.notify()
+        while me not in self.participants:
+            self._condition.wait()
+
+    def release(self, me: Participant, function: Callable[[], None]) -> None:
+        """Call `function` in the name of `me` without the lock, which is held once."""
+        me.awaited_since = None
+        self.notify()
+        self.lock.release()
+        try:
+            function()
+        finally:
+            me.arrived = True
+            self.lock.acquire()
+            me.arrived = False
+
+    def retake(self, me: Participant, node: Node, action: Callable[[], None]) -> None:
+        """Do `action`, which is like a call of `me`, at its turn."""
+        self.switch(me)
+        me.depth = 1
+        if me.state is not State.RUNNING:
+            self.come_back(me)
+        try:
+            if node.is_usable:
+                self.take_turn(me, node)
+            action()
+        finally:
+            self.leave(me, node)
+
     def _progress(self, me: Participant, node: Node, wait: Wait) -> None:
         """Step the device, or wait for who may not be overtaken, or give up."""
         machine = node.machine
@@ -545,6 +616,9 @@ class Host:
             other = next((who for who in self.participants if who.state in ACTIVE), None)
         if other is not None:
             wait.since_s = None
+            if other.function and wait.deadline_ps >= FOR_EVER_PS and self._run.arg.next_ps == NEVER_PS:
+                self._pause(me, other, patient=True)  # there is nothing that it could be too late for
+                return
         elif self._is_dead(wait):
             for who in self.participants:
                 if who.wait is not None and not who.wait.patient:
@@ -601,12 +675,12 @@ class Host:
             if wait is None or wait.woken:
                 continue
             machine = node.machine
-            for target in wait.targets:
-                if target.node.machine is machine and self._look_at(target):
-                    assert target.done_ps is not None
-                    self._wake_at(who, machine, min(target.done_ps, wait.deadline_ps))
-                    found = True
-            if not wait.woken and now_ps >= wait.deadline_ps and wait.targets[0].node.machine is machine:
+            here = [target for target in wait.targets if target.node.machine is machine]
+            done = [target.done_ps for target in here if self._look_at(target) and target.done_ps is not None]
+            if done:
+                self._wake_at(who, machine, min(*done, wait.deadline_ps))
+                found = True
+            elif here and now_ps >= wait.deadline_ps:
                 self._wake_at(who, machine, wait.deadline_ps)
                 found = True
         if found:
@@ -630,9 +704,11 @@ class Host:
         """Whether a target is done; one whose command buffer is gone is, and was somebody else's."""
         if target.done_ps is not None:
             return True
-        node, arg = target.node, self._look.arg
-        if not node.is_usable:
-            target.taken, target.done_ps = True, 0
+        node, arg, job = target.node, self._look.arg, target.job
+        if job is not None and not job.submitted and not job.done and node.is_usable:
+            return False
+        if not node.is_usable or (job is not None and not job.submitted):
+            target.taken, target.done_ps, target.status = True, 0, int(C.NPU_JOB_ABORTED)
             return True
         arg.handle, arg.finished, arg.done_ps, arg.job_status = target.handle, 0, 0, 0
         machine = node.machine
@@ -642,7 +718,7 @@ class Host:
         finally:
             machine.now_ps, machine.behind = now_ps, behind
         if ret < 0:
-            target.taken, target.done_ps = True, 0
+            target.taken, target.done_ps, target.status = True, 0, int(C.NPU_JOB_ABORTED)
         elif arg.finished:
             target.done_ps, target.status = int(arg.done_ps), int(arg.job_status)
         return target.done_ps is not None
@@ -650,8 +726,9 @@ class Host:
 
 def _forget_parent() -> None:
     """In a forked child: the lock may be held by a thread that is not there, and no device is the child's."""
+    used = HOST.forked or bool(HOST.machines)
     HOST.__init__()  # type: ignore[misc]
-    HOST.forked = True
+    HOST.forked = used
 
 
 HOST = Host()

@@ -1,0 +1,184 @@
+"""Host functions: Python functions that run in the order of a stream, on one thread of their own.
+
+A host function is two jobs of its stream, and only that stream waits:
+
+1. a marker: when it has ended and the host knows of it, the function becomes runnable, at that position on the clock;
+2. a wait for a fence, behind which the stream goes on. When the function has returned, its thread writes the fence in
+   host memory and rings the queue's doorbell.
+
+The thread is a participant like any other (`host_threads.py`), so everybody waits for it to run at its time; it holds no
+lock while the function runs. A function that is silent too long, for instance because it waits for something that
+another thread will do, is set aside. An exception belongs to the second job: the stream's next wait or query raises it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from npu_abi import C
+
+from libnpu.errors import NpuError
+from libnpu.runtime.fences import Signal
+from libnpu.runtime.host_threads import FOR_EVER_PS, HOST, Participant, State, Target, Wait
+from libnpu.runtime.operation import FenceWait, Marker
+from libnpu.syscalls import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from libnpu.runtime.job import Job
+    from libnpu.runtime.stream import Stream
+
+FORBIDDEN = "a host function may not call the API"
+
+
+class Trigger(Marker):
+    """Its end makes a function runnable; no operation of its own in records."""
+
+    __slots__ = ()
+    kind = ""
+
+
+class Gate(FenceWait):
+    """What the stream waits at until the function has returned."""
+
+    __slots__ = ()
+    kind = "host_function"
+
+    def __init__(self, signal: Signal) -> None:
+        super().__init__(signal)
+        self.name = signal.what
+
+
+class HostFunction(Target):
+    """A function that was enqueued: the target is the marker's end. `signal` is the fence that it owes the stream."""
+
+    __slots__ = ("_has_ended", "arguments", "error", "function", "signal", "stream")
+
+    def __init__(self, stream: Stream, marker: Job, signal: Signal, function: Callable[..., object], arguments: Any):
+        assert marker.bo is not None
+        super().__init__(marker.stream.context.node, marker.bo.handle, marker)
+        self.stream = stream
+        self.signal = signal
+        self.function = function
+        self.arguments = arguments
+        self.error: BaseException | None = None
+        self._has_ended = False  # the stream has: nobody waits for the fence
+
+    def run(self) -> None:
+        """Call the function, unless the marker did not end well: the stream was aborted, or its context is lost."""
+        if self.status == C.NPU_JOB_SUCCESS:
+            try:
+                self.function(*self.arguments)
+            except BaseException as error:  # whatever it is, it belongs to the stream
+                self.error = error
+
+    def finish(self) -> None:
+        """Let the stream go on."""
+        context = self.stream.context
+        if not self._has_ended and context.is_alive and context.node.is_usable:
+            context.fences.write(self.signal.cell, self.signal.value)
+            ring = Request(C.NPU_IOCTL_CMDQ_RING, "npu_cmdq_ring", "CMDQ_RING")
+            ring.arg.cmdq_id = self.stream.cmdq_id
+            context.node.try_ioctl(ring)  # a queue that is gone has nobody who waits
+
+    def end(self, job: Job) -> None:
+        """The stream has gone on: hand the exception over to `job`."""
+        self._has_ended = True
+        self.stream.context.fences.release(self.signal.cell)
+        if self.error is not None and job.error is None:
+            what = f"{job.operation.name}: {type(self.error).__name__}: {self.error}"
+            job.error = job.failure(C.NPU_ERROR_HOST_FUNCTION, what)
+            job.error.__cause__ = self.error
+            self.stream.keep_error(job)
+
+
+class Runner:
+    """The thread, and what it has to run."""
+
+    def __init__(self) -> None:
+        self._wait = Wait([], FOR_EVER_PS, patient=True)
+        self._me: Participant | None = None
+
+    def add(self, function: HostFunction) -> None:
+        """Run `function` when its marker has ended. The lock is held."""
+        self._wait.targets.append(function)
+        if self._me is None:
+            self._me = HOST.add(State.BLOCKED)
+            self._me.wait = self._wait
+            threading.Thread(target=self._loop, args=(self._me,), name="npu host functions", daemon=True).start()
+        else:
+            HOST.add_again(self._me, self._wait)
+
+    def remove(self, function: HostFunction) -> None:
+        """Forget a function that cannot run."""
+        self._wait.targets.remove(function)
+
+    def _loop(self, me: Participant) -> None:
+        with HOST.lock:
+            me.bind()
+            HOST.be(me)
+            while True:
+                function = self._next(me)
+                me.function, me.forbidden = True, FORBIDDEN
+                HOST.release(me, function.run)
+                me.function, me.forbidden = False, ""
+                HOST.retake(me, function.node, function.finish)
+
+    def _next(self, me: Participant) -> HostFunction:
+        """Return the function that is runnable first, at its position."""
+        wait = self._wait
+        while True:
+            if not wait.targets:
+                HOST.rest(me)
+            wait.woken = False
+            me.wait, me.state = wait, State.BLOCKED
+            HOST.block_on_any(me, wait)
+            me.wait, me.state = None, State.RUNNING
+            done = [target for target in wait.targets if target.done_ps is not None]
+            if done:
+                first = min(done, key=lambda target: target.done_ps or 0)
+                wait.targets.remove(first)
+                assert isinstance(first, HostFunction)
+                return first
+
+
+def add(stream: Stream, function: Callable[..., object], arguments: tuple[Any, ...]) -> Job:
+    """Enqueue `function(*arguments)` and return the job that ends when it has returned. Inside a public call.
+
+    Raises as `Stream.enqueue`.
+    """
+    if not callable(function):
+        raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"{function!r} cannot be called")
+    stream.check_open()
+    if stream.capturing is not None:
+        return stream.capturing.add_host_function(stream, function, arguments)
+    name = f"host function {getattr(function, '__name__', function)}"
+    HOST.watch()
+    marker = stream.enqueue(Trigger(name))
+    fences = stream.context.fences
+    cell = fences.alloc()
+    cell.last += 1
+    signal = Signal(cell, cell.last, name)
+    made = HostFunction(stream, marker, signal, function, arguments)
+    RUNNER.add(made)
+    try:
+        job = stream.enqueue(Gate(signal))
+    except BaseException:
+        RUNNER.remove(made)
+        fences.release(cell)
+        raise
+    job.ends.append(made.end)
+    return job
+
+
+RUNNER = Runner()
+
+
+def _forget_parent() -> None:
+    RUNNER.__init__()  # type: ignore[misc]
+
+
+os.register_at_fork(after_in_child=_forget_parent)
