@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from npu_abi import C
 
 from libnpu.errors import NpuError
-from libnpu.runtime.guard import public
+from libnpu.runtime.copy_operations import Free
+from libnpu.runtime.guard import failures_yield_to, public
+from libnpu.runtime.host_pages import address_of
 from libnpu.syscalls import Node, Request
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-    from libnpu.runtime.context import Context
+    from libnpu.runtime.guard import Guard
+    from libnpu.runtime.host_memory import Mapping
+    from libnpu.runtime.memory import ContextMemory
+    from libnpu.runtime.stream import Stream
+
+DLPACK_CPU, DLPACK_EXTENSION = 1, 12  # DLDeviceType of dlpack.h
+LINE_BYTES = 64  # of the host's caches
 
 
 class BufferObject:
@@ -51,80 +60,61 @@ class BufferObject:
                 self._node.ioctl(request)
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceSpan:
-    """Part of a buffer, `size` bytes from `offset`, as a launch argument."""
+class Memory:
+    """`size` bytes at `offset` of `buffer`: what a buffer and its parts have in common.
 
-    buffer: Buffer
-    offset: int
-    size: int
-
-    @property
-    def device_address(self) -> int:
-        """Device virtual address of the first byte."""
-        return self.buffer.device_address + self.offset
-
-
-class Buffer:
-    """`size` bytes of device memory, poison until written.
-
-    Copies are complete on return and cost host time; they wait for no stream.
+    `write` and `read` are quick looks by the host: they cost its time, are complete on return and wait for no stream.
+    `Context.copy`, and `numpy.asarray(buffer)`, are behind what was enqueued.
     """
 
-    __slots__ = ("_bo", "_copy_ps", "_node", "_values", "context", "device_address", "guard", "offset", "size")
-
-    def __init__(self, context: Context, size: int) -> None:
-        size = index(size)
-        if size <= 0:
-            raise NpuError(C.NPU_ERROR_INVALID_SIZE, f"a buffer of {size} bytes")
-        node = context.node
-        if size >= 1 << 64:  # the driver cannot even be asked
-            raise NpuError(C.NPU_ERROR_OUT_OF_DEVICE_MEMORY, f"{size} bytes asked")
-        self.context = context
-        self.guard = context.guard
-        self._node = node
-        self._bo = BufferObject(node, size, C.NPU_BO_MAPPABLE | C.NPU_BO_DMA_MEM)
-        self._values = context.compute
-        self._copy_ps = 1000 / node.profile.host.copy_bytes_per_ns
-        self.size = size
-        self.offset = 0  # as a DeviceSpan of the whole
-        self.device_address: int = self._bo.va
-
-    @property
-    def handle(self) -> int:
-        """The driver's handle. Raises STALE_HANDLE after `free`."""
-        if not self._bo.handle:
-            raise NpuError(C.NPU_ERROR_STALE_HANDLE, f"the buffer at {self.device_address:#x} was freed")
-        return self._bo.handle
+    __slots__ = ()
 
     @property
     def buffer(self) -> Buffer:
-        """This buffer, as a DeviceSpan has it."""
-        return self
+        """The buffer that it is part of."""
+        raise NotImplementedError
+
+    @property
+    def guard(self) -> Guard:
+        """The lock of the device."""
+        return self.buffer.context.guard
+
+    offset: int
+    size: int
 
     def at(self, offset: int, size: int | None = None) -> DeviceSpan:
-        """Return the part of `size` bytes (default: the rest) from `offset`."""
+        """Return the part of `size` bytes (default: the rest) from `offset`. Raises OUT_OF_RANGE."""
         offset = index(offset)
         length = self.size - offset if size is None else index(size)
         self._check(offset, length)
-        return DeviceSpan(self, offset, length)
+        return DeviceSpan(self.buffer, self.offset + offset, length)
+
+    def __getitem__(self, part: slice) -> DeviceSpan:
+        """Return bytes start to stop, as a slice of a sequence does; steps other than 1 are refused (INVALID_VALUE)."""
+        if not isinstance(part, slice):
+            raise TypeError(f"memory is taken in slices, not by {type(part).__name__}")
+        start, stop, step = part.indices(self.size)
+        if step != 1:
+            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"step {step} of a slice of memory; 1 is allowed")
+        return self.at(start, max(0, stop - start))
+
+    def __len__(self) -> int:
+        return self.size
 
     @public
     def write(self, data: ArrayLike | bytes | memoryview, offset: int = 0) -> None:
-        """Copy an array (or bytes) to `offset`. Raises OUT_OF_RANGE when it does not fit."""
+        """Copy an array (or bytes) to `offset`, without waiting for work. Raises OUT_OF_RANGE when it does not fit."""
         source = _bytes_of(data)
-        view = self._view(offset, source.nbytes)
-        if self._values:
-            view[:] = source.data
-        self._node.advance(round(source.nbytes * self._copy_ps))
+        self._check(offset, source.nbytes)
+        self.buffer.store(self.offset + offset, source)
 
     @public
     def read(
         self, dtype: DTypeLike = np.uint8, shape: int | tuple[int, ...] | None = None, offset: int = 0
     ) -> NDArray[Any]:
-        """Return a copy as an array of `dtype` and `shape` (default: 1-d, the rest of the buffer).
+        """Return a copy as an array of `dtype` and `shape` (default: 1-d, the rest), without waiting for work.
 
-        Raises OUT_OF_RANGE when the buffer does not hold it, INVALID_VALUE for a type without a size or with objects.
+        Raises OUT_OF_RANGE when the memory does not hold it, INVALID_VALUE for a type without a size or with objects.
         """
         kind = np.dtype(dtype)
         if not kind.itemsize or kind.hasobject:
@@ -132,43 +122,252 @@ class Buffer:
         lengths = ((self.size - offset) // kind.itemsize,) if shape is None else _lengths(shape)
         if min(lengths, default=0) < 0:
             raise NpuError(C.NPU_ERROR_OUT_OF_RANGE, f"shape {lengths} at {offset} of a buffer of {self.size} bytes")
-        return self._copy_out(offset, prod(lengths) * kind.itemsize).view(kind).reshape(lengths)
+        return self._load(offset, prod(lengths) * kind.itemsize).view(kind).reshape(lengths)
 
     @public
     def read_bytes(self, offset: int, size: int) -> bytes:
         """Return a copy of `size` bytes at `offset`. Raises BAD_STATE on a device that computes no values."""
-        return self._copy_out(offset, size).tobytes()
+        return self._load(offset, size).tobytes()
 
-    def _copy_out(self, offset: int, size: int) -> NDArray[np.uint8]:
-        view = self._view(offset, size)
-        if not self._values:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return the bytes, behind all work of the default stream, as uint8 or converted to `dtype`."""
+        if copy is False:
+            raise ValueError("device memory cannot be an array without a copy")
+        array = np.empty(self.size, np.uint8)
+        self.buffer.context.copy(array, self)
+        return array if dtype is None else array.astype(dtype)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return (kDLExtDev, 0): memory that other libraries cannot use in place."""
+        return DLPACK_EXTENSION, 0
+
+    def __dlpack__(
+        self,
+        *,
+        stream: object = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        """Return a capsule of a copy in host memory, for `dl_device=(kDLCPU, 0)`; BufferError for anything else."""
+        if dl_device is None or tuple(dl_device) != (DLPACK_CPU, 0) or copy is False:
+            raise BufferError("device memory is exported as a copy in host memory only: dl_device=(1, 0), copy=True")
+        return self.__array__().__dlpack__()
+
+    def _load(self, offset: int, size: int) -> NDArray[np.uint8]:
+        self._check(offset, size)
+        return self.buffer.load(self.offset + offset, size)
+
+    def _check(self, offset: int, size: int) -> None:
+        _ = self.buffer.handle
+        if offset < 0 or size < 0 or offset + size > self.size:
+            raise NpuError(C.NPU_ERROR_OUT_OF_RANGE, f"{size} bytes at {offset} of a buffer of {self.size} bytes")
+
+
+class DeviceSpan(Memory):
+    """Part of a buffer, which can stand wherever a buffer can."""
+
+    __slots__ = ("_buffer", "offset", "size")
+
+    def __init__(self, buffer: Buffer, offset: int, size: int) -> None:
+        self._buffer = buffer
+        self.offset = offset
+        self.size = size
+
+    @property
+    def buffer(self) -> Buffer:
+        """The buffer that it is part of."""
+        return self._buffer
+
+    @property
+    def device_address(self) -> int:
+        """Device virtual address of the first byte."""
+        return self._buffer.device_address + self.offset
+
+    def __repr__(self) -> str:
+        return f"<{self.size} bytes at {self.offset} of {self._buffer!r}>"
+
+
+class Buffer(Memory):
+    """`size` bytes of a context's memory, poison until written; `with` frees it. Made by `Context.alloc`.
+
+    >>> with device.alloc(8) as buffer:
+    ...     buffer.write(b"abcd", 2)
+    ...     bytes(buffer[2:4].read())
+    b'ab'
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_bo",
+        "_host_address",
+        "_is_live",
+        "_mappings",
+        "context",
+        "device_address",
+        "offset",
+        "size",
+    )
+    kind: ClassVar[int] = int(C.NPU_MEMORY_DEVICE)
+    BO_FLAGS: ClassVar[int] = int(C.NPU_BO_MAPPABLE | C.NPU_BO_DMA_MEM)
+
+    def __init__(self, context: ContextMemory, size: int, flags: int = 0) -> None:
+        size = index(size)
+        if size <= 0:
+            raise NpuError(C.NPU_ERROR_INVALID_SIZE, f"a buffer of {size} bytes")
+        if size >= 1 << 64:  # the driver cannot even be asked
+            raise NpuError(C.NPU_ERROR_OUT_OF_DEVICE_MEMORY, f"{size} bytes asked")
+        self.context = context
+        self._bo = BufferObject(context.node, size, self.BO_FLAGS | flags)
+        self._is_live = True
+        self._mappings: list[Mapping] = []
+        self.size = size
+        self.offset = 0  # as a part of itself
+        self.device_address: int = self._bo.va
+        assert self._bo.view is not None
+        self._host_address = address_of(self._bo.view)
+
+    @property
+    def handle(self) -> int:
+        """The driver's handle. Raises STALE_HANDLE after `free`."""
+        if not self._is_live:
+            raise NpuError(C.NPU_ERROR_STALE_HANDLE, f"the memory at {self.where} was freed")
+        return self._bo.handle
+
+    @property
+    def buffer(self) -> Buffer:
+        """This buffer, as a part of it has it."""
+        return self
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it has not been freed."""
+        return self._is_live
+
+    @property
+    def host_address(self) -> int:
+        """Where the host has it; of no use after `free`."""
+        return self._host_address
+
+    @property
+    def where(self) -> str:
+        """Its address, for messages."""
+        address = self.device_address if self.kind == C.NPU_MEMORY_DEVICE else self.host_address
+        return f"{address:#x}"
+
+    @property
+    def view(self) -> memoryview:
+        """Its memory as the library reaches it, without a call. Raises STALE_HANDLE."""
+        _ = self.handle
+        assert self._bo.view is not None
+        return self._bo.view[: self.size]
+
+    def store(self, offset: int, source: NDArray[np.uint8]) -> None:
+        """Let the host copy bytes in; the range was checked."""
+        context = self.context
+        if self.has_values:
+            self.view[offset : offset + source.nbytes] = source.data
+        context.charge_copy(source.nbytes)
+
+    def load(self, offset: int, size: int) -> NDArray[np.uint8]:
+        """Let the host copy bytes out; the range was checked. Raises BAD_STATE on a device that computes no values."""
+        self.check_values()
+        data = np.empty(size, np.uint8)
+        self.context.node.catch_up()
+        data[:] = self.view[offset : offset + size]
+        self.context.charge_copy(size)
+        return data
+
+    @property
+    def has_values(self) -> bool:
+        """Whether its bytes mean something: pinned memory's always do to the host."""
+        return self.context.compute or self.kind != C.NPU_MEMORY_DEVICE
+
+    def check_values(self) -> None:
+        """Raise BAD_STATE when its bytes mean nothing."""
+        if not self.has_values:
             raise NpuError(
                 C.NPU_ERROR_BAD_STATE, "the device was opened with compute=False: its memory holds no values"
             )
-        data = np.empty(size, np.uint8)
-        self._node.catch_up()
-        data[:] = view
-        self._node.advance(round(size * self._copy_ps))
-        return data
+
+    @public
+    def map(self, direction: int = int(C.NPU_BIDIRECTIONAL), offset: int = 0, size: int | None = None) -> Mapping:
+        """Let the host look at `size` bytes (default: the rest) from `offset` in place. `direction` (enum npu_direction)
+        says what it will do there. The device writes the same memory, so the program synchronises first.
+
+        Raises INVALID_SIZE, OUT_OF_RANGE, INVALID_VALUE for a direction, STALE_HANDLE.
+        """
+        from libnpu.runtime.host_memory import Mapping
+
+        self.context.enter()
+        if direction not in (C.NPU_TO_DEVICE, C.NPU_FROM_DEVICE, C.NPU_BIDIRECTIONAL):
+            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"direction {direction} is none of enum npu_direction")
+        length = self.size - index(offset) if size is None else index(size)
+        self._check(offset, length)
+        if not length:
+            raise NpuError(C.NPU_ERROR_INVALID_SIZE, "a mapping of 0 bytes")
+        self.context.node.catch_up()
+        mapping = Mapping(self, offset, length, direction)
+        self._mappings.append(mapping)
+        return mapping
+
+    @property
+    def mappings(self) -> list[Mapping]:
+        """The mappings that have not ended, oldest first."""
+        return self._mappings
+
+    def synchronise(self, offset: int, size: int | None, direction: int) -> None:
+        """Clean the host's caches over the lines of a range (enum npu_sync_dir). Raises OUT_OF_RANGE, INVALID_SIZE."""
+        offset = index(offset)
+        length = self.size - offset if size is None else index(size)
+        self._check(offset, length)
+        if not length:
+            raise NpuError(C.NPU_ERROR_INVALID_SIZE, f"0 bytes at {offset} to synchronise")
+        self.context.enter()
+        request = Request(C.NPU_IOCTL_BO_SYNC, "npu_bo_sync", "BO_SYNC")
+        request.arg.handle, request.arg.direction = self.handle, direction
+        request.arg.offset = offset - offset % LINE_BYTES
+        end = offset + length
+        request.arg.size = end + -end % LINE_BYTES - request.arg.offset
+        self.context.node.ioctl(request)
 
     @public
     def free(self) -> None:
-        """Give the memory back; jobs in flight keep it until they end. Twice is allowed."""
-        if self._bo.handle:
+        """Give the memory back. Twice is allowed. Work in flight that uses it: `Semantics.free`; the memory itself goes
+        when that work has ended. Raises IN_USE under `strict`.
+        """
+        if self._is_live:
+            self.context.check_free(self)
+            self.release()
+
+    @public
+    def free_async(self, stream: Stream | None = None) -> None:
+        """Give the memory back when the earlier work of `stream` (None: the default stream) has ended; it is stale at
+        once. Raises STALE_HANDLE when it was freed before, WRONG_CONTEXT.
+        """
+        _ = self.handle
+        stream = self.context.default_stream if stream is None else stream
+        stream.check_context(self.context, "the buffer")
+        stream.enqueue(Free(self))
+        self.release()
+
+    def release(self) -> None:
+        """Become stale; the driver gets the memory back as soon as every job that uses it has been handed to it."""
+        if self._is_live:
             self.context.forget_buffer(self)
-            self._bo.free()
+            self._is_live = False
+            self._mappings.clear()
+            self.context.free_object(self._bo)
 
-    def _view(self, offset: int, size: int) -> memoryview:
-        self._check(offset, size)
-        view = self._bo.view
-        assert view is not None
-        return view[offset : offset + size]
+    def __enter__(self) -> Self:
+        return self
 
-    def _check(self, offset: int, size: int) -> None:
-        if not self._bo.handle:
-            raise NpuError(C.NPU_ERROR_STALE_HANDLE, f"the buffer at {self.device_address:#x} was freed")
-        if offset < 0 or size < 0 or offset + size > self.size:
-            raise NpuError(C.NPU_ERROR_OUT_OF_RANGE, f"{size} bytes at {offset} of a buffer of {self.size} bytes")
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with failures_yield_to(kind):
+            self.free()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.size} bytes at {self.device_address:#x}>"
 
 
 def _lengths(shape: int | tuple[int, ...]) -> tuple[int, ...]:

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from libnpu.runtime.job import Job
     from libnpu.syscalls import Node
 
-HEADER = codec("npu_cmd_buffer_header", "cmd_buffer_size", "cmd_offset", "api_version", "fence_heap_va")
+HEADER = codec(
+    "npu_cmd_buffer_header", "cmd_buffer_size", "cmd_offset", "api_version", "descriptor_heap_va", "fence_heap_va"
+)
 FENCE = codec("npu_cmd_fence", "h.type", "h.size", "offset", "value")
 WAIT, SIGNAL = int(C.NPU_CMD_FENCE_WAIT), int(C.NPU_CMD_FENCE_SIGNAL)
 VERSION = int(C.NPU_CMD_API_VERSION)
@@ -117,7 +119,8 @@ class CommandWriter:
         if data:
             data += bytes(-len(data) % HEADER_ALIGNMENT)
             self.commands_offset = len(data)
-        header = HEADER.pack(HEADER.size + len(self._commands), HEADER.size, VERSION, self.context.fences.va)
+        size = HEADER.size + len(self._commands)
+        header = HEADER.pack(size, HEADER.size, VERSION, self.bo.va, self.context.fences.va)
         return data + header + self._commands
 
     @property

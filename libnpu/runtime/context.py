@@ -5,19 +5,18 @@ and nothing else: a fault ends one and does not touch its siblings.
 from __future__ import annotations
 
 import weakref
-from bisect import bisect_right, insort
 from typing import TYPE_CHECKING
 
 import npu_abi
 from npu_abi import C
 
 from libnpu.errors import NpuError
-from libnpu.runtime.buffer import Buffer
 from libnpu.runtime.commands import CommandPool
 from libnpu.runtime.dispatch import Dispatcher
 from libnpu.runtime.event import Event, Notify
 from libnpu.runtime.fences import FenceHeap
 from libnpu.runtime.guard import failures_yield_to, public
+from libnpu.runtime.memory import ContextMemory
 from libnpu.runtime.module import Module, read_blob
 from libnpu.runtime.operation import ModuleLaunch
 from libnpu.runtime.records import read_records
@@ -38,10 +37,11 @@ if TYPE_CHECKING:
 FILE_FACTOR = 2  # chosen: a file has names and relocations beside what it places in memory
 
 
-class Context:
+class Context(ContextMemory):
     """Made by `Device.create_context`; a context manager. Everything made from it ends with it."""
 
     def __init__(self, device: Device, node: Node) -> None:
+        super().__init__()
         host = node.profile.host
         self.device = device
         self.guard: Guard = device.guard
@@ -58,8 +58,6 @@ class Context:
         self.notifies: weakref.WeakSet[Notify] = weakref.WeakSet()
         self.is_alive = True
         self._sticky: NpuError | None = None
-        self._buffers: dict[int, Buffer] = {}  # by device address
-        self._addresses: list[int] = []  # of the buffers, sorted
         self._modules: list[Module] = []
         self._streams: list[Stream] = []
         self._draining: list[Stream] = []  # closed with work in flight
@@ -88,15 +86,6 @@ class Context:
 
             self._builtin = Module(self, read_blob(builtin_library()))
         return self._builtin[name]
-
-    @public
-    def alloc(self, nbytes: int) -> Buffer:
-        """Allocate device memory, page aligned, poison until written. Raises INVALID_SIZE, OUT_OF_DEVICE_MEMORY."""
-        self.enter()
-        buffer = Buffer(self, nbytes)
-        self._buffers[buffer.device_address] = buffer
-        insort(self._addresses, buffer.device_address)
-        return buffer
 
     @public
     def create_stream(self, *, blocking: bool = True, priority: int = 0) -> Stream:
@@ -177,7 +166,7 @@ class Context:
         if not force:
             streams = len(self._streams) - (self._default is not None)
             counts = {
-                "buffers": len(self._buffers),
+                "buffers": len(list(self.device_memory)),
                 "modules": len(self._modules),
                 "streams": streams,
                 "events": len(self.events),
@@ -199,8 +188,7 @@ class Context:
             stream.abandon()
         for module in (*self._modules, *([self._builtin] if self._builtin else [])):
             module.release()
-        for buffer in list(self._buffers.values()):
-            buffer.free()
+        self.end_memory()
         for event in tuple(self.events):
             event.destroy()
         for notify in tuple(self.notifies):
@@ -221,6 +209,11 @@ class Context:
             self.destroy(force=True)
 
     # ---- for the other modules of the runtime ----
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """All streams, and those that were closed with work in flight."""
+        return (*self._streams, *self._draining)
 
     def check(self) -> None:
         """Raise STALE_HANDLE after `destroy`, DEVICE_LOST of a lost machine, and the error that sticks to the context."""
@@ -264,20 +257,6 @@ class Context:
                 ring.arg.cmdq_id = stream.cmdq_id
                 self.node.ioctl(ring)
 
-    def buffer_at(self, address: int, size: int) -> Buffer:
-        """Return the buffer that holds `size` bytes at `address`.
-
-        Raises ARG_KIND when none does, ARG_SIZE when it ends before.
-        """
-        at = bisect_right(self._addresses, address) - 1
-        buffer = self._buffers[self._addresses[at]] if at >= 0 else None
-        if buffer is None or address >= buffer.device_address + buffer.size:
-            raise NpuError(C.NPU_ERROR_ARG_KIND, f"{address:#x} is not device memory")
-        left = buffer.device_address + buffer.size - address
-        if size > left:
-            raise NpuError(C.NPU_ERROR_ARG_SIZE, f"{left} bytes are left at {address:#x}, {size} are needed")
-        return buffer
-
     def note_job(self, job_id: int, job: Job) -> None:
         """Remember what a job ran."""
         self._ran[job_id] = job
@@ -311,9 +290,3 @@ class Context:
             self._default = None
         if not self._streams and not self._draining:
             self.commands.free()
-
-    def forget_buffer(self, buffer: Buffer) -> None:
-        """Drop a freed buffer."""
-        self._buffers.pop(buffer.device_address, None)
-        if buffer.device_address in self._addresses:
-            self._addresses.remove(buffer.device_address)

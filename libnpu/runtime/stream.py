@@ -16,6 +16,7 @@ import npu_abi
 from npu_abi import C
 
 from libnpu.errors import NpuError, errno_error
+from libnpu.runtime import copies
 from libnpu.runtime.commands import FENCE, SIGNAL, CommandWriter
 from libnpu.runtime.fences import Signal
 from libnpu.runtime.guard import failures_yield_to, public
@@ -197,6 +198,33 @@ class Stream:
         context. As `launch`.
         """
         return self.enqueue(module.operation_at(self, [index(address) for address in addresses]))
+
+    @public
+    def copy(self, dst: Any, src: Any, size: int | None = None) -> Job | None:
+        """Copy `size` bytes (default: all of `src`) in stream order. Ends are buffers, pinned and registered memory, parts
+        of them, and arrays or other buffers of the host.
+
+        Between memory that the device sees, arrays in pinned memory included, it is a DMA job: returns at once, and the
+        bytes are read and written when the stream comes to it. Pageable memory: `Semantics.pageable`; None is returned
+        when the copy is complete. Raises OUT_OF_RANGE, OVERLAP, STALE_HANDLE, WRONG_CONTEXT, NOT_PERMITTED, INVALID_VALUE
+        for what is no contiguous memory, Unsupported from pageable to pageable memory.
+        """
+        return copies.copy(self, dst, src, size)
+
+    @public
+    def copy_2d(self, dst: Any, dst_pitch: int, src: Any, src_pitch: int, width: int, height: int) -> Job | None:
+        """Copy `height` rows of `width` bytes that are the pitches apart; otherwise as `copy`. Raises INVALID_SIZE for a
+        pitch below the width.
+        """
+        return copies.copy_2d(self, dst, dst_pitch, src, src_pitch, width, height)
+
+    @public
+    def fill(self, dst: Any, value: int) -> Job | None:
+        """Set every byte of memory that the device sees to the low eight bits of `value`, in stream order: a DMA job.
+
+        None is returned for no bytes. Raises STALE_HANDLE, WRONG_CONTEXT, INVALID_VALUE for pageable memory.
+        """
+        return copies.fill(self, dst, value)
 
     @public
     def wait_event(self, event: Event) -> None:
@@ -405,7 +433,7 @@ class Stream:
             raise NpuError(C.NPU_ERROR_STALE_HANDLE, "the stream is closed")
         self.context.check()
 
-    def check_context(self, context: Context, what: str) -> None:
+    def check_context(self, context: object, what: str) -> None:
         """Raise WRONG_CONTEXT unless `context`, of `what`, is the stream's."""
         if context is not self.context:
             raise NpuError(C.NPU_ERROR_WRONG_CONTEXT, f"{what} is another context's")

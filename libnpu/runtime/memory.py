@@ -1,0 +1,262 @@
+"""The memory of a context: what is allocated, pinned and mapped in it, by address, and what becomes of it at a free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from npu_abi import C
+
+from libnpu.errors import NpuError
+from libnpu.runtime import copies
+from libnpu.runtime.address_book import AddressBook
+from libnpu.runtime.buffer import Buffer
+from libnpu.runtime.guard import public
+from libnpu.runtime.host_memory import HostBuffer, Registered
+from libnpu.runtime.semantics import InFlight
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike
+
+    from libnpu.runtime.buffer import BufferObject, Memory
+    from libnpu.runtime.guard import Guard
+    from libnpu.runtime.job import Job
+    from libnpu.runtime.semantics import Semantics
+    from libnpu.runtime.stream import Stream
+    from libnpu.syscalls import Node
+
+B = TypeVar("B", bound=Buffer)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What an address is: `offset` bytes behind the start of `buffer`; `kind` is of enum npu_memory_kind."""
+
+    kind: int
+    buffer: Buffer
+    offset: int
+
+    @property
+    def base(self) -> int:
+        """First address of the allocation, of the kind that was asked about: the host's, or the device's."""
+        return self.buffer.device_address if self.kind == C.NPU_MEMORY_DEVICE else self.buffer.host_address
+
+
+class ContextMemory:
+    """The part of `Context` that is about memory."""
+
+    guard: Guard
+    node: Node
+    semantics: Semantics
+    compute: bool
+
+    def __init__(self) -> None:
+        self.device_memory: AddressBook[Buffer] = AddressBook()
+        self.host_memory: AddressBook[Buffer] = AddressBook()  # by where the host has it
+
+    if TYPE_CHECKING:  # the rest of a Context
+        is_alive: bool
+
+        def enter(self) -> None: ...
+        def charge_copy(self, size: int) -> None: ...
+        def jobs_using(self, handle: int) -> list[Job]: ...
+        @property
+        def streams(self) -> Sequence[Stream]: ...
+        @property
+        def default_stream(self) -> Stream: ...
+
+    @public
+    def alloc(self, nbytes: int) -> Buffer:
+        """Allocate device memory, page aligned, poison until written. Raises INVALID_SIZE, OUT_OF_DEVICE_MEMORY."""
+        self.enter()
+        return self._note(Buffer(self, nbytes))
+
+    @public
+    def alloc_async(self, nbytes: int, stream: Stream | None = None) -> Buffer:
+        """Allocate for work that is enqueued in `stream` (None: the default stream) from now on, or ordered behind it.
+
+        When there is no memory left, it waits for what `stream` is about to free. Raises as `alloc`.
+        """
+        stream = self.default_stream if stream is None else stream
+        stream.check_open()
+        stream.check_context(self, "the stream")
+        try:
+            return self.alloc(nbytes)
+        except NpuError as error:
+            if error.result != C.NPU_ERROR_OUT_OF_DEVICE_MEMORY or not stream.jobs:
+                raise
+        stream.finish_all()
+        return self.alloc(nbytes)
+
+    @public
+    def alloc_host(self, nbytes: int, flags: int = int(C.NPU_HOST_CACHED)) -> HostBuffer:
+        """Allocate pinned host memory, page aligned, poison until written. `flags` is of enum npu_host_flag.
+
+        Raises INVALID_SIZE, OUT_OF_DEVICE_MEMORY, INVALID_VALUE for other flags, Unsupported for UNCACHED, Unimplemented
+        for NON_COHERENT.
+        """
+        self.enter()
+        return self._note(HostBuffer(self, nbytes, flags))
+
+    @public
+    def register(self, memory: Any, size: int | None = None) -> Registered:
+        """Pin memory that the program has: an address and a size, or a writable array (or other buffer) of whole pages of
+        private memory. The content stays.
+
+        Raises MISALIGNED, INVALID_SIZE, ALREADY_REGISTERED, BAD_ADDRESS for memory that is not mapped, not writable, or
+        shared with files or processes, OUT_OF_DEVICE_MEMORY.
+        """
+        self.enter()
+        address, size, owner = Registered.extent_of(memory, size)
+        if self.host_memory.overlaps(address, size):
+            raise NpuError(C.NPU_ERROR_ALREADY_REGISTERED, f"{size} bytes at {address:#x}: pinned memory is among them")
+        return self._note(Registered(self, address, size, owner))
+
+    def _note(self, buffer: B) -> B:
+        self.device_memory.add(buffer.device_address, buffer.size, buffer)
+        self.host_memory.add(buffer.host_address, buffer.size, buffer)
+        return buffer
+
+    @public
+    def find(self, address: int) -> Found | None:
+        """Return what is at a device address or host address, None for pageable memory. Raises STALE_HANDLE in memory
+        that was freed.
+        """
+        buffer = self.device_memory.find(address)
+        if buffer is not None:
+            return Found(int(C.NPU_MEMORY_DEVICE), buffer, address - buffer.device_address)
+        return self.find_host(address)
+
+    def find_host(self, address: int) -> Found | None:
+        """Return what is at a host address; as `find`."""
+        buffer = self.host_memory.find(address)
+        if buffer is None:
+            return None
+        offset = address - buffer.host_address
+        if buffer.kind != C.NPU_MEMORY_DEVICE:
+            return Found(buffer.kind, buffer, offset)
+        if any(m.offset <= offset < m.offset + m.size for m in buffer.mappings):
+            return Found(int(C.NPU_MEMORY_MAPPED), buffer, offset)
+        return None
+
+    @public
+    def copy(self, dst: Any, src: Any, size: int | None = None) -> None:
+        """Copy `size` bytes (default: all of `src`) on the default stream; complete on return.
+
+        As `Stream.copy`, and from pageable memory to pageable memory too. Raises the errors of the stream's earlier work.
+        """
+        self.enter()
+        copies.copy_and_wait(self.default_stream, dst, src, size)
+
+    @public
+    def copy_2d(self, dst: Any, dst_pitch: int, src: Any, src_pitch: int, width: int, height: int) -> None:
+        """Copy rows on the default stream; complete on return. As `Stream.copy_2d` and `copy`."""
+        self.enter()
+        copies.copy_2d_and_wait(self.default_stream, dst, dst_pitch, src, src_pitch, width, height)
+
+    @public
+    def fill(self, dst: Any, value: int) -> None:
+        """Set every byte of `dst` on the default stream; complete on return. As `Stream.fill`."""
+        self.enter()
+        stream = self.default_stream
+        if copies.fill(stream, dst, value) is not None:
+            stream.synchronize()
+
+    def copy_peer(self, dst: Memory, src: Memory) -> None:
+        """Copy memory of any context or device to memory of any other, `src.size` bytes; complete on return.
+
+        Waits for the default streams of both. The host carries the bytes. Raises OUT_OF_RANGE, STALE_HANDLE, OVERLAP.
+        """
+        copies.copy_peer(dst, src)
+
+    @public
+    def to_device(self, array: ArrayLike) -> Buffer:
+        """Return new device memory with the bytes of `array`, copied on the default stream.
+
+        >>> bytes(device.primary.to_device([1, 2, 3]).read(int, 3).tolist())
+        b'\\x01\\x02\\x03'
+        """
+        source = np.ascontiguousarray(array)
+        buffer = self.alloc(source.nbytes)
+        try:
+            self.copy(buffer, source)
+        except BaseException:
+            buffer.free()
+            raise
+        return buffer
+
+    def from_dlpack(self, tensor: Any) -> Buffer:
+        """Return new device memory with the bytes of another library's tensor in host memory (`__dlpack__`).
+
+        Raises Unsupported for a tensor elsewhere.
+        """
+        device_type, _ = tensor.__dlpack_device__()
+        if device_type != 1:
+            raise NpuError(C.NPU_ERROR_NOT_SUPPORTED, f"a tensor on a DLPack device of type {device_type}; 1 (CPU) is")
+        return self.to_device(np.from_dlpack(tensor))
+
+    # ---- for the other modules of the runtime ----
+
+    def buffer_at(self, address: int, size: int) -> Buffer:
+        """Return the buffer that holds `size` bytes at a device address.
+
+        Raises ARG_KIND when none does, ARG_SIZE when it ends before, STALE_HANDLE when it was freed.
+        """
+        buffer = self.device_memory.find(address)
+        if buffer is None:
+            raise NpuError(C.NPU_ERROR_ARG_KIND, f"{address:#x} is not device memory")
+        left = buffer.device_address + buffer.size - address
+        if size > left:
+            raise NpuError(C.NPU_ERROR_ARG_SIZE, f"{left} bytes are left at {address:#x}, {size} are needed")
+        return buffer
+
+    def is_in_flight(self, buffer: Buffer) -> bool:
+        """Whether work in flight uses it, as of now."""
+        for stream in self.streams:
+            stream.drained()  # takes note of what has ended
+        return bool(self.jobs_using(buffer.handle))
+
+    def check_free(self, buffer: Buffer) -> None:
+        """Do before a free what `Semantics.free` says. Raises IN_USE."""
+        if not self.node.is_usable:
+            return
+        rule = self.semantics.free
+        if rule is InFlight.WAIT:
+            for stream in self.streams:
+                stream.finish_all()
+        elif rule is InFlight.REFUSE and self.is_in_flight(buffer):
+            raise NpuError(C.NPU_ERROR_IN_USE, f"work in flight uses the {buffer.size} bytes at {buffer.where}")
+
+    def free_object(self, bo: BufferObject) -> None:
+        """Free a buffer object, but not before the driver has every job that names it: from then on it keeps the memory
+        itself.
+        """
+        held = [job for job in self.jobs_using(bo.handle) if not job.submitted]
+        left = len(held)
+
+        def ended(_: Job) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                bo.free()
+
+        for job in held:
+            job.ends.append(ended)
+        if not held:
+            bo.free()
+
+    def forget_buffer(self, buffer: Buffer) -> None:
+        """Note that a buffer is gone."""
+        self.device_memory.remove(buffer.device_address)
+        if buffer.kind == C.NPU_MEMORY_REGISTERED:
+            self.host_memory.erase(buffer.host_address)  # it is the program's own again
+        else:
+            self.host_memory.remove(buffer.host_address)
+
+    def end_memory(self) -> None:
+        """Make all memory stale: the context has ended."""
+        for buffer in self.device_memory:
+            buffer.release()
