@@ -1,0 +1,200 @@
+"""conv2d on the DPU, for dense NCHW operands and [K][C / groups][kernel_h][kernel_w] weights, of any size.
+
+The DPU wants channels innermost. A tile of input rows comes into CMX as [C][rows * W], is transposed to [rows * W][C], and
+what the DPU writes, [rows * out_w][k], is transposed to [k][rows * out_w] on its way out; weights are turned when they have come.
+A tile has all input channels of its group, `wide` output channels and `high` output rows. While the DPU works, the
+next tile's input is loaded and the last tile's output stored.
+"""
+
+from __future__ import annotations
+
+from npu_abi import C
+
+from libnpu.kernels.assembler import GRID, Expr, Program, Reg, Word, ceil_div, maximum, minimum
+from libnpu.kernels.operations import (
+    CAPACITY,
+    ITEM_BYTES,
+    LOAD,
+    STORE,
+    TRAP_BAD_SIZE,
+    TRAP_TOO_LARGE,
+    Space,
+    begin,
+    copy,
+    copy_planes,
+    dpu_common,
+    dpu_fields,
+    dpu_run,
+    room,
+    share,
+    transpose,
+    wait,
+    weight_table,
+)
+
+LARGEST_WIDTH = 256  # output channels of a tile
+SMALLEST_SHARE = 16  # output channels, when blocks share the weights: a block of the MAC array
+_WEIGHTS = 2  # tag
+_NAMES = (
+    "input", "weights", "bias", "output", "n", "c", "h", "w", "k", "kernel_h", "kernel_w", "stride_h", "stride_w", "pad_h",
+    "pad_w", "groups", "activation",
+)  # fmt: skip
+
+
+def conv2d(dtype: str) -> Program:
+    """Return the program of a convolution; bias 0 = none; activation 0 none, 1 relu."""
+    p = Program(_NAMES)
+    es = ITEM_BYTES[dtype]
+    begin(p)
+    dpu_common(p, dtype, C.NPU_DPU_CONV)
+    h, w, stride = (p.let(p[name]) for name in ("h", "w", "stride_h"))
+    kernel = p.keep(p["kernel_h"])
+    c, k = p.let(p["c"] // p["groups"]), p.keep(p["k"] // p["groups"])  # of a group
+    out_h = p.let((h + p["pad_h"] * 2 - kernel) // stride + 1)
+    out_w = p.let((w + p["pad_w"] * 2 - p["kernel_w"]) // p["stride_w"] + 1)
+    p.trap_when(minimum(out_h, out_w), "<", 1, TRAP_BAD_SIZE)
+    taps = p.keep(kernel * p["kernel_w"])
+    high, wide = _tiles(p, es, c, k, taps, out_h, out_w, h, w, stride, kernel)
+    raw, act = p.let(0), p.let(0)
+    with p.scope():
+        space = Space(p)
+        image = p.let(minimum((high - 1) * stride + kernel, h) * w * c * es)
+        result = p.let(high * out_w * wide * es)
+        p.set(raw, space.take(image))
+        p.set(act, space.take(image))
+        out, turned, table = (p.keep(space.take(size)) for size in (result, result, wide * 16))
+        weights = p.keep(space.end)
+    dpu_fields(
+        p, in_x=w, in_z=c, out_x=out_w, size_x=out_w, kernel_x=p["kernel_w"], kernel_y=kernel, stride_x=p["stride_w"], stride_y=stride,
+        act_addr=act, wt_addr=weights, wt_table_addr=table, out_addr=out, act_stride_x=c * es, act_stride_y=w * c * es,
+        pad_left=p["pad_w"], pad_right=p["pad_w"], ppe_fn=p["activation"],
+    )  # fmt: skip
+    down, across = p.let(ceil_div(out_h, high)), p.keep(ceil_div(k, wide))
+    # Items in this order: group, output channels, image, rows; the last changes with every item.
+    item, last = share(p, down * across * p["n"] * p["groups"])
+
+    def first_row(number: Reg) -> Expr:
+        """Return the first input row of a tile, before the padding is cut off."""
+        return number % down * high * stride - p["pad_h"]
+
+    def height(number: Reg) -> Expr:
+        """Return the output rows of a tile."""
+        return minimum(high, out_h - number % down * high)
+
+    def load(number: Reg) -> None:
+        """Start the load of a tile's input rows."""
+        with p.scope():
+            start = p.let(first_row(number))
+            size = p.let(minimum(h, (height(number) - 1) * stride + kernel + start))
+            p.set(start, maximum(start, 0))
+            p.set(size, (size - start) * w * es)
+            channel = p.let(number // down)
+            p.set(channel, (channel % p["n"] * p["groups"] + channel // p["n"] // across) * c)
+            copy_planes(
+                p, LOAD, LOAD, src=p["input"] + (channel * h + start) * w * es, dst=raw, length=size, num_planes=c,
+                src_plane_stride=h * w * es, dst_plane_stride=size, src_width=size, dst_width=size,
+            )  # fmt: skip
+
+    with p.when(item, "<", last):
+        load(item)
+    loaded = p.keep(-1)  # group and output channels of the weights that are here
+    first, cols = p.keep(0), p.let(0)  # output channels of the item
+    with p.repeat_while(item, "<", last):
+        with p.scope():
+            wanted = p.let(item // down // p["n"])
+            with p.when(wanted, "!=", loaded):
+                p.rekeep(loaded, wanted)
+                channel = p.let(wanted % across * wide)
+                p.set(cols, minimum(wide, k - channel))
+                p.rekeep(first, wanted // across * k + channel)
+                _load_weights(p, dtype, weights, first, cols, c, taps)
+                weight_table(p, dtype, table, p["bias"], first, cols)
+                dpu_fields(p, out_z=cols, size_z=cols, out_stride_x=cols * es, out_stride_y=out_w * cols * es)
+        rows = p.let(height(item))
+        with p.scope():
+            pixels = p.let((rows - 1) * stride + kernel + first_row(item))
+            with p.scope():
+                start = p.let(first_row(item))
+                dpu_fields(p, pad_top=maximum(0 - start, 0), pad_bottom=maximum(pixels - h, 0))
+                p.set(pixels, minimum(pixels, h) - maximum(start, 0))
+            dpu_fields(p, in_y=pixels, out_y=rows, size_y=rows)
+            p.set(pixels, pixels * w)
+            wait(p, LOAD)
+            transpose(p, dtype, raw, act, c, pixels)
+        with p.scope():
+            following = p.let(item + 1)
+            with p.when(following, "<", last):
+                load(following)
+        dpu_run(p)
+        wait(p, STORE)
+        with p.scope():
+            pixels = p.let(rows * out_w)
+            transpose(p, dtype, out, turned, pixels, cols)
+            channel = p.let(item // down % p["n"] * p["k"] + first)
+            p.set(pixels, pixels * es)
+            copy_planes(
+                p, STORE, STORE, src=turned, dst=p["output"] + (channel * out_h + item % down * high) * out_w * es, length=pixels,
+                num_planes=cols, src_plane_stride=pixels, dst_plane_stride=out_h * out_w * es, src_width=pixels, dst_width=pixels,
+            )  # fmt: skip
+        p.set(item, item + 1)
+    return p
+
+
+def _load_weights(p: Program, dtype: str, target: Word, first: Word, cols: Reg, c: Reg, taps: Word) -> None:
+    """Load [cols][c][taps] weights as [cols][taps][c]: turned in place when a channel fits in a register, else by the DMA."""
+    es = ITEM_BYTES[dtype]
+    with p.scope():
+        size = p.let(taps * c)  # elements of an output channel
+        source = p["weights"] + first * size * es
+        with p.when(size, "<", CAPACITY + 1):
+            copy(p, source, target, cols * size * es, STORE, _WEIGHTS)
+            wait(p, _WEIGHTS)
+            with p.when(taps, "!=", 1), p.loop(0, cols) as channel:
+                place = p.let(channel * size * es + target)
+                p.length(c, taps)
+                p.load("v0", dtype, place, taps * es, es)
+                p.emit("vtrans", "v0", "v0")
+                p.length(taps, c)
+                p.store("v0", dtype, place, c * es, es)
+        with p.when(CAPACITY, "<", size):
+            copy_planes(
+                p, STORE, _WEIGHTS, src=source, dst=target, length=cols * c * es, num_planes=taps, src_plane_stride=es,
+                dst_plane_stride=c * es, src_width=es, src_stride=taps * es, dst_width=c * es, dst_stride=size * es,
+            )  # fmt: skip
+            wait(p, _WEIGHTS)
+
+
+def _tiles(
+    p: Program,
+    es: int,
+    c: Reg,
+    k: Word,
+    taps: Word,
+    out_h: Reg,
+    out_w: Reg,
+    h: Reg,
+    w: Reg,
+    stride: Reg,
+    kernel: Word,
+) -> tuple[Reg, Reg]:
+    """Return output rows and output channels of a tile.
+
+    Channels: as many as LARGEST_WIDTH, or half of that and so on until weights and one row fit; then as many rows as fit, but few
+    enough that every block has some; both evened out over the tiles. `conv_bytes` of params.py says the same for one channel.
+    """
+    high, wide = p.let(0), p.let(minimum(k, LARGEST_WIDTH))
+    with p.when(p["n"] * h * w, "<", k * taps):  # more weights than inputs: blocks share the weights
+        p.set(wide, minimum(wide, maximum(ceil_div(k * p["groups"], GRID), SMALLEST_SHARE)))
+    p.set(wide, wide * 2)
+    with p.scope():
+        row = p.let(w * c * (2 * es))  # raw and turned
+        with p.repeat_while(high, "<", 1):
+            p.trap_when(wide, "<", 2, TRAP_TOO_LARGE)
+            p.set(wide, ceil_div(wide, 2))
+            left = p.let(room(6) - wide * (taps * c * es + 16) - (kernel - stride) * row)
+            p.set(high, maximum(left, 0) // (stride * row + out_w * wide * (2 * es)))
+        p.set(wide, ceil_div(k, ceil_div(k, wide)))
+        total = p["n"] * p["groups"] * out_h * ceil_div(k, wide)
+        p.set(high, minimum(minimum(high, out_h), maximum(ceil_div(total, GRID), 1)))
+        p.set(high, ceil_div(out_h, ceil_div(out_h, high)))
+    return high, wide

@@ -1,0 +1,126 @@
+"""pool2d: the largest or the average input under a window, for dense NCHW operands.
+
+A tile is some whole planes, or some output rows of one plane. Its rows lie in CMX between columns of padding, so that each
+position of the window is one load with the window's strides. The average counts the inputs inside the tensor only.
+"""
+
+from __future__ import annotations
+
+from libnpu.kernels.assembler import GRID, Const, Expr, Program, Reg, ceil_div, expr, maximum, minimum
+from libnpu.kernels.operations import (
+    CAPACITY,
+    ITEM_BYTES,
+    LOAD,
+    STORE,
+    TRAP_BAD_SIZE,
+    TRAP_TOO_LARGE,
+    Space,
+    begin,
+    copy,
+    copy_planes,
+    room,
+    share,
+    wait,
+)
+
+_NAMES = (
+    "input", "output", "n", "c", "h", "w", "kernel_h", "kernel_w", "stride_h", "stride_w", "pad_h", "pad_w", "average",
+)  # fmt: skip
+
+
+def pool2d(dtype: str) -> Program:
+    """Return the program; `average` is 0 for the maximum. Padding is smaller than the window."""
+    p = Program(_NAMES)
+    es = ITEM_BYTES[dtype]
+    begin(p)
+    h, w, stride, kernel = (p.let(p[name]) for name in ("h", "w", "stride_h", "kernel_h"))
+    out_h = p.let((h + p["pad_h"] * 2 - kernel) // stride + 1)
+    out_w = p.let((w + p["pad_w"] * 2 - p["kernel_w"]) // p["stride_w"] + 1)
+    p.trap_when(minimum(out_h, out_w), "<", 1, TRAP_BAD_SIZE)
+    p.trap_when(CAPACITY, "<", out_w, TRAP_BAD_SIZE)
+    line = p.let((w + p["pad_w"] * 2) * es)  # a row with its padding
+    high = p.let(maximum(room(3) - (kernel - stride) * line, 0) // (stride * line + out_w * es))
+    p.trap_when(high, "<", 1, TRAP_TOO_LARGE)
+    p.set(high, minimum(minimum(high, out_h), CAPACITY // out_w))
+    planes = p.keep(p["n"] * p["c"])
+    deep = p.keep(1)  # planes of a tile
+    with p.when(high, "==", out_h):
+        plane = ((out_h - 1) * stride + kernel) * line + out_h * out_w * es
+        p.rekeep(deep, minimum(room(3) // plane, ceil_div(planes, GRID)))
+    down = p.keep(ceil_div(out_h, high))
+    item, last = share(p, down * ceil_div(planes, deep))
+    space = Space(p)
+    source = space.take(deep * ((high - 1) * stride + kernel) * line)
+    target = space.end
+    average = p.let(p["average"])
+    p.emit("fli", "f1", "-inf")
+    with p.when(average, "!=", 0):
+        p.emit("fli", "f1", "0.0")
+    first = p.keep(0)  # plane of the item
+    with p.repeat_while(item, "<", last):
+        rows = p.let(minimum(high, out_h - item % down * high))
+        start = p.let(item % down * high * stride - p["pad_h"])
+        rows_in = p.let((rows - 1) * stride + kernel)
+        p.rekeep(first, item // down * deep)
+        count = p.let(minimum(deep, planes - first))
+        with p.when(p["pad_h"] + p["pad_w"], "!=", 0):
+            _fill(p, dtype, source, count * rows_in * line // es)
+        with p.scope():
+            top = p.let(maximum(start, 0))
+            size = p.let((minimum(h, start + rows_in) - top) * w * es)
+            copy_planes(
+                p, LOAD, LOAD, src=p["input"] + (first * h + top) * w * es, length=size, num_planes=count,
+                src_plane_stride=h * w * es, src_width=size, dst=source + (top - start) * line + p["pad_w"] * es,
+                dst_plane_stride=rows_in * line, dst_width=w * es, dst_stride=line,
+            )  # fmt: skip
+        with p.when(average, "!=", 0):
+            _counts(p, rows, out_w, start, h, w, stride, kernel)
+        wait(p, LOAD)
+        wait(p, STORE)
+        p.length(rows, out_w)
+        with p.loop(0, count) as plane:
+            p.emit("vsplat.f32.s", "v1", "f1")
+            corner = p.let(source + plane * rows_in * line)
+            with p.loop(0, kernel) as y, p.loop(0, p["kernel_w"]) as x:
+                p.load("v0", dtype, corner + y * line + x * es, stride * line, p["stride_w"] * es)
+                with p.when(average, "==", 0):
+                    p.emit("vmax.f32", "v1", "v1", "v0")
+                with p.when(average, "!=", 0):
+                    p.emit("vadd.f32", "v1", "v1", "v0")
+            with p.when(average, "!=", 0):
+                p.emit("vdiv.f32", "v1", "v1", "v10")
+            p.store("v1", dtype, target + plane * rows * out_w * es, out_w * es, es)
+        place = (first * out_h + item % down * high) * out_w * es
+        copy(p, target, p["output"] + place, count * rows * out_w * es, STORE, STORE)
+        p.set(item, item + 1)
+    return p
+
+
+def _fill(p: Program, dtype: str, target: Reg, elements: Expr) -> None:
+    """Store f1 `elements` times."""
+    es = ITEM_BYTES[dtype]
+    with p.scope():
+        total = p.let(elements)
+        p.emit("vsplat.f32.s", "v0", "f1")
+        with p.loop(0, total, CAPACITY) as at:
+            p.length(1, minimum(total - at, CAPACITY))
+            p.store("v0", dtype, target + at * es, 0, es)
+
+
+def _counts(p: Program, rows: Reg, out_w: Reg, start: Reg, h: Reg, w: Reg, stride: Reg, kernel: Reg) -> None:
+    """Set v10[rows, out_w] to the number of inputs inside the tensor under each window; `start` is the first window's row."""
+    p.length(rows, out_w)
+    axes = (
+        ("v10", "col", stride, expr(start), kernel, h),
+        ("v11", "row", p["stride_w"], 0 - p["pad_w"], p["kernel_w"], w),
+    )
+    for vector, shape, step, offset, size, limit in axes:
+        p.emit(f"viota.i32.{shape}", vector)
+        p.emit("vmul.i32.s", vector, vector, step)
+        p.emit("vadd.i32.s", vector, vector, offset)
+        p.emit("vadd.i32.s", "v12", vector, size)
+        p.emit("vmin.i32.s", "v12", "v12", limit)
+        p.emit("vmax.i32.s", vector, vector, Const(0))
+        p.emit("vsub.i32", vector, "v12", vector)
+        p.emit("vcvt.f32", vector, vector)
+    p.emit("vmul.f32", "v10", "v10", "v11")
