@@ -77,7 +77,7 @@ def check(context: Context, operation: Operation) -> int:
         operation.encode(writer)
         size = len(writer.pack()) - writer.commands_offset - HEADER.size
     finally:
-        for function in writer.ends:
+        for function in job.ends:
             function(job)
         context.commands.give(bo)
     limit = MAX_BUFFER_BYTES - HEADER.size - SUBMIT_FENCES * FENCE.size

@@ -7,7 +7,7 @@ blocks must be, and serve one job at a time.
 
 from __future__ import annotations
 
-import struct
+from array import array
 from typing import TYPE_CHECKING
 
 from npu_abi import C, codec
@@ -62,18 +62,15 @@ class CommandPool:
 class CommandWriter:
     """What an operation writes its part of a job to (`Operation.encode`). Several may write one after the other."""
 
-    __slots__ = ("_commands", "_data", "bo", "commands_offset", "context", "copied_bytes", "ends", "handles", "job", "signals", "written")
+    __slots__ = ("_commands", "_data", "bo", "commands_offset", "context", "copied_bytes", "handles", "job")
 
     def __init__(self, context: Context, job: Job, bo: BufferObject) -> None:
         self.context = context
         self.job = job
         self.bo = bo
         self._data = bytearray()
-        self._commands = bytearray()
+        self._commands: list[bytes] = []
         self.handles: dict[int, None] = {bo.handle: None, context.fences.handle: None}
-        self.ends: list[Callable[[Job], None]] = []
-        self.signals: list[Signal] = []  # that the job waits for
-        self.written: list[Signal] = []  # that the job gives
         self.copied_bytes = 0
         self.commands_offset = 0
 
@@ -92,18 +89,18 @@ class CommandWriter:
 
     def command(self, packed: bytes) -> None:
         """Append a command of npu_fw.h."""
-        self._commands += packed
+        self._commands.append(packed)
 
     def wait(self, signal: Signal) -> None:
         """Let the job wait for a fence here, unless it is known to be over."""
         if not signal.over:
-            self.signals.append(signal)
-            self._commands += FENCE.pack(WAIT, FENCE.size, signal.cell.offset, signal.value)
+            self.job.signals = (*self.job.signals, signal)
+            self._commands.append(FENCE.pack(WAIT, FENCE.size, signal.cell.offset, signal.value))
 
     def signal(self, signal: Signal) -> None:
         """Let the job write a fence here, also when it fails."""
-        self.written.append(signal)
-        self._commands += FENCE.pack(SIGNAL, FENCE.size, signal.cell.offset, signal.value)
+        self.job.written = (*self.job.written, signal)
+        self._commands.append(FENCE.pack(SIGNAL, FENCE.size, signal.cell.offset, signal.value))
 
     def touch(self, handles: Iterable[int]) -> None:
         """Keep the memory of these buffer objects until the job has ended."""
@@ -111,19 +108,20 @@ class CommandWriter:
 
     def at_end(self, function: Callable[[Job], None]) -> None:
         """Call `function(job)` when the job has ended, however it ended; its data can still be read."""
-        self.ends.append(function)
+        self.job.ends.append(function)
 
     def pack(self) -> bytes:
         """Return the content of the buffer; its header is at `commands_offset`."""
-        data = bytes(self._data)
+        data = self._data
         if data:
             data += bytes(-len(data) % HEADER_ALIGNMENT)
             self.commands_offset = len(data)
-        size = HEADER.size + len(self._commands)
+        commands = b"".join(self._commands)
+        size = HEADER.size + len(commands)
         header = HEADER.pack(size, HEADER.size, VERSION, self.bo.va, self.context.fences.va)
-        return data + header + self._commands
+        return b"".join((data, header, commands))
 
     @property
     def segment(self) -> bytes:
         """The handles of the submit."""
-        return struct.pack(f"<{len(self.handles)}I", *self.handles)
+        return array("I", self.handles).tobytes()

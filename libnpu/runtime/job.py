@@ -10,7 +10,7 @@ from npu_abi import C, name_of
 from libnpu.errors import NpuError, job_result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from libnpu.runtime.buffer import BufferObject
     from libnpu.runtime.fences import Signal
@@ -69,8 +69,8 @@ class Job:
         self.bo: BufferObject | None = None  # the command buffer, while it is in flight
         self.commands_offset = 0
         self.segment = b""  # handles of the submit
-        self.signals: list[Signal] = []  # that it waits for, besides its predecessor
-        self.written: list[Signal] = []  # that it gives
+        self.signals: Sequence[Signal] = ()  # that it waits for, besides its predecessor
+        self.written: Sequence[Signal] = ()  # that it gives, besides the stream's
         self.ends: list[Callable[[Job], None]] = []
         self.blocks: tuple[Block, ...] = ()
         self.submitted = False  # the driver has it, or had it
@@ -126,7 +126,7 @@ class Job:
         ends, self.ends = self.ends, []
         for function in ends:
             function(self)
-        self.signals = self.written = []
+        self.signals = self.written = ()
         self.bo = None
 
     @property

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
-INSIDE = __name__.partition(".")[0] + "."  # modules of this library
+INSIDE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # this library's files
 
 
 def calling_line() -> str:
     """Return "file:line" of the innermost frame outside of this library, "" when there is none."""
     frame = sys._getframe(1)
-    while frame.f_globals.get("__name__", "").startswith(INSIDE):
+    while frame.f_code.co_filename.startswith(INSIDE):
         outer = frame.f_back
         if outer is None:
             return ""

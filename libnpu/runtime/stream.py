@@ -144,16 +144,15 @@ class Stream:
                     break
                 larger = context.commands.take(len(content))
             except BaseException:
-                _undo(job, writer)
+                _undo(job)
                 context.commands.give(bo)
                 raise
-            _undo(job, writer)
+            _undo(job)
             context.commands.give(bo)
             bo = larger
         assert bo.view is not None
         bo.view[: len(content)] = content
         job.bo, job.segment, job.commands_offset = bo, writer.segment, writer.commands_offset
-        job.signals, job.written, job.ends = writer.signals, writer.written, writer.ends
         if writer.copied_bytes:
             context.charge_copy(writer.copied_bytes)
 
@@ -526,9 +525,10 @@ class Stream:
             raise job.error
 
 
-def _undo(job: Job, writer: CommandWriter) -> None:
-    """Take back what operations noted about a job that will not run."""
-    for function in writer.ends:
+def _undo(job: Job) -> None:
+    """Take back what operations noted about a job that will not run as they wrote it."""
+    ends, job.ends, job.signals, job.written = job.ends, [], (), ()
+    for function in ends:
         function(job)
 
 
