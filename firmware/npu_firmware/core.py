@@ -364,7 +364,7 @@ class Core:
         self._kernels.place(job)
         for block in job.launch.blocks:
             self._by_slot[block] = job
-        if job in self.tiles.waiting:  # this was its first
+        if job in self.tiles.waiting:
             self.tiles.waiting.remove(job)
             self._serve_tiles()
 
@@ -374,9 +374,12 @@ class Core:
         if job is None:
             return
         try:
-            if self._kernels.end(job, block):
+            launch = self._kernels.end(job, block)
+            if launch.over:
                 job.launch = None
                 self._next_command(job)
+            elif not launch.blocks:
+                self.tiles.wait_again(job)
         except self._hal.Fault:  # the record's memory is gone
             self._end(job, C.NPU_JOB_PARSING_ERR, C.NPU_PARSE_BAD_ADDRESS, job.position)
         self._serve_tiles()

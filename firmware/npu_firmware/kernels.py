@@ -62,6 +62,11 @@ class Launch:
         """Whether all blocks run at the same time."""
         return bool(self.kernel.flags & COOPERATIVE)
 
+    @property
+    def over(self) -> bool:
+        """Whether all blocks have ended."""
+        return self.ended == self.kernel.grid
+
 
 class Kernels:
     """The SHAVEs and what was given to them."""
@@ -143,8 +148,8 @@ class Kernels:
         held = self._hal.held_code
         return min(ties, key=lambda unit: (-held(launch.handle, unit.tile, unit.shave), unit.given, unit.number))
 
-    def end(self, job: Job, block: Block) -> bool:
-        """Take a block that has ended off its SHAVE; return whether the launch is over."""
+    def end(self, job: Job, block: Block) -> Launch:
+        """Take a block that has ended off its SHAVE and write its record; return its launch. Raises Fault."""
         launch = job.launch
         assert launch is not None
         _, picked_ps = launch.blocks[block]
@@ -157,7 +162,7 @@ class Kernels:
                 block.cached_bytes,
             )  # fmt: skip
             self._hal.store(job.ssid, launch.kernel.record_va + block.number * RECORD_BYTES, record)
-        return launch.ended == launch.kernel.grid
+        return launch
 
     def cancel(self, job: Job) -> list[Block]:
         """Take every block of `job` off the SHAVEs; return them."""

@@ -4,8 +4,8 @@ Requests are served in the order of their arrival, so neither kernels nor infere
 
 - An inference takes its tiles when nothing that came before it waits. While it is the first inference that waits, the tiles
   that it will get, those with the fewest blocks, take no blocks of launches that came after it.
-- A launch waits until its first block (of a cooperative one: all blocks) has a SHAVE; no inference that came after it
-  takes a tile before. It may use the tiles that a later inference waits for when there are no others.
+- A launch waits while it has blocks left and none on a SHAVE; no inference that came after it takes a tile meanwhile. It may use the tiles
+  that a later inference waits for when there are no others. A cooperative one places all its blocks at once.
 - While a cooperative launch waits, launches that came after it start no blocks: SHAVEs come free for it.
 """
 
@@ -37,6 +37,11 @@ class Tiles:
         self._tickets += 1
         job.ticket = self._tickets
         self.waiting.append(job)
+
+    def wait_again(self, job: Job) -> None:
+        """Let a launch wait that has blocks left and none on a SHAVE, at the place that it had."""
+        self.waiting.append(job)
+        self.waiting.sort(key=lambda one: one.ticket)
 
     def serve(self) -> Job | None:
         """Give tiles to the job that has waited longest, if it is an inference and there are enough; return it."""

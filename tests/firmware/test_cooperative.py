@@ -78,7 +78,7 @@ def test_all_blocks_start_together_each_on_its_shave(compute):
     program.launch()  # one SHAVE has the program already
     records = program.launch(4, **COOPERATIVE)
     assert records["unit"].tolist() == [0, 1, 16, 17]
-    assert records["loaded_bytes"].tolist() == [0, 80, 80, 80]
+    assert records["loaded_bytes"].tolist() == [0, 128, 128, 128]
     for name in ("picked_ps", "load_ps", "start_ps"):
         assert len(set(records[name].tolist())) == 1, name
     assert records["start_ps"][0] - records["load_ps"][0] > 956_000

@@ -64,7 +64,7 @@ def test_without_arguments_r1_is_0():
 def test_a_grid_of_1024_blocks_runs_on_all_shaves(profile):
     rig = Rig(profile)
     out = rig.alloc(bytes(1024 * 32))
-    records = Program(rig, STORE_REGISTERS.replace("halt", busy(11) + "halt"), out).launch(1024)
+    records = Program(rig, STORE_REGISTERS.replace("halt", busy(13) + "halt"), out).launch(1024)
     assert rig.memory(out).view(np.int64)[::4].tolist() == list(range(1024))
     profile = rig.device.profile
     assert len(set(records["unit"].tolist())) == profile.tiles * profile.shaves_per_tile
