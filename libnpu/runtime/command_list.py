@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from npu_abi import C
 
 from libnpu.errors import NpuError
+from libnpu.runtime import copies
 from libnpu.runtime.commands import FENCE, HEADER, CommandWriter
 from libnpu.runtime.graph import bind, module_of
 from libnpu.runtime.guard import public
@@ -19,7 +20,7 @@ from libnpu.runtime.operation import Operation
 from libnpu.runtime.tensor import check_names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from libnpu.runtime.buffer import Buffer, DeviceSpan
     from libnpu.runtime.context import Context
@@ -66,29 +67,27 @@ def common_culprit(operations: Sequence[Operation], status: int, detail: int, in
     return found.pop() if len(found) == 1 else ("", None)
 
 
-def check(context: Context, operation: Operation) -> int:
-    """Return the bytes of an operation's commands. Raises what `encode` raises, OUT_OF_RESOURCES when one job cannot
-    hold them.
-    """
+def measure(context: Context, operation: Operation) -> tuple[int, set[int]]:
+    """Return the bytes of an operation's commands and the buffer objects that it uses. Raises what `encode` raises."""
     bo = context.commands.take()
     job = Job(None, operation, 0, 0, "")  # type: ignore[arg-type]
     writer = CommandWriter(context, job, bo)
     try:
         operation.encode(writer)
-        size = len(writer.pack()) - writer.commands_offset - HEADER.size
+        return len(writer.pack()) - writer.commands_offset - HEADER.size, writer.handles.keys() - {bo.handle}
     finally:
-        for function in job.ends:
-            function(job)
+        job.end()
         context.commands.give(bo)
+
+
+def check_fits(size: int, handles: Collection[int]) -> None:
+    """Raise OUT_OF_RESOURCES when one job cannot hold `size` bytes of commands or use that many buffer objects."""
     limit = MAX_BUFFER_BYTES - HEADER.size - SUBMIT_FENCES * FENCE.size
     if size > limit:
         raise NpuError(C.NPU_ERROR_OUT_OF_RESOURCES, f"{size} bytes of commands in one job; {limit} are allowed")
-    if len(writer.handles) > C.NPU_MAX_SUBMIT_BUFFERS:
-        raise NpuError(
-            C.NPU_ERROR_OUT_OF_RESOURCES,
-            f"one job uses {len(writer.handles)} buffer objects; {C.NPU_MAX_SUBMIT_BUFFERS} are allowed",
-        )
-    return size
+    most = int(C.NPU_MAX_SUBMIT_BUFFERS) - 1  # and the command buffer
+    if len(handles) > most:
+        raise NpuError(C.NPU_ERROR_OUT_OF_RESOURCES, f"one job uses {len(handles)} buffer objects; {most} are allowed")
 
 
 class CommandList:
@@ -99,6 +98,8 @@ class CommandList:
         self.guard = context.guard
         self.is_closed = False
         self._operations: list[Operation] = []
+        self._size = 0  # of the commands
+        self._handles: set[int] = set()
         self._jobs: list[Job] = []  # of submits, that may not have ended
         self._open = True
 
@@ -113,7 +114,7 @@ class CommandList:
         self._enter_open()
         if kernel.module.context is not self.context:
             raise NpuError(C.NPU_ERROR_WRONG_CONTEXT, f"kernel {kernel.name!r} is another context's")
-        self.add(kernel.operation(arguments, grid))
+        self._add(kernel.operation(arguments, grid))
 
     @public
     def append_launch(
@@ -126,15 +127,30 @@ class CommandList:
         self.append(module[module.name], *spans)
 
     @public
-    def append_operation(self, operation: Operation) -> None:
-        """Append a checked operation, as modules of the library make them; as `append`."""
+    def append_copy(self, dst: Any, src: Any, size: int | None = None) -> None:
+        """Append a copy of memory that the device sees; as `Stream.copy` and `append`. Raises Unsupported for pageable
+        memory.
+        """
         self._enter_open()
-        self.add(operation)
+        operation = copies.copy_operation(self.context, dst, src, size)
+        if operation is not None:
+            self._add(operation)
 
-    def add(self, operation: Operation) -> None:
+    @public
+    def append_fill(self, dst: Any, value: int) -> None:
+        """Append a fill; as `Stream.fill` and `append`."""
+        self._enter_open()
+        operation = copies.fill_operation(self.context, dst, value)
+        if operation is not None:
+            self._add(operation)
+
+    def _add(self, operation: Operation) -> None:
         """Take an operation into the open list, or raise and take nothing."""
         bound = bind(operation)
-        check(self.context, Batch("command list", [*self._operations, bound], []))
+        size, handles = measure(self.context, bound)
+        check_fits(self._size + size, self._handles | handles)
+        self._size += size
+        self._handles |= handles
         self._operations.append(bound)
         module = module_of(bound)
         if module is not None:
@@ -162,7 +178,7 @@ class CommandList:
         Raises BAD_STATE when it is open, WRONG_CONTEXT, STALE_HANDLE when memory or a module that it uses is gone,
         IN_USE while an earlier submit has not ended in another stream.
         """
-        self.check_alive()
+        self.check_open()
         if not self.is_closed:
             raise NpuError(C.NPU_ERROR_BAD_STATE, "the list is not closed")
         stream = self.context.default_stream if stream is None else stream
@@ -185,15 +201,17 @@ class CommandList:
             if module is not None:
                 module.users.discard(self)
         self._operations.clear()
+        self._handles.clear()
+        self._size = 0
 
-    def check_alive(self) -> None:
+    def check_open(self) -> None:
         """Raise STALE_HANDLE after `destroy` and after the context's end."""
         if not self._open:
             raise NpuError(C.NPU_ERROR_STALE_HANDLE, "the command list was destroyed")
         self.context.check()
 
     def _enter(self) -> None:
-        self.check_alive()
+        self.check_open()
         self.context.enter()
 
     def _enter_open(self) -> None:

@@ -28,10 +28,8 @@ from libnpu.runtime.transfers import Rows, overlap
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from libnpu.runtime.command_list import CommandList
     from libnpu.runtime.context import Context
     from libnpu.runtime.job import Job
-    from libnpu.runtime.operation import Operation
     from libnpu.runtime.stream import Stream
 
 
@@ -63,64 +61,121 @@ class End:
             memory = self.host
         return np.lib.stride_tricks.as_strided(memory, (height, width), (pitch, 1))
 
+    def put(self, content: NDArray[np.uint8], pitch: int) -> None:
+        """Let the host write `content`, `[height, width]`, to rows from its start."""
+        height, width = content.shape
+        self.lines(width, height, pitch)[...] = content
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A copy of `height` rows of `width` bytes, checked; neither is 0."""
+
+    target: End
+    target_pitch: int
+    source: End
+    source_pitch: int
+    width: int
+    height: int
+
+    @property
+    def name(self) -> str:
+        """What people call it: the direction."""
+        return f"copy {self.source.side} to {self.target.side}"
+
+    @property
+    def written(self) -> Rows:
+        """Where it writes, by device address."""
+        return self.target.rows(self.width, self.height, self.target_pitch)
+
+    @property
+    def read(self) -> Rows:
+        """Where it reads, by device address."""
+        return self.source.rows(self.width, self.height, self.source_pitch)
+
+    def operation(self) -> Copy | None:
+        """Return it as a DMA job, None when an end is pageable."""
+        target, source = self.target.buffer, self.source.buffer
+        if target is None or source is None:
+            return None
+        return Copy(self.name, self.written, self.read, (target, source))
+
+    def staged(self) -> StagedCopy:
+        """Return it as a DMA job that brings the source's bytes of this moment."""
+        assert self.target.buffer is not None
+        content = self.source.lines(self.width, self.height, self.source_pitch).tobytes()
+        return StagedCopy(self.name, self.written, content, (self.target.buffer,))
+
+    def carry(self) -> None:
+        """Let the host copy."""
+        content = self.source.lines(self.width, self.height, self.source_pitch)
+        self.target.put(content, self.target_pitch)
+
+
+# ---- on streams: see the methods of Stream and Context --------------------------------------------------------------
+
 
 def copy(stream: Stream, dst: Any, src: Any, size: int | None = None) -> Job | None:
     """Copy in stream order; see `Stream.copy`."""
-    request = _linear(stream, dst, src, size)
-    return _enqueue(stream, *request) if request else None
+    stream.check_open()
+    move = linear(stream.context, dst, src, size)
+    return _enqueue(stream, move) if move else None
 
 
 def copy_2d(stream: Stream, dst: Any, dst_pitch: int, src: Any, src_pitch: int, width: int, height: int) -> Job | None:
     """Copy rows in stream order; see `Stream.copy_2d`."""
-    request = _rows(stream, dst, dst_pitch, src, src_pitch, width, height)
-    return _enqueue(stream, *request) if request else None
+    stream.check_open()
+    move = rows(stream.context, dst, dst_pitch, src, src_pitch, width, height)
+    return _enqueue(stream, move) if move else None
 
 
 def copy_and_wait(stream: Stream, dst: Any, src: Any, size: int | None = None) -> None:
     """Copy behind the stream's earlier work; complete on return."""
-    request = _linear(stream, dst, src, size)
-    if request:
-        _complete(stream, *request)
+    stream.check_open()
+    move = linear(stream.context, dst, src, size)
+    if move:
+        _complete(stream, move)
 
 
 def copy_2d_and_wait(
     stream: Stream, dst: Any, dst_pitch: int, src: Any, src_pitch: int, width: int, height: int
 ) -> None:
     """Copy rows behind the stream's earlier work; complete on return."""
-    request = _rows(stream, dst, dst_pitch, src, src_pitch, width, height)
-    if request:
-        _complete(stream, *request)
+    stream.check_open()
+    move = rows(stream.context, dst, dst_pitch, src, src_pitch, width, height)
+    if move:
+        _complete(stream, move)
 
 
 def fill(stream: Stream, dst: Any, value: int) -> Job | None:
     """Set bytes in stream order; see `Stream.fill`."""
-    operation = fill_operation(stream, dst, value)
-    return stream.enqueue(operation) if operation is not None else None
+    stream.check_open()
+    operation = fill_operation(stream.context, dst, value)
+    return stream.enqueue(operation) if operation else None
 
 
-def fill_operation(queue: Stream | CommandList, dst: Any, value: int) -> Operation | None:
-    """Return a fill, None for one of no bytes."""
-    queue.check_open()
-    target = end_of(queue.context, dst, written=True)
-    if target.buffer is None:
-        raise NpuError(C.NPU_ERROR_INVALID_VALUE, "pageable memory cannot be filled: the device does not see it")
+def copy_operation(context: Context, dst: Any, src: Any, size: int | None = None) -> Copy | None:
+    """Return a copy of memory that the device sees, None for one of no bytes. Raises as `Stream.copy`, and Unsupported
+    for pageable memory.
+    """
+    move = linear(context, dst, src, size)
+    if move is None:
+        return None
+    operation = move.operation()
+    if operation is None:
+        raise Unsupported("a copy of pageable memory, which the device does not see, as a job of its own")
+    return operation
+
+
+def fill_operation(context: Context, dst: Any, value: int) -> Fill | None:
+    """Return a fill, None for one of no bytes. Raises as `Stream.fill`."""
+    target = end_of(context, dst, written=True)
     value = index(value) & 0xFF
     if not target.size:
         return None
-    address = target.buffer.device_address + target.offset
-    return Fill(address, target.size, value, (target.buffer,))
-
-
-def copy_operation(commands: CommandList, dst: Any, src: Any, size: int | None = None) -> Operation | None:
-    """Return a copy for a command list, None for one of no bytes. Raises Unsupported for pageable memory."""
-    request = _linear(commands, dst, src, size)
-    if request is None:
-        return None
-    target, dst_pitch, source, src_pitch, width, height = request
-    if target.buffer is None or source.buffer is None:
-        raise Unsupported("a copy of pageable memory in a command list")
-    rows = target.rows(width, height, dst_pitch), source.rows(width, height, src_pitch)
-    return Copy(f"copy {source.side} to {target.side}", *rows, (target.buffer, source.buffer))
+    if target.buffer is None:
+        raise NpuError(C.NPU_ERROR_INVALID_VALUE, "pageable memory cannot be filled: the device does not see it")
+    return Fill(target.buffer.device_address + target.offset, target.size, value, (target.buffer,))
 
 
 def copy_peer(dst: Memory, src: Memory) -> None:
@@ -145,9 +200,11 @@ def copy_peer(dst: Memory, src: Memory) -> None:
 
 
 def end_of(context: Context, memory: Any, *, written: bool) -> End:
-    """Return an end of a copy. Raises WRONG_CONTEXT, STALE_HANDLE, OUT_OF_RANGE for an array that is pinned only in part,
+    """Return an end of a copy; an End is one already. Raises WRONG_CONTEXT, STALE_HANDLE, OUT_OF_RANGE for an array that is pinned only in part,
     INVALID_VALUE for what is no contiguous memory, or is read-only and to be written.
     """
+    if isinstance(memory, End):
+        return memory
     if isinstance(memory, Memory):
         buffer = memory.buffer
         if buffer.context is not context:
@@ -182,42 +239,32 @@ def _host_bytes(memory: Any, *, written: bool) -> NDArray[np.uint8]:
     return np.frombuffer(memory, np.uint8) if view.nbytes else np.zeros(0, np.uint8)
 
 
-Request = tuple[End, int, End, int, int, int]  # target, its pitch, source, its pitch, width, height
-
-
-def _linear(stream: Stream | CommandList, dst: Any, src: Any, size: int | None) -> Request | None:
+def linear(context: Context, dst: Any, src: Any, size: int | None) -> Move | None:
     """Return a 1-D copy, checked; None for one of no bytes."""
-    target, source = _ends(stream, dst, src)
+    target, source = end_of(context, dst, written=True), end_of(context, src, written=False)
     size = source.size if size is None else index(size)
     if size < 0:
         raise NpuError(C.NPU_ERROR_INVALID_SIZE, f"a copy of {size} bytes")
     _check_room(target, source, size, size)
-    if not size:
-        return None
-    return _disjoint((target, size, source, size, size, 1))
+    return _disjoint(Move(target, size, source, size, size, 1)) if size else None
 
 
-def _rows(
-    stream: Stream, dst: Any, dst_pitch: int, src: Any, src_pitch: int, width: int, height: int
-) -> Request | None:
+def rows(context: Context, dst: Any, dst_pitch: int, src: Any, src_pitch: int, width: int, height: int) -> Move | None:
     """Return a 2-D copy, checked; None for one of no bytes."""
-    target, source = _ends(stream, dst, src)
+    target, source = end_of(context, dst, written=True), end_of(context, src, written=False)
     dst_pitch, src_pitch, width, height = index(dst_pitch), index(src_pitch), index(width), index(height)
     if width < 0 or height < 0:
         raise NpuError(C.NPU_ERROR_INVALID_SIZE, f"a copy of {height} rows of {width} bytes")
-    if height > 1 and min(dst_pitch, src_pitch) < width:
+    if not width or not height:
+        return None
+    if height == 1:
+        dst_pitch = src_pitch = width  # unused
+    if min(dst_pitch, src_pitch) < width:
         raise NpuError(
             C.NPU_ERROR_INVALID_SIZE, f"pitches {dst_pitch} and {src_pitch} for rows of {width} bytes, which overlap"
         )
-    if not width or not height:
-        return None
     _check_room(target, source, dst_pitch * (height - 1) + width, src_pitch * (height - 1) + width)
-    return _disjoint((target, dst_pitch, source, src_pitch, width, height))
-
-
-def _ends(stream: Stream | CommandList, dst: Any, src: Any) -> tuple[End, End]:
-    stream.check_open()
-    return end_of(stream.context, dst, written=True), end_of(stream.context, src, written=False)
+    return _disjoint(Move(target, dst_pitch, source, src_pitch, width, height))
 
 
 def _check_room(target: End, source: End, written: int, read: int) -> None:
@@ -226,27 +273,20 @@ def _check_room(target: End, source: End, written: int, read: int) -> None:
             raise NpuError(C.NPU_ERROR_OUT_OF_RANGE, f"{needed} bytes of a {what} of {end.size} bytes")
 
 
-def _disjoint(request: Request) -> Request:
+def _disjoint(move: Move) -> Move:
     """Raise OVERLAP when both ends have a byte of one buffer."""
-    target, dst_pitch, source, src_pitch, width, height = request
-    if target.buffer is not None and target.buffer is source.buffer:
-        written, read = target.rows(width, height, dst_pitch), source.rows(width, height, src_pitch)
-        if overlap(written, read):
-            size = f"{width} bytes" if height == 1 else f"{height} rows of {width} bytes"
-            raise NpuError(
-                C.NPU_ERROR_OVERLAP, f"{size} at {target.offset} and at {source.offset} of one buffer overlap"
-            )
-    return request
+    target, source = move.target, move.source
+    if target.buffer is not None and target.buffer is source.buffer and overlap(move.written, move.read):
+        size = f"{move.width} bytes" if move.height == 1 else f"{move.height} rows of {move.width} bytes"
+        raise NpuError(C.NPU_ERROR_OVERLAP, f"{size} at {target.offset} and at {source.offset} of one buffer overlap")
+    return move
 
 
-def _enqueue(
-    stream: Stream, target: End, dst_pitch: int, source: End, src_pitch: int, width: int, height: int
-) -> Job | None:
-    name = f"copy {source.side} to {target.side}"
-    if target.buffer is not None and source.buffer is not None:
-        rows = target.rows(width, height, dst_pitch), source.rows(width, height, src_pitch)
-        return stream.enqueue(Copy(name, *rows, (target.buffer, source.buffer)))
-    if target.buffer is None and source.buffer is None:
+def _enqueue(stream: Stream, move: Move) -> Job | None:
+    operation = move.operation()
+    if operation is not None:
+        return stream.enqueue(operation)
+    if move.target.buffer is None and move.source.buffer is None:
         raise Unsupported("an asynchronous copy from pageable to pageable memory: the device sees neither")
     if stream.capturing is not None:
         raise stream.capturing.refusal("a copy of pageable memory")
@@ -254,32 +294,30 @@ def _enqueue(
     if rule is Pageable.REFUSE:
         why = "the stream cannot copy pageable memory asynchronously; pin it, or copy synchronously"
         raise NpuError(C.NPU_ERROR_NOT_PERMITTED, why)
-    if rule is Pageable.STAGED and target.buffer is not None:
-        content = source.lines(width, height, src_pitch).tobytes()
-        written = target.rows(width, height, dst_pitch)
-        return stream.enqueue(StagedCopy(name, written, content, (target.buffer,)))
-    _complete(stream, target, dst_pitch, source, src_pitch, width, height)
+    if rule is Pageable.STAGED and move.target.buffer is not None:
+        return stream.enqueue(move.staged())
+    _complete(stream, move)
     return None
 
 
-def _complete(
-    stream: Stream, target: End, dst_pitch: int, source: End, src_pitch: int, width: int, height: int
-) -> None:
+def _complete(stream: Stream, move: Move) -> None:
     """Copy behind the stream's earlier work, and wait."""
     context = stream.context
-    if target.buffer is not None and source.buffer is not None:
-        _enqueue(stream, target, dst_pitch, source, src_pitch, width, height)
+    operation = move.operation()
+    if operation is not None:
+        stream.enqueue(operation)
         stream.synchronize()
         return
-    if source.buffer is not None:
-        source.buffer.check_values()
+    target, source = move.target.buffer, move.source.buffer
+    if source is not None:
+        source.check_values()
     if context.semantics.legacy_default_stream:
         stream.enqueue(Marker("copy of pageable memory"))  # waits for other streams' work as a copy does
     stream.synchronize()
-    for end in (target, source):  # another thread may have freed it meanwhile
-        if end.buffer is not None:
-            _ = end.buffer.handle
+    for buffer in (target, source):
+        if buffer is not None:
+            _ = buffer.handle  # another thread may have freed it meanwhile
     context.node.catch_up()
-    if target.buffer is None or target.buffer.has_values:
-        target.lines(width, height, dst_pitch)[...] = source.lines(width, height, src_pitch)
-    context.charge_copy(width * height)
+    if target is None or target.has_values:
+        move.carry()
+    context.charge_copy(move.width * move.height)

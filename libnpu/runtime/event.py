@@ -148,7 +148,11 @@ class Event:
         self.context.check()
 
     def recorded(self) -> Job | None:
-        """Return the job of the last record. Raises NOT_RECORDED under semantics for which that is an error."""
+        """Return the job of the last record. Raises NOT_RECORDED under semantics for which that is an error, and
+        CAPTURE_UNSUPPORTED while it is recorded in a capture.
+        """
+        if self.captured is not None:
+            raise self.captured.refusal("a wait or query of an event that was recorded in it")
         if self._job is None and self.context.semantics.unrecorded_event_is_error:
             raise NpuError(C.NPU_ERROR_NOT_RECORDED, "the event was never recorded")
         return self._job

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from npu_abi import C
 
 from libnpu.errors import NpuError
-from libnpu.runtime.command_list import check, common_culprit
+from libnpu.runtime.command_list import check_fits, common_culprit, measure
 from libnpu.runtime.fences import Signal
 from libnpu.runtime.graph import EventRecord, HostCall, Node, bind, hold_modules, module_of, release_modules
 from libnpu.runtime.guard import public
@@ -73,6 +73,8 @@ class Part(Operation):
 
     def _collect_errors(self, job: Job) -> None:
         """Let the launch fail when a branch has failed: nobody waits for the streams of the executable graph."""
+        if job.bo is None:  # it was not enqueued
+            return
         for other in self.others:
             if job.error is not None:
                 return
@@ -99,7 +101,7 @@ class GraphExec:
                 if node.source is not None and node.source not in self._cells:
                     self._cells[node.source] = self.context.fences.alloc()
             for part in split(self.nodes, self._no_signals()):
-                check(self.context, part)
+                check_fits(*measure(self.context, part))
             for _ in range(1, graph.branches):
                 self._streams.append(self.context.create_stream(blocking=False))
         except BaseException:
@@ -128,7 +130,7 @@ class GraphExec:
         parts = split(self.nodes, signals)
         if len(parts) > 1:  # all or nothing: what is stale shows before the first is enqueued
             for part in parts:
-                check(self.context, part)
+                check_fits(*measure(self.context, part))
         if self._last is not None and not self._last.done and self._last.stream is not stream:
             parts[0].first = self._last.stream.signal_of(self._last)
         return self._enqueue(stream, parts, signals)
@@ -189,7 +191,7 @@ class GraphExec:
             )
         nodes = tuple(Node(n.branch, bind(n.operation), n.source) for n in graph.nodes)
         for part in split(nodes, self._no_signals()):
-            check(self.context, part)
+            check_fits(*measure(self.context, part))
         release_modules(self, self.nodes)
         self.nodes = nodes
         hold_modules(self, nodes)
