@@ -8,6 +8,7 @@ their calls is the same in every run. The owner is suspended until the end; then
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import TYPE_CHECKING
 
 from npu_abi import C
@@ -17,7 +18,6 @@ from libnpu.runtime.host_order import Recorder, Replay
 from libnpu.runtime.host_threads import HOST, Participant, State
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterator
 
     from libnpu.syscalls import Machine
@@ -30,39 +30,46 @@ class Team:
     """Made by the owner, `begin`; a context manager that ends it. Each thread enters with a rank of its own."""
 
     def __init__(self, count: int) -> None:
-        """Announce `count` threads. Raises INVALID_VALUE, NOT_PERMITTED in a host function or while a team runs."""
+        """Announce `count` threads. Raises INVALID_VALUE, BAD_STATE in a team or for the owner of one, NOT_PERMITTED in a
+        host function.
+        """
         if not 0 < count <= MAX_THREADS:
             raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"a team of {count} threads; 1 to {MAX_THREADS} are allowed")
-        with HOST.inside() as owner:
-            catch_up(owner)
-            self._owner = owner
-            self._members = [HOST.add(State.EXPECTED) for _ in range(count)]
-            self._positions: dict[Machine, int] = {}  # the furthest of those who have left
-            for machine in HOST.machines:
-                if owner in machine.positions:
-                    for member in self._members:
-                        machine.positions[member] = HOST.position(owner, machine)
-            owner.state, owner.forbidden = State.SUSPENDED, OWNER
-            self._outer: dict[Participant, Participant | None] = {}
+        with HOST.lock:
+            _check_no_team()
+            with HOST.inside() as owner:
+                catch_up(owner)
+                self._owner = owner
+                self._members = [HOST.add(State.EXPECTED) for _ in range(count)]
+                self._positions: dict[Machine, int] = {}  # the furthest of those who have left
+                for machine in HOST.machines:
+                    if owner in machine.positions:
+                        for member in self._members:
+                            machine.positions[member] = HOST.position(owner, machine)
+                owner.state, owner.forbidden = State.SUSPENDED, OWNER
+                self._outer: dict[Participant, Participant | None] = {}
 
     def enter(self, rank: int) -> None:
-        """Take part as number `rank` of the team. Raises INVALID_VALUE, BAD_STATE when somebody did, NOT_PERMITTED in
-        a team or a host function.
+        """Take part as number `rank` of the team. Raises INVALID_VALUE for a rank that is taken or too large, BAD_STATE
+        in a team, for the owner and after the end, NOT_PERMITTED in a host function.
         """
         with HOST.lock:
             HOST.check_not_forked()
+            _check_no_team()
+            HOST.check_permitted()
+            if self._owner.forbidden != OWNER:
+                raise NpuError(C.NPU_ERROR_BAD_STATE, "the team has ended")
             if not 0 <= rank < len(self._members):
                 raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"rank {rank} of a team of {len(self._members)}")
             member = self._members[rank]
-            if member.ident:
-                raise NpuError(C.NPU_ERROR_BAD_STATE, f"rank {rank} has entered already")
+            if member.native_id:
+                raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"rank {rank} has entered already")
             outer = HOST.known()
-            if outer in self._outer or (outer is not None and outer.forbidden and outer is not self._owner):
-                raise NpuError(C.NPU_ERROR_NOT_PERMITTED, "the thread is in a team, or in a host function")
-            if outer is not None and outer is not self._owner:
+            if outer is not None:
                 outer.state = State.SUSPENDED
             late = member.state is State.ASIDE
             member.bind()
+            member.in_team = True
             member.state = State.RUNNING
             self._outer[member] = outer
             HOST.be(member)
@@ -71,35 +78,39 @@ class Team:
             HOST.notify()
 
     def leave(self) -> None:
-        """Take part no longer. Raises NOT_PERMITTED when the calling thread is not in the team."""
+        """Take part no longer. Raises BAD_STATE when the calling thread is not in the team."""
         with HOST.lock:
+            HOST.check_not_forked()
             member = HOST.known()
             if member is None or member not in self._outer:
-                raise NpuError(C.NPU_ERROR_NOT_PERMITTED, "the thread is not in the team")
+                raise NpuError(C.NPU_ERROR_BAD_STATE, "the thread is not in the team")
             self._drop(member)
             HOST.be(self._outer.pop(member))
             HOST.notify()
 
     def end(self) -> None:
-        """Go on as the owner, where the last thread came to. Raises NOT_PERMITTED for another thread, IN_USE while a
-        thread is in the team, and then changes nothing. Twice is allowed.
+        """Go on as the owner, where the last thread came to. Raises BAD_STATE for another thread, and while a thread is in
+        the team; then nothing has changed. Twice is allowed.
         """
         with HOST.lock:
-            if HOST.known() is not self._owner:
-                raise NpuError(C.NPU_ERROR_NOT_PERMITTED, "only the thread that began a team may end it")
+            HOST.check_not_forked()
+            owner = self._owner
+            if HOST.known() is not owner:
+                raise NpuError(C.NPU_ERROR_BAD_STATE, "only the thread that began a team may end it")
             inside = [rank for rank, who in enumerate(self._members) if who in self._outer and not who.has_ended]
             if inside:
-                raise NpuError(C.NPU_ERROR_IN_USE, f"the threads of rank {inside} are in the team")
+                raise NpuError(C.NPU_ERROR_BAD_STATE, f"the threads of rank {inside} are in the team")
+            if owner.forbidden != OWNER:
+                return
             for member in self._members:
                 self._drop(member)
-            owner = self._owner
-            if owner.forbidden == OWNER:
-                owner.forbidden, owner.state = "", State.RUNNING
-                for machine, position in self._positions.items():
-                    if owner in machine.positions:
-                        HOST.set_position(owner, machine, max(position, HOST.position(owner, machine)))
-                HOST.switch(owner)
-                HOST.update_solo()
+            owner.forbidden, owner.state = "", State.RUNNING
+            for machine, position in self._positions.items():
+                if owner in machine.positions:
+                    HOST.set_position(owner, machine, max(position, HOST.position(owner, machine)))
+            self._positions.clear()
+            HOST.switch(owner)
+            HOST.update_solo()
             HOST.notify()
 
     def __enter__(self) -> Team:
@@ -142,7 +153,6 @@ def resume() -> None:
     with HOST.inside() as me:
         if me.state is State.SUSPENDED:
             HOST.come_back(me)
-            HOST.race(me)
 
 
 @contextlib.contextmanager
@@ -184,6 +194,24 @@ def replay(path: str | os.PathLike[str]) -> None:
     with HOST.inside():
         HOST.leave_solo()
         HOST.replay = Replay(path, *HOST.numbers())
+
+
+def _check_no_team() -> None:
+    me = HOST.known()
+    if me is not None and (me.in_team or me.forbidden == OWNER):
+        raise NpuError(C.NPU_ERROR_BAD_STATE, "the thread is in a team, or has begun one")
+
+
+def obey_environment() -> None:
+    """Do what NPU_ORDER_RECORD and NPU_ORDER_REPLAY, paths, ask of the process, once. Raises FILE."""
+    for variable, action in (("NPU_ORDER_REPLAY", replay), ("NPU_ORDER_RECORD", record)):
+        path = os.environ.get(variable)
+        if path and variable not in _obeyed:
+            _obeyed.add(variable)
+            action(path)
+
+
+_obeyed: set[str] = set()
 
 
 def catch_up(me: Participant) -> None:

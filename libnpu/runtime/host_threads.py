@@ -103,8 +103,8 @@ class Participant:
     """
 
     __slots__ = (
-        "arrived", "awaited_since", "depth", "final", "forbidden", "function", "ident", "native_id", "number", "raced", "state", "thread",
-        "wait",
+        "arrived", "awaited_since", "depth", "final", "forbidden", "function", "ident", "in_team", "native_id", "number",
+        "raced", "state", "thread", "wait",
     )  # fmt: skip
 
     def __init__(self, number: int, state: State) -> None:
@@ -119,6 +119,7 @@ class Participant:
         self.raced: Participant | None = None  # turned up while this one ran
         self.function = False
         self.forbidden = ""
+        self.in_team = False
         self.final: dict[Machine, int] = {}  # where it was when it was removed
         self.wait: Wait | None = None
 
@@ -361,6 +362,8 @@ class Host:
 
     def come_back(self, me: Participant) -> None:
         """Let a participant that was not waited for go on, where the devices are now."""
+        if me.state is State.SUSPENDED:
+            self.race(me)
         me.state = State.RUNNING
         for machine in self.machines:
             node = machine.any_node()
