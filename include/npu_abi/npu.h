@@ -249,11 +249,12 @@ NPU_API npu_result_t npu_set_schedule(npu_schedule_kind_t kind, uint64_t seed);
 
 /* Several host threads. The device advances to a time only when every thread that has made calls is waiting in one or has come to that time, so the order of
  * calls follows from virtual time. A thread that makes no call for 50 ms of real time is set aside; npu_is_reproducible then says 0.
- * A team makes it exact: the owner begins a team of `count` threads and is set aside without harm; every member enters with its rank, 0 ... count - 1, makes its calls
- * and leaves; equal positions go by rank. Members begin at the owner's position; when the owner ends the team it is at the last member's.
- *   BAD_STATE  the device has a team, or the calling thread is in one               INVALID_VALUE  count is 0 or above 1024 */
+ * A team makes it exact: the owner begins a team of `count` threads on the current device and is suspended (NPU_ERROR_NOT_PERMITTED of all its calls but npu_team_end);
+ * every member enters with its rank, 0 ... count - 1, makes its calls and leaves; equal positions go by rank. Members begin at the owner's position, and nobody gets
+ * past it until all have entered; when the owner ends the team it is at the last member's. There is one team at a time.
+ *   BAD_STATE  a team has not ended     INVALID_VALUE  count is 0 or above 1024 */
 NPU_API npu_result_t npu_team_begin(uint32_t count);
-/* Enter the current device's team. Waits until all have entered.
+/* Enter the team.
  *   BAD_STATE  there is no team, or the thread is a member or the owner already     INVALID_VALUE  rank is not below count, or taken */
 NPU_API npu_result_t npu_team_enter(uint32_t rank);
 /* Leave the team.

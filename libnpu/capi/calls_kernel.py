@@ -1,28 +1,28 @@
-"""npu.h: blobs, kernels, launches. Arguments are as C passed them, handles and pointers as integers."""
+"""npu.h: blobs and what is known about their kernels. Arguments are as C passed them, handles and pointers as integers."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import npu_abi
 from npu_abi import C
 
 from libnpu.capi.door import require
 from libnpu.capi.handles import Kind
-from libnpu.capi.library import BlobEntry, Library
+from libnpu.capi.library import Library
 from libnpu.capi.refusal import Refusal
+from libnpu.errors import NpuError
 
 if TYPE_CHECKING:
-    from libnpu.runtime import TensorInfo
+    from libnpu.runtime import Kernel, Module
 
-ALIGNMENT = 64  # of launch arguments, bytes
-ARG = npu_abi.codec("npu_arg", "kind", "reserved", "value")
+HANDLE_BYTES = 8
 
 
 def npu_load_blob(library: Library, blob: int, path: int) -> None:
-    """Load a blob file onto the current device and write its handle."""
-    require(blob, "blob")
+    """Load a blob file into the current context and write its handle."""
+    library.door.probe(blob, HANDLE_BYTES, "blob")
     require(path, "path")
     name = os.fsdecode(library.door.read_string(path, "path"))
     _load(library, blob, name)
@@ -30,117 +30,129 @@ def npu_load_blob(library: Library, blob: int, path: int) -> None:
 
 def npu_load_blob_mem(library: Library, blob: int, data: int, size: int) -> None:
     """Load a blob from host memory and write its handle."""
-    require(blob, "blob")
+    library.door.probe(blob, HANDLE_BYTES, "blob")
     require(data, "data")
     _load(library, blob, library.door.read(data, size))
 
 
 def _load(library: Library, blob: int, source: str | bytearray) -> None:
-    device = library.device()
-    loaded = device.device.load(source)
-    entry = BlobEntry(device, loaded, [*loaded.inputs, *loaded.outputs])
-    handle = library.handles.insert(Kind.BLOB, entry)
     try:
-        library.door.write_integer(blob, handle, 8)
-    except Refusal:
-        library.handles.remove(Kind.BLOB, handle)
-        entry.blob.unload()
+        loaded = library.context().context.load(source)
+    except NpuError as error:
+        what = source if isinstance(source, str) else f"{len(source)} bytes in memory"
+        library.of_thread.failed_load = f"{what} was not loaded\n{error}\n"
         raise
-
-
-def _blob(library: Library, handle: int) -> BlobEntry:
-    found = library.handles.get(Kind.BLOB, handle)
-    assert isinstance(found, BlobEntry)
-    return found
-
-
-def _kernel(library: Library, handle: int) -> BlobEntry:
-    found = library.handles.get(Kind.KERNEL, handle)
-    assert isinstance(found, BlobEntry)
-    return found
+    library.give_handle(blob, Kind.BLOB, loaded, loaded.context, loaded.unload)
 
 
 def npu_unload(library: Library, blob: int) -> None:
     """Unload a blob that nothing runs."""
-    entry = _blob(library, blob)
-    entry.blob.unload()
+    module = blob_of(library, blob)
+    module.unload()
     library.handles.remove(Kind.BLOB, blob)
-    if entry.kernel:
-        library.handles.remove(Kind.KERNEL, entry.kernel)
+    for kernel in module.kernels.values():
+        handle = library.handles.find(Kind.KERNEL, kernel)
+        if handle:
+            library.handles.remove(Kind.KERNEL, handle)
+
+
+def npu_blob_get_log(library: Library, blob: int, text: int, capacity: int, needed: int) -> None:
+    """Write what the loader says about a blob, or about the thread's last load that failed."""
+    library.door.probe(needed, 8, "needed")
+    found = _log(blob_of(library, blob)) if blob else getattr(library.of_thread, "failed_load", "")
+    content = found.encode("utf-8", "replace") + b"\0"
+    if text and capacity >= len(content):
+        library.door.write(text, content)
+    library.door.write_integer(needed, len(content), 8)
+    if text and capacity < len(content):
+        raise Refusal("NPU_ERROR_OUT_OF_RANGE", f"capacity is {capacity}, and the text has {len(content)} bytes")
+
+
+def _log(module: Module) -> str:
+    kind = "kernel library" if module.is_library else "compiled model"
+    lines = [f"{module.name}: {kind} in {module.memory_bytes} bytes of device memory"]
+    for kernel in module.kernels.values():
+        params = ", ".join(f"{param.name}: {_kind(param.kind)}" for param in kernel.params)
+        lines.append(f"kernel {kernel.name}({params}): {kernel.code_bytes} bytes of SHAVE code")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _kind(kind: int) -> str:
+    return npu_abi.name_of("npu_arg_kind", kind).removeprefix("NPU_ARG_").lower()
 
 
 def npu_get_kernel(library: Library, kernel: int, blob: int, name: int) -> None:
     """Write the handle of a blob's kernel; a second call gives the same one."""
-    require(kernel, "kernel")
-    entry = _blob(library, blob)
+    library.door.probe(kernel, HANDLE_BYTES, "kernel")
+    module = blob_of(library, blob)
+    known = tuple(module.kernels)
     if name:
         wanted = library.door.read_string(name, "name").decode("utf-8", "replace")
-        if wanted != entry.blob.name:
-            raise Refusal("NPU_ERROR_INVALID_VALUE", f"the blob has no kernel {wanted!r}; it has {entry.blob.name!r}")
-    if not entry.kernel:
-        entry.kernel = library.handles.insert(Kind.KERNEL, entry)
-    library.door.write_integer(kernel, entry.kernel, 8)
+    elif len(known) == 1:
+        wanted = known[0]
+    else:
+        raise Refusal("NPU_ERROR_INVALID_VALUE", f"name is NULL, and the blob has {len(known)} kernels")
+    if wanted not in known:
+        names = ", ".join(map(repr, known))
+        raise Refusal("NPU_ERROR_INVALID_VALUE", f"the blob has no kernel {wanted!r}; it has {names}")
+    _write_kernel(library, kernel, module.kernels[wanted])
+
+
+def npu_get_builtin_kernel(library: Library, kernel: int, name: int) -> None:
+    """Write the handle of a kernel of the built-in library in the current context."""
+    library.door.probe(kernel, HANDLE_BYTES, "kernel")
+    require(name, "name")
+    wanted = library.door.read_string(name, "name").decode("utf-8", "replace")
+    _write_kernel(library, kernel, library.context().context.kernel(wanted))
+
+
+def _write_kernel(library: Library, address: int, kernel: Kernel) -> None:
+    handle = library.handles.find(Kind.KERNEL, kernel)
+    if not handle:
+        handle = library.handles.insert(Kind.KERNEL, kernel, kernel.module.context)
+    library.door.write_integer(address, handle, HANDLE_BYTES)
+
+
+def npu_get_kernel_info(library: Library, kernel: int, info: int) -> None:
+    """Write what a kernel is."""
+    found = library.door.new_struct("npu_kernel_info", info, "info")
+    known = kernel_of(library, kernel)
+    found.arg_count = len(known.params)
+    found.code_bytes = known.code_bytes
+    found.max_grid = known.max_grid
+    found.cooperative = known.is_cooperative
+    found.name = known.name.encode()[:127]
+    library.door.write(info, npu_abi.pack(found))
 
 
 def npu_get_num_args(library: Library, kernel: int, count: int) -> None:
     """Write how many arguments a kernel takes."""
-    require(count, "count")
-    library.door.write_integer(count, len(_kernel(library, kernel).tensors), 4)
+    library.door.probe(count, 4, "count")
+    library.door.write_integer(count, len(kernel_of(library, kernel).params), 4)
 
 
 def npu_get_arg_info(library: Library, kernel: int, index: int, info: int) -> None:
     """Write what an argument is."""
     found = library.door.new_struct("npu_arg_info", info, "info")
-    entry = _kernel(library, kernel)
-    if index >= len(entry.tensors):
-        raise Refusal("NPU_ERROR_ARG_INDEX", f"argument {index} of {len(entry.tensors)}")
-    tensor = entry.tensors[index]
-    found.direction = C.NPU_ARG_IN if index < len(entry.blob.inputs) else C.NPU_ARG_OUT
-    found.dtype = tensor.dtype
-    found.rank = len(tensor.shape)
-    found.dims = [*tensor.shape, *[0] * (C.NPU_MAX_DIMS - len(tensor.shape))]
-    found.size_bytes = tensor.size_bytes
-    found.name = tensor.name.encode()[:127]
+    params = kernel_of(library, kernel).params
+    if index >= len(params):
+        raise Refusal("NPU_ERROR_ARG_INDEX", f"argument {index} of {len(params)}")
+    param = params[index]
+    found.direction = param.direction
+    found.dtype = param.dtype
+    found.rank = len(param.shape)
+    found.dims = [*param.shape, *[0] * (C.NPU_MAX_DIMS - len(param.shape))]
+    found.size_bytes = param.size_bytes
+    found.name = param.name.encode()[:127]
+    found.kind = param.kind
     library.door.write(info, npu_abi.pack(found))
 
 
-def npu_launch_kernel_async(library: Library, kernel: int, args: int, count: int, stream: int) -> None:
-    """Enqueue a kernel; its arguments are copied here."""
-    entry = _kernel(library, kernel)
-    queue = library.stream(stream)
-    if queue.device is not entry.device:
-        raise Refusal(
-            "NPU_ERROR_WRONG_CONTEXT",
-            f"the kernel is on device {entry.device.index}, the stream on device {queue.device.index}",
-        )
-    if count != len(entry.tensors):
-        raise Refusal(
-            "NPU_ERROR_ARG_COUNT", f"{count} arguments for {entry.blob.name!r}, which takes {len(entry.tensors)}"
-        )
-    if count:
-        require(args, "args")
-    arguments = ARG.iter_unpack(library.door.read(args, count * ARG.size))
-    addresses = [_address(library, entry, i, *argument) for i, argument in enumerate(arguments)]
-    queue.enqueued(queue.stream.launch_addresses(entry.blob, addresses), library.call_site())
+def blob_of(library: Library, handle: int) -> Module:
+    """Return the module behind a handle."""
+    return cast("Module", library.handles.get(Kind.BLOB, handle))
 
 
-def _address(library: Library, entry: BlobEntry, index: int, kind: int, reserved: int, value: int) -> int:
-    """Check the fields of one `struct npu_arg` against the kernel's tensor; return the device address."""
-    tensor = entry.tensors[index]
-    if kind != C.NPU_ARG_BUFFER:
-        raise _refuse("NPU_ERROR_ARG_KIND", index, tensor, f"has kind {kind}, and the kernel takes NPU_ARG_BUFFER")
-    if reserved:
-        raise _refuse("NPU_ERROR_INVALID_VALUE", index, tensor, f"has reserved {reserved}, not 0")
-    allocation = library.allocations.find(entry.device.index, value, unknown="NPU_ERROR_ARG_KIND")
-    left = allocation.end - value
-    if left < tensor.size_bytes:
-        raise _refuse(
-            "NPU_ERROR_ARG_SIZE", index, tensor, f"needs {tensor.size_bytes} bytes, and {left} are left at {value:#x}"
-        )
-    if value % ALIGNMENT:
-        raise _refuse("NPU_ERROR_MISALIGNED", index, tensor, f"is at {value:#x}, not a multiple of {ALIGNMENT}")
-    return allocation.device_address(value)
-
-
-def _refuse(result: str, index: int, tensor: TensorInfo, problem: str) -> Refusal:
-    return Refusal(result, f"argument {index} ({tensor.name!r}) {problem}")
+def kernel_of(library: Library, handle: int) -> Kernel:
+    """Return the kernel behind a handle."""
+    return cast("Kernel", library.handles.get(Kind.KERNEL, handle))

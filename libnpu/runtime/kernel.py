@@ -59,6 +59,7 @@ class Kernel(ABC):
     code_bytes: int
     alignment: ClassVar[int]
     is_cooperative = False
+    takes_absent_memory: ClassVar[bool] = False  # None, which is address 0
 
     def __init__(self, module: Module, name: str, params: Sequence[Param]) -> None:
         self.module = module
@@ -142,6 +143,7 @@ class LibraryKernel(Kernel):
     """A program of a kernel library."""
 
     alignment = LIBRARY_ALIGNMENT
+    takes_absent_memory = True
 
     def __init__(self, module: Module, kernel: ImageKernel) -> None:
         super().__init__(module, kernel.name, [Param(p.name, p.kind, p.direction, p.dtype) for p in kernel.params])
@@ -175,9 +177,17 @@ class LibraryKernel(Kernel):
             raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"grid {grid} for {self.name!r}; 1 to {limit} are allowed")
         return index(grid)
 
+    def check_kinds(self, arguments: Sequence[Any]) -> None:
+        """Raise ARG_KIND for memory where a number belongs, and so on; as `operation` does."""
+        spans: list[Buffer | DeviceSpan] = []
+        for param, value in zip(self.params, arguments, strict=True):
+            self._pack(param, value, spans)
+
     def _pack(self, param: Param, value: Any, spans: list[Buffer | DeviceSpan]) -> bytes:
-        """Return the eight bytes of an argument."""
+        """Return the eight bytes of an argument. Memory may be absent: None is address 0."""
         if param.kind == C.NPU_ARG_BUFFER:
+            if value is None:
+                return bytes(8)
             span = self.check_memory(param, value)
             spans.append(span)
             return struct.pack("<Q", span.device_address)

@@ -52,8 +52,8 @@ class Module:
     context's end frees it.
     """
 
-    def __init__(self, context: Context, image: BlobImage) -> None:
-        """Check and place `image`. Raises NpuError; then nothing is left allocated."""
+    def __init__(self, context: Context, image: BlobImage, kind: type[LibraryKernel] = LibraryKernel) -> None:
+        """Check and place `image`; `kind` is what a library's kernels are. Raises NpuError; then nothing is left allocated."""
         check_resources(image, context.profile)
         self.context = context
         self.guard: Guard = context.guard
@@ -82,7 +82,7 @@ class Module:
         self.users: weakref.WeakSet[object] = weakref.WeakSet()  # command lists and graphs that launch it
         self.is_library = bool(image.kernels)
         self.kernels: dict[str, Kernel] = (
-            {kernel.name: LibraryKernel(self, kernel) for kernel in image.kernels}
+            {kernel.name: kind(self, kernel) for kernel in image.kernels}
             if image.kernels
             else {self.name: ModelKernel(self)}
         )

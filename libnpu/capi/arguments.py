@@ -1,0 +1,102 @@
+"""Kernel arguments of npu.h, `struct npu_arg`: from numbers that C passed to memory, integers and floats of the runtime."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import npu_abi
+from npu_abi import C
+
+from libnpu.capi.allocations import FIRST_NUMBER, pointer_of
+from libnpu.capi.door import require
+from libnpu.capi.refusal import Refusal
+from libnpu.runtime.buffer import DeviceSpan
+
+if TYPE_CHECKING:
+    from libnpu.capi.library import Library
+    from libnpu.runtime import Context, Kernel
+    from libnpu.runtime.kernel import Param
+
+ARG = npu_abi.codec("npu_arg", "kind", "reserved", "value")
+INT64 = 1 << 63
+PINNED = (C.NPU_MEMORY_HOST, C.NPU_MEMORY_REGISTERED)
+Value: TypeAlias = "DeviceSpan | int | float | None"
+Refuse: TypeAlias = Callable[[str, str], Refusal]
+
+
+def read_arguments(library: Library, kernel: Kernel, args: int, count: int) -> list[Value]:
+    """Return `count` arguments at address `args`, checked against the kernel's parameters as npu_launch_kernel_async says."""
+    if count != len(kernel.params):
+        takes = len(kernel.params)
+        raise Refusal("NPU_ERROR_ARG_COUNT", f"{count} arguments for {kernel.name!r}, which takes {takes}")
+    if not count:
+        return []
+    require(args, "args")
+    records = ARG.iter_unpack(library.door.read(args, count * ARG.size))
+    return [_value(library, kernel, i, *record) for i, record in enumerate(records)]
+
+
+def _value(library: Library, kernel: Kernel, index: int, kind: int, reserved: int, value: int) -> Value:
+    param = kernel.params[index]
+    refuse = _refusing(index, param)
+    if kind != param.kind:
+        names = [npu_abi.name_of("npu_arg_kind", k) for k in (kind, param.kind)]
+        raise refuse("NPU_ERROR_ARG_KIND", f"has kind {names[0]}, and the kernel takes {names[1]}")
+    if reserved:
+        raise refuse("NPU_ERROR_INVALID_VALUE", f"has reserved {reserved}, not 0")
+    if kind == C.NPU_ARG_BUFFER:
+        return _memory(library, kernel, param, value, refuse)
+    if kind == C.NPU_ARG_INT:
+        return value - 2 * INT64 if value >= INT64 else value
+    if value >> 32:
+        raise refuse("NPU_ERROR_INVALID_VALUE", f"has bits {value:#x}, more than the 32 of a float")
+    number: float = struct.unpack("<f", value.to_bytes(4, "little"))[0]
+    return number
+
+
+def values_of(library: Library, kernel: Kernel, numbers: Sequence[int | float]) -> list[Value]:
+    """Return arguments of the kernel's kinds, in which memory is a pointer of C, as values of the runtime."""
+    found: list[Value] = []
+    for index, (param, number) in enumerate(zip(kernel.params, numbers, strict=True)):
+        if param.kind == C.NPU_ARG_BUFFER:
+            found.append(_memory(library, kernel, param, int(number), _refusing(index, param)))
+        else:
+            found.append(number)
+    return found
+
+
+def _refusing(index: int, param: Param) -> Refuse:
+    return lambda result, problem: Refusal(result, f"argument {index} ({param.name!r}) {problem}")
+
+
+def _memory(library: Library, kernel: Kernel, param: Param, address: int, refuse: Refuse) -> DeviceSpan | None:
+    """Return the memory at a pointer; of a library's kernel NULL is memory that is absent."""
+    if not address and kernel.takes_absent_memory:
+        return None
+    span = _memory_at(library, kernel.module.context, address, refuse)
+    if span.size < param.size_bytes:
+        left = f"needs {param.size_bytes} bytes, and {span.size} are left at {address:#x}"
+        raise refuse("NPU_ERROR_ARG_SIZE", left)
+    if span.device_address % kernel.alignment:
+        raise refuse("NPU_ERROR_MISALIGNED", f"is at {address:#x}, not a multiple of {kernel.alignment}")
+    return span
+
+
+def _memory_at(library: Library, context: Context, address: int, refuse: Refuse) -> DeviceSpan:
+    """Return the memory from `address`, a device pointer or an address of pinned memory, to the end of its allocation.
+
+    `refuse` makes the error: ARG_KIND when it is neither, STALE_HANDLE when it was freed, WRONG_CONTEXT.
+    """
+    if address >= pointer_of(FIRST_NUMBER, 0):
+        found = library.allocations.find(context, address, unknown="NPU_ERROR_ARG_KIND")
+        offset = address - found.pointer
+        return found.buffer.at(offset, found.size - offset)
+    for known in (context, *library.other_contexts(context)):
+        pinned = known.find_host(address)
+        if pinned is not None and pinned.kind in PINNED:
+            if known is not context:
+                raise refuse("NPU_ERROR_WRONG_CONTEXT", f"has pinned memory of another context, {address:#x}")
+            return pinned.buffer.at(pinned.offset)
+    raise refuse("NPU_ERROR_ARG_KIND", f"is {address:#x}, neither device memory nor pinned memory")

@@ -1,0 +1,51 @@
+"""What the environment says when the library starts: NPU_PROFILE, NPU_SEMANTICS, NPU_SCHEDULE, NPU_TRACE."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from libnpu.capi.refusal import Refusal
+from libnpu.errors import NpuError
+
+DEFAULT_PROFILE = "npu-37xx"
+MAX_DEVICES = 128  # npu.h
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`profiles` has one for each device, `semantics` and `schedule` are names as `libnpu.open` takes them."""
+
+    profiles: tuple[str, ...] = ()
+    semantics: str = "ascend"
+    schedule: str = "timed"
+    trace: bool = False
+
+
+def read_settings(getenv: Callable[[str], str | None]) -> Settings:
+    """Return what `getenv` says; an empty variable counts as one that is not set. Raises INVALID_VALUE naming the variable."""
+    from npu_model.profile import ProfileError, load_profile
+
+    from libnpu.runtime.schedule import schedule_of
+    from libnpu.runtime.semantics import semantics_of
+
+    profiles = tuple(name.strip() for name in (getenv("NPU_PROFILE") or DEFAULT_PROFILE).split(","))
+    if len(profiles) > MAX_DEVICES:
+        raise Refusal("NPU_ERROR_INVALID_VALUE", f"NPU_PROFILE: {len(profiles)} devices, above {MAX_DEVICES}")
+    try:
+        for name in dict.fromkeys(profiles):
+            load_profile(name)
+    except (ProfileError, OSError) as error:
+        raise Refusal("NPU_ERROR_INVALID_VALUE", f"NPU_PROFILE: {error}") from None
+    try:
+        semantics = semantics_of(getenv("NPU_SEMANTICS") or Settings().semantics).name
+    except NpuError as error:
+        raise Refusal("NPU_ERROR_INVALID_VALUE", f"NPU_SEMANTICS: {error.message}") from None
+    try:
+        schedule = schedule_of(getenv("NPU_SCHEDULE") or Settings().schedule).name
+    except NpuError as error:
+        raise Refusal("NPU_ERROR_INVALID_VALUE", f"NPU_SCHEDULE: {error.message}") from None
+    trace = getenv("NPU_TRACE") or "0"
+    if trace not in ("0", "1"):
+        raise Refusal("NPU_ERROR_INVALID_VALUE", f"NPU_TRACE is {trace!r}; 0 and 1 are allowed")
+    return Settings(profiles, semantics, schedule, trace == "1")
