@@ -77,6 +77,15 @@ class Task:
         self.claim: Claim | None = None
         self.owner: Owner | None = None  # who started it, when it is not the management core
 
+    @property
+    def ready(self) -> bool:
+        """Whether every barrier that it waits for is ready."""
+        return not any(barrier.producers for barrier in self.waits)
+
+    def blocking(self) -> list[int]:
+        """Return the loaded virtual barriers that it waits for and that are not ready."""
+        return [barrier.virtual_id for barrier in self.waits if barrier.producers and barrier.valid]
+
 
 class Owner(Protocol):
     """A task that started others on other engines."""
@@ -100,6 +109,12 @@ class Channel:
         self.room = depth
         self.waiting_since = -1  # engine-clock cycle since which the head waits for a barrier
         self.wanting = False  # the head is ready, the engine is not
+
+    @property
+    def idle(self) -> bool:
+        """Whether no task of the job waits here or runs."""
+        running = self.engine.task
+        return not self.fifo and (running is None or running.channel is not self)
 
     def push(self, task: Task) -> None:
         """Put a task in; there must be room."""
@@ -284,7 +299,11 @@ class Engine(ABC, Generic[T]):
                 self.start(channel)
         if task.owner is not None:
             task.owner.operation_ended(task)
-        if not slot.running and fabric.core.sleeping:
+        if slot.ends >= 0:
+            slot.ends += 1
+            if fabric.core.sleeping:
+                fabric.core.wake()
+        elif not slot.running and fabric.core.sleeping:
             fabric.core.wake()
 
     def fault(self, task: Task, fault: MemoryFault) -> None:

@@ -33,7 +33,7 @@ class JobSlot:
     """One job on the engines."""
 
     __slots__ = (
-        "barrier_sets", "barriers", "channels", "direct_channels", "executing", "fabric", "failed", "fault", "job_id",
+        "barrier_sets", "barriers", "channels", "direct_channels", "ends", "executing", "fabric", "failed", "fault", "job_id",
         "launch", "outstanding", "running", "shift", "space", "ssid", "tiles",
     )  # fmt: skip
 
@@ -54,6 +54,7 @@ class JobSlot:
         self.direct_channels: dict[Engine[Any], Channel] = {}  # of operations that SHAVE programs start
         self.outstanding = 0  # tasks pushed and not ended
         self.running = 0  # tasks started and not ended
+        self.ends = -1  # tasks that ended since the firmware set it to 0: from then on each one wakes the core
         self.executing: list[Task] = []  # running tasks with data, for conflicts
         self.launch: Launch | None = None  # whose block this is
         self.shift = 0  # from the addresses of the CMX window to addresses that `executing` can compare
@@ -78,11 +79,10 @@ class JobSlot:
     def blocked(self) -> tuple[int, int]:
         """Return the lowest loaded virtual barrier that a FIFO head waits for, and that task as index | list << 32; or (-1, 0)."""
         waited = [
-            (barrier.virtual_id, task.list_id << 32 | task.index)
+            (barrier, task.list_id << 32 | task.index)
             for channel in self.channels.values()
             for task in list(channel.fifo)[:1]
-            for barrier in task.waits
-            if barrier.producers and barrier.valid
+            for barrier in task.blocking()
         ]
         return min(waited, default=(-1, 0))
 

@@ -20,7 +20,7 @@ HEADER = codec(
 NO_RESERVED = bytes(32)
 COMMAND = codec("npu_cmd_header", "type", "size", "reserved")
 FENCES = (C.NPU_CMD_FENCE_WAIT, C.NPU_CMD_FENCE_SIGNAL)
-INFERENCES = (C.NPU_CMD_INFERENCE_EXECUTE,)
+INFERENCES = (C.NPU_CMD_INFERENCE_EXECUTE, C.NPU_CMD_INFERENCE_DYNAMIC)
 # Members of a command: an address or an offset, then what there is of a size or a value, then what must be zero.
 _LAYOUTS: dict[int, Struct] = {
     C.NPU_CMD_NOP: codec("npu_cmd_header"),
@@ -31,6 +31,7 @@ _LAYOUTS: dict[int, Struct] = {
     C.NPU_CMD_MEMORY_FILL: codec("npu_cmd_fill", "start_va", "size", "reserved"),
     C.NPU_CMD_COPY: codec("npu_cmd_copy", "desc_offset", "desc_count", "reserved"),
     C.NPU_CMD_INFERENCE_EXECUTE: codec("npu_cmd_inference", "mapped_inference_va"),
+    C.NPU_CMD_INFERENCE_DYNAMIC: codec("npu_cmd_inference", "mapped_inference_va"),
     C.NPU_CMD_KERNEL_LAUNCH: codec(
         "npu_cmd_kernel", "text_va", "args_va", "record_va", "code_bytes", "args_bytes", "grid", "flags"
     ),

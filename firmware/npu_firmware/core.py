@@ -13,7 +13,8 @@ from typing import Any
 from npu_abi import C, codec
 
 from npu_firmware import inference, transfers
-from npu_firmware.commands import FENCES, Command, parse
+from npu_firmware.commands import FENCES, INFERENCES, Command, parse
+from npu_firmware.dynamic import DynamicWalk
 from npu_firmware.errors import ParseError
 from npu_firmware.hal import Block, Hal, Slot
 from npu_firmware.ipc import Ipc
@@ -57,7 +58,6 @@ class Core:
         self.heartbeat = 0
         self._messages = Messages(hal, self)
         self._costs = hal.profile.core
-        self._task_cycles = self._costs.fetch_cycles + self._costs.dispatch_cycles
         self.tiles = Tiles(tile for tile in range(hal.profile.tiles) if params.tile_config >> tile & 1)
         self.inferences = inference.Inferences(hal, len(self.tiles.free))
         self._kernels = Kernels(hal, self.tiles)
@@ -164,7 +164,7 @@ class Core:
                         self._trace(FETCH, CORE, 0, walk.head_id(number), job.job_id, 0)
                     self._walk = walk
                     self._list = number
-                    return self._task_cycles
+                    return walk.cycles
                 cost = self._pick_end(job, walk)
             else:
                 cost = self._pick_of(job)
@@ -175,6 +175,9 @@ class Core:
 
     def _pick_end(self, job: Job, walk: Walk) -> int:
         """Plan the end of a walk that cannot dispatch: it is complete, or it is stuck."""
+        if walk.idle_cycles:
+            cost, walk.idle_cycles = walk.idle_cycles, 0
+            return self._plan(self._look, None, cost)
         slot = walk.slot
         if slot.running or slot.failed or self._inputs.retired:
             return NOTHING
@@ -219,6 +222,9 @@ class Core:
 
     def _send(self, _: Any) -> None:
         self.ipc.flush_one()
+
+    def _look(self, _: Any) -> None:
+        """Nothing: the core looked at tasks of a dynamic inference in vain."""
 
     def _ring(self, doorbell: int) -> None:
         queue = self.queues.get(doorbell)
@@ -410,7 +416,8 @@ class Core:
 
     def _run_command(self, job: Job, command: Command) -> None:
         hal, kind = self._hal, command.type
-        if kind == C.NPU_CMD_INFERENCE_EXECUTE:
+        if kind in INFERENCES:
+            job.dynamic = kind == C.NPU_CMD_INFERENCE_DYNAMIC
             job.inference = self.inferences.load(job.ssid, command.address)
             job.state = State.TILES
             self.tiles.wait(job)
@@ -454,7 +461,8 @@ class Core:
             lists.append(hal.dpu_tasks(slot, inference.INVARIANTS, work.dpu))
         if work.shave is not None:
             lists.append(hal.shave_tasks(slot, inference.SHAVE_INVOCATIONS, work.shave))
-        job.walk = Walk(hal, slot, lists, work.barriers)
+        walk = DynamicWalk if job.dynamic and job.inference is not None else Walk
+        job.walk = walk(hal, slot, lists, work.barriers)
         job.inference = None
         self._by_slot[slot] = job
         job.state = State.BARRIERS

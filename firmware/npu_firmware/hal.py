@@ -13,6 +13,7 @@ class Channel(Protocol):
     """A job's FIFO in front of one engine."""
 
     room: int  # tasks that still fit
+    idle: bool  # no task of the job waits here or runs
 
     def push(self, task: Any) -> None:
         """Put a task in; there must be room."""
@@ -26,6 +27,10 @@ class Task(Protocol):
     task_id: int
     list_id: int  # with index: where the descriptor is
     index: int
+    ready: bool  # every barrier that it waits for is
+
+    def blocking(self) -> list[int]:
+        """Return the loaded virtual barriers that it waits for and that are not ready."""
 
 
 class Slot(Protocol):
@@ -34,6 +39,7 @@ class Slot(Protocol):
     job_id: int
     outstanding: int  # tasks pushed and not ended
     running: int  # tasks started and not ended
+    ends: int  # ended tasks, counted once the firmware has set it to 0; then it is woken at each
     failed: bool
     fault: tuple[int, int, int] | None  # enum npu_job_status, detail, info
 

@@ -37,6 +37,7 @@ class Job:
     position: int = 0
     state: State = State.COMMAND
     inference: Inference | None = None
+    dynamic: bool = False  # it runs with a run-time scheduler
     tiles: tuple[int, ...] = ()
     walk: Walk | None = None
     launch: Launch | None = None

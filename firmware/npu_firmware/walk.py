@@ -51,8 +51,11 @@ class Walk:
         "_iterators",
         "_load_barrier",
         "_retired",
+        "_task_cycles",
         "_turn",
+        "cycles",
         "heads",
+        "idle_cycles",
         "remaining",
         "slot",
         "watermark",
@@ -65,6 +68,9 @@ class Walk:
         self.heads: list[Task | None] = [next(tasks, None) for tasks in self._iterators]
         self.remaining = len(lists) - self.heads.count(None)
         self._turn = 0
+        self._task_cycles = hal.profile.core.fetch_cycles + hal.profile.core.dispatch_cycles
+        self.cycles = self._task_cycles  # of the task that `pick` found
+        self.idle_cycles = 0  # that the core spent on looking in vain, not yet accounted for
         self.watermark = -1
         self._retired = bytearray(len(chains.real) + 1)
         self._chains = chains
