@@ -14,7 +14,20 @@ from typing import TYPE_CHECKING
 from libnpu.errors import NpuError, Unimplemented, Unsupported
 
 if TYPE_CHECKING:
-    from libnpu.runtime import Buffer, Context, Device, Event, FailureMode, Job, Kernel, Module, Notify, Stream
+    from libnpu.runtime import (
+        Buffer,
+        Context,
+        Device,
+        Event,
+        FailureMode,
+        HostBuffer,
+        Job,
+        Kernel,
+        Module,
+        Notify,
+        Registered,
+        Stream,
+    )
 
 __version__ = "0.1.0"
 __all__ = [
@@ -23,11 +36,13 @@ __all__ = [
     "Device",
     "Event",
     "FailureMode",
+    "HostBuffer",
     "Job",
     "Kernel",
     "Module",
     "Notify",
     "NpuError",
+    "Registered",
     "Stream",
     "Unimplemented",
     "Unsupported",

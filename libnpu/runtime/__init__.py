@@ -7,6 +7,7 @@ from libnpu.runtime.buffer import Buffer, DeviceSpan
 from libnpu.runtime.context import Context
 from libnpu.runtime.device import Device, DeviceInfo
 from libnpu.runtime.event import Event, Notify
+from libnpu.runtime.host_memory import HostBuffer, Mapping, Registered
 from libnpu.runtime.job import Job
 from libnpu.runtime.kernel import Kernel
 from libnpu.runtime.module import Module
@@ -21,10 +22,13 @@ __all__ = [
     "DeviceSpan",
     "Event",
     "FailureMode",
+    "HostBuffer",
     "Job",
     "Kernel",
+    "Mapping",
     "Module",
     "Notify",
+    "Registered",
     "Stream",
     "TensorInfo",
 ]

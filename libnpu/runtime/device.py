@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import index
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import npu_abi
 from npu_abi import C
@@ -31,10 +31,11 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     import numpy as np
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     from libnpu.runtime.buffer import Buffer
     from libnpu.runtime.event import Event, Notify
+    from libnpu.runtime.host_memory import HostBuffer, Registered
     from libnpu.runtime.kernel import Kernel
     from libnpu.runtime.module import Module
     from libnpu.runtime.stream import Stream
@@ -101,6 +102,22 @@ class Device:
     def alloc(self, nbytes: int) -> Buffer:
         """As `Context.alloc` in the primary context."""
         return self.primary.alloc(nbytes)
+
+    def alloc_host(self, nbytes: int, flags: int = int(C.NPU_HOST_CACHED)) -> HostBuffer:
+        """As `Context.alloc_host` in the primary context."""
+        return self.primary.alloc_host(nbytes, flags)
+
+    def register(self, memory: Any, size: int | None = None) -> Registered:
+        """As `Context.register` in the primary context."""
+        return self.primary.register(memory, size)
+
+    def to_device(self, array: ArrayLike) -> Buffer:
+        """As `Context.to_device` in the primary context."""
+        return self.primary.to_device(array)
+
+    def copy(self, dst: Any, src: Any, size: int | None = None) -> None:
+        """As `Context.copy` in the primary context."""
+        self.primary.copy(dst, src, size)
 
     def create_stream(self, *, blocking: bool = True, priority: int = 0) -> Stream:
         """As `Context.create_stream` in the primary context."""

@@ -109,7 +109,7 @@ class Registered(HostBuffer):
     def extent_of(memory: Any, size: int | None) -> tuple[int, int, object]:
         """Return address, size and owner of memory that is to be pinned. Raises INVALID_SIZE, MISALIGNED, INVALID_VALUE."""
         owner = None
-        if not hasattr(memory, "__index__"):
+        if not isinstance(memory, int | np.integer):
             try:
                 view = memoryview(memory).cast("B")
                 address = host_pages.address_of(view)
