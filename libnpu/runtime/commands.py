@@ -62,7 +62,16 @@ class CommandPool:
 class CommandWriter:
     """What an operation writes its part of a job to (`Operation.encode`). Several may write one after the other."""
 
-    __slots__ = ("_commands", "_data", "bo", "commands_offset", "context", "copied_bytes", "handles", "job")
+    __slots__ = (
+        "_commands",
+        "_data",
+        "bo",
+        "commands_offset",
+        "context",
+        "copied_bytes",
+        "handles",
+        "job",
+    )
 
     def __init__(self, context: Context, job: Job, bo: BufferObject) -> None:
         self.context = context

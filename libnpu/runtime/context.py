@@ -11,8 +11,10 @@ import npu_abi
 from npu_abi import C
 
 from libnpu.errors import NpuError
+from libnpu.runtime.buffer import BufferObject
+from libnpu.runtime.builtin import BuiltinKernel
+from libnpu.runtime.command_list import CommandList
 from libnpu.runtime.commands import CommandPool
-from libnpu.runtime.dispatch import Dispatcher
 from libnpu.runtime.event import Event, Notify
 from libnpu.runtime.fences import FenceHeap
 from libnpu.runtime.guard import failures_yield_to, public
@@ -20,7 +22,8 @@ from libnpu.runtime.memory import ContextMemory
 from libnpu.runtime.module import Module, read_blob
 from libnpu.runtime.operation import ModuleLaunch
 from libnpu.runtime.records import read_records
-from libnpu.runtime.stream import Priority, Stream
+from libnpu.runtime.stream import FOR_EVER_PS, Priority, Stream
+from libnpu.runtime.time import duration_ps
 from libnpu.syscalls import Request
 
 if TYPE_CHECKING:
@@ -28,12 +31,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from libnpu.runtime.device import Device
+    from libnpu.runtime.dispatch import Dispatcher
     from libnpu.runtime.fences import Signal
+    from libnpu.runtime.graph import Capture
     from libnpu.runtime.guard import Guard
     from libnpu.runtime.job import Job
     from libnpu.runtime.kernel import Kernel
     from libnpu.syscalls import Node
 
+MAY_BE_LOST = (C.NPU_JOB_CTX_VIOLATION, C.NPU_JOB_ABORTED)  # statuses of jobs whose context may be gone
 FILE_FACTOR = 2  # chosen: a file has names and relocations beside what it places in memory
 
 
@@ -53,9 +59,10 @@ class Context(ContextMemory):
         self._copy_ps = 1000 / host.copy_bytes_per_ns
         self.fences = FenceHeap(node)
         self.commands = CommandPool(node)
-        self.dispatcher = Dispatcher()
+        self.dispatcher: Dispatcher = device.schedule.dispatcher(self)
         self.events: weakref.WeakSet[Event] = weakref.WeakSet()
         self.notifies: weakref.WeakSet[Notify] = weakref.WeakSet()
+        self.captures: list[Capture] = []  # under way
         self.is_alive = True
         self._sticky: NpuError | None = None
         self._modules: list[Module] = []
@@ -84,7 +91,7 @@ class Context(ContextMemory):
         if self._builtin is None:
             from libnpu.kernels import builtin_library
 
-            self._builtin = Module(self, read_blob(builtin_library()))
+            self._builtin = Module(self, read_blob(builtin_library()), BuiltinKernel)
         return self._builtin[name]
 
     @public
@@ -131,14 +138,30 @@ class Context(ContextMemory):
         return notify
 
     @public
-    def synchronize(self) -> None:
-        """Wait for all streams, in the order of their creation, then raise the first error that was not raised before."""
+    def create_command_list(self) -> CommandList:
+        """Create an open command list."""
         self.enter()
+        return CommandList(self)
+
+    @public
+    def synchronize(self, timeout_ns: float | None = None) -> None:
+        """Wait for all streams, in the order of their creation, for `timeout_ns` at most (None, infinity: for ever), then
+        raise the first error that was not raised before, or TIMEOUT.
+        """
+        self.enter()
+        timeout_ps = None if timeout_ns is None else duration_ps(timeout_ns, "time-out")
+        deadline_ps = FOR_EVER_PS if timeout_ps is None else self.node.now_ps + timeout_ps
         for stream in (*self._streams, *self._draining):
-            stream.finish_all()
+            if not stream.finish_all(deadline_ps) and self.node.now_ps >= deadline_ps:
+                raise NpuError(C.NPU_TIMEOUT, f"work of the context has not finished after {timeout_ns} ns")
         self._reap_draining()
         for stream in tuple(self._streams):
             stream.synchronize()
+
+    def finish_all(self) -> None:
+        """Wait for the work of all streams, and keep its errors for the calls that ask for them."""
+        for stream in (*self._streams, *self._draining):
+            stream.finish_all()
 
     @public
     def overflows(self) -> list[tuple[str, int]]:
@@ -184,6 +207,8 @@ class Context(ContextMemory):
     def end(self) -> None:
         """Make everything stale: the open file is closed."""
         self.is_alive = False
+        for capture in tuple(self.captures):
+            capture.abandon()
         for stream in (*self._streams, *self._draining):
             stream.abandon()
         for module in (*self._modules, *([self._builtin] if self._builtin else [])):
@@ -215,11 +240,25 @@ class Context(ContextMemory):
         """All streams, and those that were closed with work in flight."""
         return (*self._streams, *self._draining)
 
+    def refuse_while_capturing(self, what: str) -> None:
+        """Raise CAPTURE_UNSUPPORTED, which invalidates the capture, when a stream is being captured."""
+        for capture in self.captures:
+            raise capture.refusal(what)
+
+    def is_default(self, stream: Stream) -> bool:
+        """Whether `stream` is the default stream."""
+        return stream is self._default
+
     def check(self) -> None:
         """Raise STALE_HANDLE after `destroy`, DEVICE_LOST of a lost machine, and the error that sticks to the context."""
         self.node.check_usable()
         if self._sticky is not None:
             raise self._sticky
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether an error sticks to the context."""
+        return self._sticky is not None
 
     def enter(self) -> None:
         """Let the host make a call."""
@@ -262,9 +301,20 @@ class Context(ContextMemory):
         self._ran[job_id] = job
 
     def note_failure(self, error: NpuError) -> None:
-        """A job has failed: under some semantics its error sticks."""
-        if self.semantics.sticky_errors and self._sticky is None:
-            self._sticky = error
+        """A job has failed: under some semantics its error sticks; a fault may have ended the context under all."""
+        if self._sticky is None:
+            if self.semantics.sticky_errors:
+                self._sticky = error
+            elif error.job_status in MAY_BE_LOST:
+                self._sticky = self._loss()
+
+    def _loss(self) -> NpuError | None:
+        """Return DEVICE_LOST when a fault has ended the context: the driver gives it no memory any more."""
+        try:
+            BufferObject(self.node, 1, 0).free()
+        except NpuError as error:
+            return error if error.result == C.NPU_ERROR_DEVICE_LOST else None
+        return None
 
     def drain(self, stream: Stream) -> None:
         """Keep a closed stream until its work has ended."""

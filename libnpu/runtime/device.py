@@ -5,8 +5,8 @@ Programs that need one context only use the device's own, `Device.primary`, thro
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from operator import index
 from typing import TYPE_CHECKING, Any
 
 import npu_abi
@@ -20,14 +20,14 @@ from libnpu.runtime.context import Context
 from libnpu.runtime.guard import Guard, failures_yield_to, public
 from libnpu.runtime.host_team import Team
 from libnpu.runtime.records import read_records
+from libnpu.runtime.schedule import TIMED, Schedule, schedule_of
 from libnpu.runtime.semantics import ASCEND, Semantics, semantics_of
 from libnpu.runtime.site import calling_line
 from libnpu.runtime.time import LAST_PS, duration_ps
 from libnpu.syscalls import Node, Request
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     import numpy as np
@@ -71,6 +71,8 @@ class Device:
         self.profile = node.profile
         self.compute = compute
         self.semantics = semantics
+        self.schedule = TIMED
+        self.times_meaningful = True  # False once another schedule than "timed" was chosen
         self.call_site: Callable[[], str | int] = calling_line  # where an operation is enqueued; C has addresses
         self._primary: Context | None = None
         self._contexts: list[Context] = []  # besides the primary one
@@ -206,17 +208,26 @@ class Device:
         return self.disorder is None
 
     @public
-    def set_schedule(self, seed: int | None = None) -> None:
-        """Order ready work by time (None, the default), or stretch task durations by a generator seeded with `seed`.
+    def set_schedule(self, schedule: str | None = None, *, seed: int | None = None) -> None:
+        """Choose in which order work runs (`schedule.py`) that is enqueued from now on, and wait for the work before:
+        "timed" (the default), "eager", "lazy", "newest-first", or "seed:N", for which `seed` is another way.
 
-        Raises INVALID_VALUE for a seed that does not fit 64 bits.
+        Raises INVALID_VALUE for what is none of them.
         """
-        if seed is not None and not 0 <= index(seed) < 1 << 64:
-            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"seed {seed}; 0 to 2^64 - 1 are allowed")
-        request = Request(C.NPU_IOCTL_EMU_SET_SCHEDULE, "npu_emu_schedule", "EMU_SET_SCHEDULE")
-        if seed is not None:
-            request.arg.kind, request.arg.seed = C.NPU_SCHEDULE_SEED, seed
-        self.node.ioctl(request)
+        chosen = schedule_of(schedule, seed)
+        for context in self._all_contexts():
+            context.finish_all()
+        chosen.apply(self.node)
+        self._take_schedule(chosen)
+
+    def _take_schedule(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.times_meaningful = self.times_meaningful and schedule is TIMED
+        for context in self._all_contexts():
+            context.dispatcher = schedule.dispatcher(context)
+
+    def _all_contexts(self) -> Sequence[Context]:
+        return (*([self._primary] if self._primary is not None else []), *self._contexts)
 
     @public
     def counters(self) -> dict[str, int]:
@@ -285,8 +296,12 @@ class Device:
         """
         if not self.node.is_open:
             self.node.check_usable()
+        restarted = self.node.machine.lost is not None
         self.close()
         self.node.open()
+        if restarted:
+            self.times_meaningful = True
+            self._take_schedule(TIMED)
 
     def __enter__(self) -> Device:
         return self
@@ -312,12 +327,17 @@ class Device:
 
 
 def open_device(profile: str, *, compute: bool, numerics: str, trace: bool, semantics: str) -> Device:
-    """Return a new booted device. Raises INVALID_VALUE for an unknown profile, numerics policy or semantics."""
+    """Return a new booted device. Raises INVALID_VALUE for an unknown profile, numerics policy, semantics or NPU_SCHEDULE."""
     rules = semantics_of(semantics)
+    chosen = schedule_of(os.environ.get("NPU_SCHEDULE") or None)
     if numerics not in ("exact", "fast"):
         raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"numerics {numerics!r}; there are 'exact' and 'fast'")
     try:
         node = syscalls.open_device(profile, compute=compute, numerics=numerics, trace=trace)
     except ProfileError as error:
         raise NpuError(C.NPU_ERROR_INVALID_VALUE, str(error)) from None
-    return Device(node, compute=compute, semantics=rules)
+    device = Device(node, compute=compute, semantics=rules)
+    if chosen is not TIMED:
+        device.set_schedule(chosen.name)
+    host_team.obey_environment()
+    return device

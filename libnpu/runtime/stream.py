@@ -16,9 +16,10 @@ import npu_abi
 from npu_abi import C
 
 from libnpu.errors import NpuError, errno_error
-from libnpu.runtime import copies
+from libnpu.runtime import copies, host_functions
 from libnpu.runtime.commands import FENCE, SIGNAL, CommandWriter
 from libnpu.runtime.fences import Signal
+from libnpu.runtime.graph import Capture, CaptureStatus
 from libnpu.runtime.guard import failures_yield_to, public
 from libnpu.runtime.job import Job
 from libnpu.runtime.operation import FenceWait
@@ -27,11 +28,12 @@ from libnpu.runtime.time import LAST_PS, duration_ps
 from libnpu.syscalls import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from libnpu.runtime.buffer import Buffer, DeviceSpan
     from libnpu.runtime.context import Context
     from libnpu.runtime.event import Event
+    from libnpu.runtime.graph import Graph
     from libnpu.runtime.module import Module
     from libnpu.runtime.operation import Operation
 
@@ -50,8 +52,8 @@ class FailureMode(enum.Enum):
 class Stream:
     """Made by `Context.create_stream`; a context manager. Enqueuing returns at once, `synchronize` waits.
 
-    `blocking`: it takes part in the order of a legacy default stream. `capture`: what takes operations instead of the
-    queue, None while nothing does. `id` is unique in its context.
+    `blocking`: it takes part in the order of a legacy default stream. `capturing`: the capture that takes operations
+    instead of the queue, None while there is none. `id` is unique in its context.
     """
 
     def __init__(self, context: Context, stream_id: int, *, blocking: bool, priority: int) -> None:
@@ -61,7 +63,7 @@ class Stream:
         self.blocking = blocking
         self.priority = priority
         self.failure_mode = FailureMode.CONTINUE
-        self.capture: Any = None
+        self.capturing: Capture | None = None
         self._node = context.node
         self._submit = Request(C.NPU_IOCTL_CMDQ_SUBMIT, "npu_cmdq_submit", "CMDQ_SUBMIT")
         self._submit.arg.buffers_ptr = 1  # the handles travel as a segment
@@ -102,9 +104,8 @@ class Stream:
         stream, OUT_OF_RESOURCES when the queue is full and cannot get empty.
         """
         self.check_open()
-        if self.capture is not None:
-            job: Job = self.capture.add(self, operation)
-            return job
+        if self.capturing is not None:
+            return self.capturing.add(self, operation)
         context, node = self.context, self._node
         entered_ps = node.now_ps
         node.advance(self._api_ps)
@@ -233,6 +234,16 @@ class Stream:
         """
         event.enqueue_wait(self)
 
+    @public
+    def add_host_function(self, function: Callable[..., object], *arguments: object) -> Job:
+        """Enqueue `function(*arguments)`, which runs on a thread of its own when everything before it in the stream has
+        ended; later operations wait until it has returned. It may not call the API. The job ends when it has returned.
+
+        When it raises, the next wait or query of the stream raises HOST_FUNCTION, and the stream goes on. Raises
+        CAPTURE_UNSUPPORTED while the stream is captured.
+        """
+        return host_functions.add(self, function, arguments)
+
     def wait_signal(self, signal: Signal) -> Job | None:
         """Let later operations wait for `signal`; None when it is known to be over."""
         return None if signal.over else self.enqueue(FenceWait(signal))
@@ -250,6 +261,44 @@ class Stream:
     def jobs(self) -> Sequence[Job]:
         """The jobs that have not been seen to end, oldest first."""
         return self._jobs
+
+    # ---- capture ----
+
+    @public
+    def capture(self) -> Capture:
+        """Begin to capture what is enqueued here as a graph, until the end of the `with` block or `end_capture`.
+
+            with stream.capture() as capture:
+                kernel.launch(stream, x, y)
+            graph = capture.graph
+
+        Raises BAD_STATE when the stream is being captured, CAPTURE_UNSUPPORTED for the default stream.
+        """
+        self.check_open()
+        self.context.enter()
+        if self.capturing is not None:
+            raise NpuError(C.NPU_ERROR_BAD_STATE, "the stream is being captured already")
+        if self.context.is_default(self):
+            raise NpuError(C.NPU_ERROR_CAPTURE_UNSUPPORTED, "the default stream cannot be captured")
+        return Capture(self)
+
+    @public
+    def end_capture(self) -> Graph:
+        """End the capture that began on this stream and return its graph. Raises BAD_STATE when none did, and
+        CAPTURE_INVALIDATED: the streams are as before, and there is no graph.
+        """
+        self.check_open()
+        self.context.enter()
+        if self.capturing is None or self.capturing.origin is not self:
+            raise NpuError(C.NPU_ERROR_BAD_STATE, "no capture began on this stream")
+        return self.capturing.end()
+
+    @property
+    def capture_status(self) -> CaptureStatus:
+        """Whether the stream is being captured, and whether the capture can still become a graph."""
+        if self.capturing is None:
+            return CaptureStatus.NONE
+        return CaptureStatus.INVALID if self.capturing.problem else CaptureStatus.ACTIVE
 
     # ---- waiting ----
 
@@ -274,6 +323,8 @@ class Stream:
         """Wait for one job of this stream, and raise its error, each time, or TIMEOUT; INVALID_VALUE for another's job."""
         if job.stream is not self:
             raise NpuError(C.NPU_ERROR_INVALID_VALUE, "the job is another stream's")
+        if self.capturing is not None:
+            self._check_waitable()
         if not job.done:
             self.context.check()
             deadline = self._deadline(timeout_ns)
@@ -391,12 +442,14 @@ class Stream:
         self._destroy_queue()
         self.context.fences.release(self._cell)
 
-    def finish_all(self) -> bool:
-        """Wait for the work, and keep its errors for the call that asks for them. False when it cannot end."""
+    def finish_all(self, deadline_ps: int = FOR_EVER_PS) -> bool:
+        """Wait for the work, and keep its errors for the call that asks for them. False when it cannot end, or has not
+        by the deadline.
+        """
         if self._jobs:
             self.context.dispatcher.need(self._jobs[-1])
         while self._jobs:
-            if self.finish(self._jobs[0], FOR_EVER_PS) is None:
+            if not self.finish(self._jobs[0], deadline_ps):
                 return False
         return True
 
@@ -438,9 +491,11 @@ class Stream:
             raise NpuError(C.NPU_ERROR_WRONG_CONTEXT, f"{what} is another context's")
 
     def _check_waitable(self) -> None:
+        if self._failed and self.context.has_failed:
+            self._raise_failed()  # its own errors come before what sticks to the context
         self.check_open()
-        if self.capture is not None:
-            raise NpuError(C.NPU_ERROR_CAPTURE_UNSUPPORTED, "the stream is being captured: nothing runs that could end")
+        if self.capturing is not None:
+            raise self.capturing.refusal("a wait or query, for nothing runs that could end")
 
     def _enter(self) -> None:
         """Let the host make a call that asks; none may while operations are captured."""
@@ -509,6 +564,34 @@ class Stream:
         job.end(error)
         if bo is not None:
             self.context.commands.give(bo)
+
+    def take_error(self, job: Job) -> NpuError | None:
+        """Return the error of a job that has ended; somebody else reports it."""
+        self._reap()
+        if job.error is not None and not job.reported:
+            job.reported = True
+            self._failed.remove(job)
+        return job.error
+
+    def close_later(self) -> None:
+        """End the stream; work in flight goes on."""
+        self._reap()
+        self._open = False
+        if self._jobs:
+            self.context.drain(self)
+        else:
+            self.release()
+            self.context.forget_stream(self)
+
+    def keep_error(self, job: Job) -> None:
+        """Let the next wait or query raise the error of `job`, which has ended."""
+        self._failed.append(job)
+
+    def refuse(self, job: Job, error: NpuError) -> None:
+        """End a job that was held and that the driver does not take."""
+        self._jobs.remove(job)
+        self._retire(job, error)
+        self.keep_error(job)
 
     def _raise_error_of(self, job: Job) -> None:
         if job.error is not None:
