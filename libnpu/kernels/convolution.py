@@ -194,7 +194,9 @@ def _tiles(
             left = p.let(room(6) - wide * (taps * c * es + 16) - (kernel - stride) * row)
             p.set(high, maximum(left, 0) // (stride * row + out_w * wide * (2 * es)))
         p.set(wide, ceil_div(k, ceil_div(k, wide)))
-        total = p["n"] * p["groups"] * out_h * ceil_div(k, wide)
-        p.set(high, minimum(minimum(high, out_h), maximum(ceil_div(total, GRID), 1)))
-        p.set(high, ceil_div(out_h, ceil_div(out_h, high)))
+        columns = p.let(p["n"] * p["groups"] * ceil_div(k, wide))  # of tiles
+        p.set(high, ceil_div(out_h, minimum(high, out_h)))
+        # As many tiles for each block, as far as whole rows allow.
+        p.set(high, maximum(high, ceil_div(columns * high, GRID) * GRID // columns))
+        p.set(high, ceil_div(out_h, minimum(high, out_h)))
     return high, wide

@@ -70,20 +70,24 @@ def _gemm(p: Program, dtype: str, batch: Value, *, transposed: bool) -> Program:
     def col_of(number: Expr) -> Expr:
         return number // down % across * wide
 
+    def other_rows() -> Expr:
+        """Return 0 when the next item has the same rows: there is one tile of them, and it has the same matrix."""
+        return (item + 1) // across - item // across + (down - 1)
+
     def load_rows(number: Expr, buffer: Expr) -> None:
         with p.scope():
             rows = p.let(minimum(high, m - row_of(number)))
             start = (number // (down * across) * m + row_of(number)) * (k * es)
-            _copy_rows(p, LOAD, p["input"] + start, k * es, buffer, k * es, k * es, rows)
+            _copy_rows(p, 1, LOAD, p["input"] + start, k * es, buffer, k * es, k * es, rows)
 
     def load_weights(number: Expr, buffer: Expr) -> None:
         with p.scope():
             cols = p.let(minimum(wide, n - col_of(number)))
             if transposed:
-                _copy_rows(p, LOAD, p["weights"] + col_of(number) * (k * es), k * es, buffer, k * es, k * es, cols)
+                _copy_rows(p, 0, LOAD, p["weights"] + col_of(number) * (k * es), k * es, buffer, k * es, k * es, cols)
             else:
                 start = (number // (down * across) * k * n + col_of(number)) * es
-                _copy_rows(p, LOAD, p["weights"] + start, n * es, buffer, cols * es, cols * es, k)
+                _copy_rows(p, 0, LOAD, p["weights"] + start, n * es, buffer, cols * es, cols * es, k)
 
     with p.when(item, "<", last):
         load_rows(item, x)
@@ -101,7 +105,8 @@ def _gemm(p: Program, dtype: str, batch: Value, *, transposed: bool) -> Program:
         following = p.let(item + 1)
         p.set(fresh, following // down - item // down)
         with p.when(following, "<", last):
-            load_rows(following, x_both - x)
+            with p.when(other_rows(), "!=", 0):
+                load_rows(following, x_both - x)
             with p.when(fresh, "!=", 0):
                 load_weights(following, w_both - w)
         dpu_fields(p, act_addr=x, wt_addr=w, out_addr=y, in_x=rows, out_x=rows, size_x=rows, out_z=cols, size_z=cols)
@@ -109,8 +114,9 @@ def _gemm(p: Program, dtype: str, batch: Value, *, transposed: bool) -> Program:
         dpu_run(p)
         wait(p, STORE)
         start = ((item // (down * across) * m + row_of(item)) * n + col_of(item)) * es
-        _copy_rows(p, STORE, y, cols * es, p["output"] + start, n * es, cols * es, rows)
-        p.set(x, x_both - x)
+        _copy_rows(p, 1, STORE, y, cols * es, p["output"] + start, n * es, cols * es, rows)
+        with p.when(other_rows(), "!=", 0):
+            p.set(x, x_both - x)
         p.set(y, y_both - y)
         with p.when(fresh, "!=", 0):
             p.set(w, w_both - w)
@@ -147,7 +153,7 @@ def _shrink(p: Program, es: int, batch: Value, m: Reg, k: Reg, n: Reg, high: Reg
             p.set(turn, 1)
         with p.when(turn, "!=", 0):
             p.set(need, high)
-            with p.when(wide, "<", high):
+            with p.when(wide, "<", high + 1):  # of two equals the rows: the weights stay, rows come and go
                 p.set(high, ceil_div(high, 2))
             with p.when(need, "==", high):
                 p.set(wide, ceil_div(wide, 2))
@@ -161,12 +167,20 @@ def _pair(p: Program, space: Space, one: Reg, size_bytes: Value) -> Word:
 
 
 def _copy_rows(
-    p: Program, tag: int, src: Value, src_stride: Value, dst: Value, dst_stride: Value, width: Value, rows: Value
+    p: Program,
+    port: int,
+    tag: int,
+    src: Value,
+    src_stride: Value,
+    dst: Value,
+    dst_stride: Value,
+    width: Value,
+    rows: Value,
 ) -> None:
     """Start a DMA of `rows` rows of `width` bytes."""
     with p.scope():
         size = p.let(width)
         copy_planes(
-            p, tag, tag, src=src, dst=dst, length=size * rows, num_planes=1,
+            p, port, tag, src=src, dst=dst, length=size * rows, num_planes=1,
             src_width=size, src_stride=src_stride, dst_width=size, dst_stride=dst_stride,
         )  # fmt: skip

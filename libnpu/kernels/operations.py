@@ -34,7 +34,7 @@ HEADER_BYTES = KEPT_AT + 8 * KEPT_WORDS  # of CMX, for descriptors and what `kee
 
 ITEM_BYTES = {"f32": 4, "f16": 2}
 CAPACITY = 16384  # elements of a vector register
-LOAD, STORE = 0, 1  # tags; loads take DMA port 0 and stores port 1 unless a macro says otherwise
+LOAD, STORE = 0, 1  # tags of DMAs
 _STORES = {"<u4": "u32", "<i4": "i32", "<u8": "i64", "<u2": "u16", "|u1": "u8", "<f4": "u32"}
 TRAP_TOO_LARGE = 1  # not even the smallest tile fits in the block's CMX
 TRAP_BAD_SIZE = 2  # a size, stride or padding outside what the kernel takes
@@ -54,7 +54,19 @@ def put(p: Program, name: str, base: int, field: str, value: Value | float) -> N
     p.emit(f"st.{_STORES[kind.str]}", expr(number), CMX, base + offset)
 
 
-def copy(p: Program, source: Value, target: Value, size_bytes: Value, port: int, tag: int) -> None:
+def _start(p: Program, port: Value, tag: int) -> None:
+    """Start the DMA on a port: a number, or a register that is 0 or 1."""
+    if isinstance(port, int):
+        p.emit("dmastart", CMX, port, tag)
+        return
+    with p.scope():
+        chosen = p.let(port)
+        for number in (0, 1):
+            with p.when(chosen, "==", number):
+                p.emit("dmastart", CMX, number, tag)
+
+
+def copy(p: Program, source: Value, target: Value, size_bytes: Value, port: Value, tag: int) -> None:
     """Start a DMA of `size_bytes` contiguous bytes."""
     with p.scope():
         size = p.let(size_bytes)
@@ -64,17 +76,17 @@ def copy(p: Program, source: Value, target: Value, size_bytes: Value, port: int,
         put(p, "npu_dma_descriptor", _DMA, "num_planes", 1)
         put(p, "npu_dma_descriptor", _DMA, "src_width", size)
         put(p, "npu_dma_descriptor", _DMA, "dst_width", size)
-    p.emit("dmastart", CMX, port, tag)
+    _start(p, port, tag)
 
 
-def copy_planes(p: Program, port: int, tag: int, **fields: Value) -> None:
+def copy_planes(p: Program, port: Value, tag: int, **fields: Value) -> None:
     """Start a DMA with every field of the descriptor that says what is copied; absent ones are 0."""
     for field in ("src", "dst", "length", "num_planes", "src_plane_stride", "dst_plane_stride"):
         put(p, "npu_dma_descriptor", _DMA, field, fields.pop(field, 0))
     for field in ("src_width", "src_stride", "dst_width", "dst_stride"):
         put(p, "npu_dma_descriptor", _DMA, field, fields.pop(field, 0))
     assert not fields, fields
-    p.emit("dmastart", CMX, port, tag)
+    _start(p, port, tag)
 
 
 def dpu_common(p: Program, dtype: str, op: int) -> None:

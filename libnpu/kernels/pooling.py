@@ -46,7 +46,8 @@ def pool2d(dtype: str) -> Program:
     deep = p.keep(1)  # planes of a tile
     with p.when(high, "==", out_h):
         plane = ((out_h - 1) * stride + kernel) * line + out_h * out_w * es
-        p.rekeep(deep, minimum(room(3) // plane, ceil_div(planes, GRID)))
+        tiles = p.let(ceil_div(planes, minimum(room(3) // plane, planes)))
+        p.rekeep(deep, ceil_div(planes, ceil_div(tiles, GRID) * GRID))  # as many for each block
     down = p.keep(ceil_div(out_h, high))
     item, last = share(p, down * ceil_div(planes, deep))
     space = Space(p)

@@ -1,7 +1,7 @@
 """The pipeline of kernels whose operands are contiguous: load, compute and store overlap, over two sets of buffers.
 
 A unit is an element or a row. For each chunk of units: wait for its load, start the load of the next one, compute, wait for
-the store of the one before, start this one's store.
+the store of the one before, start this one's store. The operands take turns at the two DMA ports, so that both have as much to do.
 """
 
 from __future__ import annotations
@@ -53,9 +53,14 @@ def run(
             p.set(both[-1], current[-1] + both[-1])
         ins, outs = current[: len(loads)], current[len(loads) :]
 
+        turn = p.let(0)
+
+        def port(number: int) -> Expr:
+            return (turn + number) % 2
+
         def load(at: Expr, buffers: Sequence[Expr], count: Expr) -> None:
             for number, (stream, buffer) in enumerate(zip(loads, buffers, strict=True)):
-                copy(p, stream.address + at * stream.unit_bytes, buffer, count * stream.unit_bytes, number & 1, LOAD)
+                copy(p, stream.address + at * stream.unit_bytes, buffer, count * stream.unit_bytes, port(number), LOAD)
 
         count = p.let(minimum(chunk, last - first))
         with p.when(first, "<", last):
@@ -67,8 +72,10 @@ def run(
                 load(first + count, [total - now for total, now in zip(both, ins, strict=False)], following)
             compute(ins, outs, count)
             wait(p, STORE)
-            for stream, buffer in zip(stores, outs, strict=True):
-                copy(p, buffer, stream.address + first * stream.unit_bytes, count * stream.unit_bytes, 1, STORE)
+            for number, (stream, buffer) in enumerate(zip(stores, outs, strict=True), len(loads)):
+                size = count * stream.unit_bytes
+                copy(p, buffer, stream.address + first * stream.unit_bytes, size, port(number), STORE)
+            p.set(turn, 1 - turn)
             for total, now in zip(both, current, strict=True):
                 p.set(now, total - now)
             p.set(first, first + count)
