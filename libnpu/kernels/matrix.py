@@ -127,7 +127,8 @@ def _gemm(p: Program, dtype: str, batch: Value, *, transposed: bool) -> Program:
 def _tiles(p: Program, es: int, batch: Value, m: Reg, k: Reg, n: Reg) -> tuple[Reg, Reg]:
     """Return rows and columns of a tile: the largest that fit, but small enough that every block has one.
 
-    The larger of the two is halved until it is so, then both are evened out; `matrix_bytes` of params.py is the least.
+    The larger of the two is halved until it is so (of two equals the columns, if the tile has all rows, which are then loaded
+    once, else the rows, which come and go while the weights stay), then both are evened out; `matrix_bytes` of params.py is the least.
     """
     high, wide = p.let(minimum(m, LARGEST_TILE)), p.let(minimum(n, LARGEST_TILE))
     with p.scope():
@@ -153,7 +154,10 @@ def _shrink(p: Program, es: int, batch: Value, m: Reg, k: Reg, n: Reg, high: Reg
             p.set(turn, 1)
         with p.when(turn, "!=", 0):
             p.set(need, high)
-            with p.when(wide, "<", high + 1):  # of two equals the rows: the weights stay, rows come and go
+            bound = p.let(high)
+            with p.when(high, "!=", m):
+                p.set(bound, high + 1)
+            with p.when(wide, "<", bound):
                 p.set(high, ceil_div(high, 2))
             with p.when(need, "==", high):
                 p.set(wide, ceil_div(wide, 2))

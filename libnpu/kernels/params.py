@@ -331,7 +331,7 @@ def _matrix(s: _Sizes) -> _Needs:
             raise s.fail(
                 f"k is {k}; two rows of it, twice, do not fit in the {s.unit.cmx_bytes} bytes of CMX that a block has"
             )
-        if high >= wide:
+        if high + (high != m) > wide:
             high = -(-high // 2)
         else:
             wide = -(-wide // 2)
