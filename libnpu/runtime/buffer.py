@@ -130,16 +130,20 @@ class Memory:
         return self._load(offset, size).tobytes()
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return the bytes, behind all work of the default stream, as uint8 or converted to `dtype`."""
-        if copy is False:
-            raise ValueError("device memory cannot be an array without a copy")
-        array = np.empty(self.size, np.uint8)
-        self.buffer.context.copy(array, self)
-        return array if dtype is None else array.astype(dtype)
+        """Return the bytes as uint8 or converted to `dtype`: a copy behind all work of the default stream; of pinned
+        memory the memory itself, as it is now.
+        """
+        array = self._in_place()
+        if array is None or copy:
+            if copy is False:
+                raise ValueError("device memory cannot be an array without a copy")
+            array = np.empty(self.size, np.uint8)
+            self.buffer.context.copy(array, self)
+        return array if dtype is None else array.astype(dtype, copy=False)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Return (kDLExtDev, 0): memory that other libraries cannot use in place."""
-        return DLPACK_EXTENSION, 0
+        """Return (kDLCPU, 0) for pinned memory, (kDLExtDev, 0) for memory that other libraries cannot use in place."""
+        return (DLPACK_EXTENSION if self._in_place() is None else DLPACK_CPU), 0
 
     def __dlpack__(
         self,
@@ -149,10 +153,20 @@ class Memory:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> object:
-        """Return a capsule of a copy in host memory, for `dl_device=(kDLCPU, 0)`; BufferError for anything else."""
+        """Return a capsule of the memory itself when it is pinned; otherwise of a copy in host memory, for
+        `dl_device=(kDLCPU, 0)`, and BufferError for anything else.
+        """
+        array = self._in_place()
+        if array is not None:
+            return array.__dlpack__(stream=None, max_version=max_version, dl_device=dl_device, copy=copy)
         if dl_device is None or tuple(dl_device) != (DLPACK_CPU, 0) or copy is False:
             raise BufferError("device memory is exported as a copy in host memory only: dl_device=(1, 0), copy=True")
         return self.__array__().__dlpack__()
+
+    def _in_place(self) -> NDArray[np.uint8] | None:
+        """Return the memory itself when the host may use it in place."""
+        whole = self.buffer.host_array
+        return None if whole is None else whole[self.offset : self.offset + self.size]
 
     def _load(self, offset: int, size: int) -> NDArray[np.uint8]:
         self._check(offset, size)
@@ -238,6 +252,12 @@ class Buffer(Memory):
     def buffer(self) -> Buffer:
         """This buffer, as a part of it has it."""
         return self
+
+    @property
+    def host_array(self) -> NDArray[np.uint8] | None:
+        """The memory itself when the host may use it in place, without a mapping. Raises STALE_HANDLE."""
+        _ = self.handle
+        return None
 
     @property
     def is_live(self) -> bool:

@@ -228,15 +228,18 @@ def end_of(context: Context, memory: Any, *, written: bool) -> End:
 
 def _host_bytes(memory: Any, *, written: bool) -> NDArray[np.uint8]:
     """Return an array or other buffer of the host as bytes, in place."""
-    try:
-        view = memoryview(memory)
-    except TypeError:
-        raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"{type(memory).__name__} is no memory") from None
-    if written and view.readonly:
+    array = memory
+    if not isinstance(memory, np.ndarray):
+        try:
+            array = np.asarray(memoryview(memory))
+        except (TypeError, ValueError):
+            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"{type(memory).__name__} is no memory") from None
+    if written and not array.flags.writeable:
         raise NpuError(C.NPU_ERROR_INVALID_VALUE, "the destination is read-only memory")
-    if not view.c_contiguous or (isinstance(memory, np.ndarray) and memory.dtype.hasobject):
+    if not array.flags.c_contiguous or array.dtype.hasobject:
         raise NpuError(C.NPU_ERROR_INVALID_VALUE, "the memory is not contiguous bytes; copy_2d copies rows")
-    return np.frombuffer(memory, np.uint8) if view.nbytes else np.zeros(0, np.uint8)
+    flat: NDArray[np.uint8] = array.reshape(-1).view(np.uint8)
+    return flat
 
 
 def linear(context: Context, dst: Any, src: Any, size: int | None) -> Move | None:
@@ -303,6 +306,7 @@ def _enqueue(stream: Stream, move: Move) -> Job | None:
 def _complete(stream: Stream, move: Move) -> None:
     """Copy behind the stream's earlier work, and wait."""
     context = stream.context
+    context.refuse_while_capturing("a copy that waits")
     operation = move.operation()
     if operation is not None:
         stream.enqueue(operation)

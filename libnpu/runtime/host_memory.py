@@ -61,6 +61,11 @@ class HostBuffer(Buffer):
         """The memory itself as a uint8 array. Raises STALE_HANDLE."""
         return np.frombuffer(self.view, np.uint8)
 
+    @property
+    def host_array(self) -> NDArray[np.uint8]:
+        """As `array`."""
+        return self.array
+
     @public
     def flush(self, offset: int = 0, size: int | None = None) -> None:
         """Write the host's cache lines of a range back, before the device reads them. Raises OUT_OF_RANGE, INVALID_SIZE."""
@@ -74,14 +79,6 @@ class HostBuffer(Buffer):
     def __buffer__(self, flags: int) -> memoryview:
         """Return the memory itself (Python 3.12: memoryview(buffer); before, `view`)."""
         return self.view
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        """Return (kDLCPU, 0)."""
-        return 1, 0
-
-    def __dlpack__(self, **options: Any) -> object:
-        """Return a capsule of the memory itself, as uint8."""
-        return self.array.__dlpack__(**options)
 
 
 class Registered(HostBuffer):

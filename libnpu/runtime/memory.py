@@ -63,6 +63,7 @@ class ContextMemory:
         def enter(self) -> None: ...
         def charge_copy(self, size: int) -> None: ...
         def refuse_while_capturing(self, what: str) -> None: ...
+        def refuse_while_capturing(self, what: str) -> None: ...
         def jobs_using(self, handle: int) -> list[Job]: ...
         @property
         def streams(self) -> Sequence[Stream]: ...
@@ -162,6 +163,7 @@ class ContextMemory:
     def fill(self, dst: Any, value: int) -> None:
         """Set every byte of `dst` on the default stream; complete on return. As `Stream.fill`."""
         self.enter()
+        self.refuse_while_capturing("a fill that waits")
         stream = self.default_stream
         if copies.fill(stream, dst, value) is not None:
             stream.synchronize()
@@ -225,6 +227,7 @@ class ContextMemory:
         self.refuse_while_capturing("a free")
         if not self.node.is_usable:
             return
+        self.refuse_while_capturing("a free")
         rule = self.semantics.free
         if rule is InFlight.WAIT:
             for stream in self.streams:

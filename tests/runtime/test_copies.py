@@ -337,6 +337,7 @@ def test_misuse_is_refused_and_changes_nothing(unit):
         ("INVALID_VALUE", memory, [1, 2], None),
         ("INVALID_VALUE", memory, ramp(64)[::2], None),
         ("INVALID_VALUE", memory, np.array([object()]), None),
+        ("INVALID_VALUE", memory, memoryview(bytes(64))[::2], None),
     ):
         with refused(f"NPU_ERROR_{result}"):
             stream.copy(dst, src, size)
@@ -436,3 +437,77 @@ def test_a_copy_says_what_it_is(unit):
     assert [job.operation.kind for job in jobs] == ["memcpy", "memcpy", "memset"]
     assert [job.operation.size_bytes for job in jobs] == [64, 64, 64]
     assert C.NPU_OP_MEMCPY == 2
+
+
+def test_ends_may_be_arrays_of_any_type_and_shape(unit):
+    memory = unit.alloc(24)
+    for source in (
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        np.array("2026-01-01", "datetime64[ns]"),
+        np.float64(2.5),
+        np.zeros((0, 3)),
+        memoryview(np.arange(3)),
+        bytearray(b"abc"),
+    ):
+        memory.write(bytes(24))
+        unit.copy(memory, source)
+        wanted = bytes(source) if isinstance(source, bytearray) else source.tobytes()
+        assert memory.read_bytes(0, len(wanted)) == wanted
+    target = np.zeros((2, 2), ">i4")
+    unit.copy(target, memory[:16])
+    assert target.tobytes() == memory.read_bytes(0, 16)
+
+
+@pytest.mark.parametrize("schedule", ["timed", "eager", "lazy", "newest-first", "seed:3"])
+def test_memory_freed_behind_its_last_use_under_every_schedule(schedule):
+    with libnpu.open("unit") as device:
+        device.set_schedule(schedule)
+        one, two, pinned = device.create_stream(), device.create_stream(), device.alloc_host(64)
+        source, middle, other = device.to_device(ramp(64)), device.alloc(64), device.alloc(64)
+        one.copy(middle, source)
+        one.copy(pinned, middle)
+        two.copy(other, source)
+        source.free()
+        middle.free_async(one)
+        other.free_async(two)
+        with refused("STALE_HANDLE"):
+            one.copy(pinned, middle)
+        device.synchronize()
+        assert pinned.array.tolist() == list(range(64))
+        assert len(list(device.primary.device_memory)) == 1
+        free, total = device.memory_info()
+        assert total - free < MIB
+
+
+def test_copies_of_pinned_memory_are_nodes_of_a_graph_and_read_what_is_there_at_each_launch(unit):
+    stream, memory, pinned = unit.create_stream(), unit.alloc(4), unit.alloc_host(4)
+    with stream.capture() as capture:
+        stream.copy(memory, pinned)
+        stream.fill(memory[2:], 9)
+    pinned.array[:] = 0
+    run = capture.graph.instantiate()
+    for value in (1, 2):
+        pinned.array[:] = value
+        run.launch(stream)
+        stream.synchronize()
+        assert memory.read().tolist() == [value, value, 9, 9]
+
+
+def test_what_waits_or_frees_cannot_be_captured(unit):
+    memory, pinned = unit.alloc(4), unit.alloc_host(4)
+    for use in (
+        lambda stream: stream.copy(memory, bytes(4)),
+        lambda stream: stream.copy(bytearray(4), memory),
+        lambda stream: unit.copy(memory, pinned),
+        lambda stream: unit.copy(memory, bytes(4)),
+        lambda stream: unit.primary.fill(memory, 1),
+        lambda stream: memory.free(),
+        lambda stream: memory.free_async(stream),
+    ):
+        stream = unit.create_stream()
+        stream.capture()
+        with refused("CAPTURE_UNSUPPORTED"):
+            use(stream)
+        with refused("CAPTURE_INVALIDATED"):
+            stream.end_capture()
+    assert memory.is_live
