@@ -7,21 +7,20 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import npu_abi
-from npu_abi import C
+from npu_abi import C, name_of
 
-from libnpu.capi.allocations import FIRST_NUMBER, pointer_of
 from libnpu.capi.door import require
 from libnpu.capi.refusal import Refusal
-from libnpu.runtime.buffer import DeviceSpan
+from libnpu.errors import NpuError
 
 if TYPE_CHECKING:
     from libnpu.capi.library import Library
-    from libnpu.runtime import Context, Kernel
+    from libnpu.runtime import Kernel
+    from libnpu.runtime.buffer import DeviceSpan
     from libnpu.runtime.kernel import Param
 
 ARG = npu_abi.codec("npu_arg", "kind", "reserved", "value")
 INT64 = 1 << 63
-PINNED = (C.NPU_MEMORY_HOST, C.NPU_MEMORY_REGISTERED)
 Value: TypeAlias = "DeviceSpan | int | float | None"
 Refuse: TypeAlias = Callable[[str, str], Refusal]
 
@@ -42,7 +41,7 @@ def _value(library: Library, kernel: Kernel, index: int, kind: int, reserved: in
     param = kernel.params[index]
     refuse = _refusing(index, param)
     if kind != param.kind:
-        names = [npu_abi.name_of("npu_arg_kind", k) for k in (kind, param.kind)]
+        names = [name_of("npu_arg_kind", k) for k in (kind, param.kind)]
         raise refuse("NPU_ERROR_ARG_KIND", f"has kind {names[0]}, and the kernel takes {names[1]}")
     if reserved:
         raise refuse("NPU_ERROR_INVALID_VALUE", f"has reserved {reserved}, not 0")
@@ -75,28 +74,13 @@ def _memory(library: Library, kernel: Kernel, param: Param, address: int, refuse
     """Return the memory at a pointer; of a library's kernel NULL is memory that is absent."""
     if not address and kernel.takes_absent_memory:
         return None
-    span = _memory_at(library, kernel.module.context, address, refuse)
+    try:
+        span = library.memory.seen_by_device(kernel.module.context, address, "NPU_ERROR_ARG_KIND")
+    except NpuError as error:
+        raise refuse(name_of("npu_result", error.result), f"is wrong: {error.message}") from None
     if span.size < param.size_bytes:
         left = f"needs {param.size_bytes} bytes, and {span.size} are left at {address:#x}"
         raise refuse("NPU_ERROR_ARG_SIZE", left)
     if span.device_address % kernel.alignment:
         raise refuse("NPU_ERROR_MISALIGNED", f"is at {address:#x}, not a multiple of {kernel.alignment}")
     return span
-
-
-def _memory_at(library: Library, context: Context, address: int, refuse: Refuse) -> DeviceSpan:
-    """Return the memory from `address`, a device pointer or an address of pinned memory, to the end of its allocation.
-
-    `refuse` makes the error: ARG_KIND when it is neither, STALE_HANDLE when it was freed, WRONG_CONTEXT.
-    """
-    if address >= pointer_of(FIRST_NUMBER, 0):
-        found = library.allocations.find(context, address, unknown="NPU_ERROR_ARG_KIND")
-        offset = address - found.pointer
-        return found.buffer.at(offset, found.size - offset)
-    for known in (context, *library.other_contexts(context)):
-        pinned = known.find_host(address)
-        if pinned is not None and pinned.kind in PINNED:
-            if known is not context:
-                raise refuse("NPU_ERROR_WRONG_CONTEXT", f"has pinned memory of another context, {address:#x}")
-            return pinned.buffer.at(pinned.offset)
-    raise refuse("NPU_ERROR_ARG_KIND", f"is {address:#x}, neither device memory nor pinned memory")

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from npu_abi import C
+
 from libnpu.capi.arguments import read_arguments
+from libnpu.capi.calls_copy import Side, _check, _check_bound, _ends, _filled
 from libnpu.capi.calls_kernel import kernel_of
+from libnpu.capi.door import require
 from libnpu.capi.handles import Kind
 from libnpu.capi.library import Library
 from libnpu.capi.refusal import Refusal
+from libnpu.errors import Unsupported
 
 if TYPE_CHECKING:
     from libnpu.runtime.command_list import CommandList
@@ -32,6 +37,27 @@ def npu_cmdlist_append_kernel(library: Library, list: int, kernel: int, args: in
     into = _list(library, list)
     found = kernel_of(library, kernel)
     into.append(found, *read_arguments(library, found, args, count))
+
+
+def npu_cmdlist_append_memcpy(
+    library: Library, list: int, dst: int, dst_max: int, src: int, size: int, kind: int
+) -> None:
+    """Append a copy of memory that the device sees."""
+    into = _list(library, list)
+    target, source = Side(dst, size), Side(src, size)
+    said = _check(target, source, dst_max, size, 1, kind)
+    if said == C.NPU_MEMCPY_HOST_TO_HOST and not library.memory.host(src):
+        raise Unsupported("a copy of pageable memory in a command list")
+    written, read = _ends(library, into.context, target, source, size, 1, said)
+    into.append_copy(written, read, size)
+
+
+def npu_cmdlist_append_memset(library: Library, list: int, dst: int, dst_max: int, value: int, size: int) -> None:
+    """Append a memset."""
+    into = _list(library, list)
+    require(dst, "dst")
+    _check_bound(size, dst_max)
+    into.append_fill(_filled(library, into.context, dst, size), value)
 
 
 def npu_cmdlist_close(library: Library, list: int) -> None:

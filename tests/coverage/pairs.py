@@ -43,6 +43,12 @@ def device_errors() -> tuple[str, ...]:
 
 
 @functools.cache
+def only_in_python() -> frozenset[str]:
+    """Return the results that no program in C can get."""
+    return frozenset(m[1] for m in _RESULT.finditer(header_text()) if "in Python" in m[2])
+
+
+@functools.cache
 def documented() -> dict[str, Documented]:
     """Return every function of npu.h that has a result, by name, in the header's order."""
     comments = {name: comment for kind, name, comment in _comments(header_text()) if kind == "npu_result_t"}
@@ -72,5 +78,5 @@ def _results(name: str, comments: dict[str, str], above: tuple[str, ...] = ()) -
     named = re.sub(r"never ([A-Z_]+|the device's errors)|enum \w+", "", comment)
     found |= dict.fromkeys(word for word in re.findall(r"\b[A-Z][A-Z_]+\b", named) if word in result_names())
     if "the device's errors" in named:
-        found |= dict.fromkeys(device_errors())
+        found |= dict.fromkeys(r for r in device_errors() if r not in left_out)
     return tuple(found)
