@@ -50,7 +50,7 @@ class Machine:
     """
 
     __slots__ = (
-        "__weakref__", "_power_cycle", "behind", "disorder", "host", "log", "lost", "nodes", "now_ps", "number",
+        "__weakref__", "_power_cycle", "begun_ps", "behind", "blocked_ps", "disorder", "host", "log", "lost", "nodes", "now_ps", "number",
         "positions", "profile", "syscall",
     )  # fmt: skip
 
@@ -70,6 +70,8 @@ class Machine:
         self.host: Host | None = None  # the threads that share the clock, once they are told of this machine
         self.number = 0  # among the machines of `host`
         self.positions: dict[Participant, int] = {}  # of the threads of `host` that use it
+        self.begun_ps: dict[Participant | None, int] = {}  # where threads came in, if not at 0, and what they skipped
+        self.blocked_ps: dict[Participant | None, int] = {}  # how long threads were blocked in `Node.wait`
         self.disorder: str | None = None  # why the order of calls was not the clock's
         self.nodes: weakref.WeakSet[Node] = weakref.WeakSet()
         self._power_cycle = power_cycle
@@ -80,6 +82,16 @@ class Machine:
         reason = f"{type(error).__name__} broke off a call of the device, which is lost: Device.reset begins anew"
         for node in self.nodes:
             node.go_down(C.NPU_ERROR_DEVICE_LOST, reason)
+
+    @property
+    def caller(self) -> Participant | None:
+        """The calling thread, as the maps of threads have it."""
+        return self.host.known() if self.host is not None else None
+
+    def host_times(self, who: Participant | None) -> tuple[int, int]:
+        """Return how long a thread, which is in a call, has worked and has been blocked, in ps."""
+        blocked = self.blocked_ps.get(who, 0)
+        return self.now_ps - self.begun_ps.get(who, 0) - blocked, blocked
 
     def any_node(self) -> Node | None:
         """Return an open node, if there is one."""
@@ -179,11 +191,17 @@ class Node:
 
         -EAGAIN: while this thread waited, another one took the job's end; the caller looks again at what it knows.
         """
-        host = self.machine.host
+        machine = self.machine
+        host, before_ps = machine.host, machine.now_ps
         if host is not None and not host.solo:
-            return host.wait(self, request, deadline_ps)
-        request.arg.deadline_ps = deadline_ps
-        return self.try_ioctl(request)
+            ret = host.wait(self, request, deadline_ps)
+        else:
+            request.arg.deadline_ps = deadline_ps
+            ret = self.try_ioctl(request)
+        if deadline_ps > before_ps:
+            who = machine.caller
+            machine.blocked_ps[who] = machine.blocked_ps.get(who, 0) + machine.now_ps - before_ps
+        return ret
 
     def mmap(self, offset: int, length: int) -> memoryview:
         """Return `length` bytes of the buffer object at mmap offset `offset`, writable, until the object is freed."""

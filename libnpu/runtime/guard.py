@@ -73,6 +73,7 @@ def public(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Se
             with host.lock:
                 me = None if host.solo == get_ident() else host.enter(node, name)
                 before = node.calls
+                mark = host.call_log.begin(node, name) if host.call_log is not None else None
                 try:
                     return method(self, *args, **kwargs)
                 except NpuError:
@@ -82,6 +83,8 @@ def public(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Se
                         node.lose(error)
                     raise
                 finally:
+                    if mark is not None:
+                        mark.end()
                     if me is not None:
                         host.leave(me, node)
         finally:

@@ -29,8 +29,8 @@ OWNER = "its team has not ended"
 class Team:
     """Made by the owner, `begin`; a context manager that ends it. Each thread enters with a rank of its own."""
 
-    def __init__(self, count: int) -> None:
-        """Announce `count` threads. Raises INVALID_VALUE, BAD_STATE in a team or for the owner of one, NOT_PERMITTED in a
+    def __init__(self, machine: Machine, count: int) -> None:
+        """Announce `count` threads on the clock of a machine. Raises INVALID_VALUE, BAD_STATE in a team or for the owner of one, NOT_PERMITTED in a
         host function.
         """
         if not 0 < count <= MAX_THREADS:
@@ -42,10 +42,10 @@ class Team:
                 self._owner = owner
                 self._members = [HOST.add(State.EXPECTED) for _ in range(count)]
                 self._positions: dict[Machine, int] = {}  # the furthest of those who have left
-                for machine in HOST.machines:
-                    if owner in machine.positions:
-                        for member in self._members:
-                            machine.positions[member] = HOST.position(owner, machine)
+                if owner not in machine.positions:
+                    HOST.set_position(owner, machine, machine.now_ps)
+                for member in self._members:
+                    machine.positions[member] = machine.begun_ps[member] = HOST.position(owner, machine)
                 owner.state, owner.forbidden = State.SUSPENDED, OWNER
                 self._outer: dict[Participant, Participant | None] = {}
 
@@ -107,7 +107,7 @@ class Team:
             owner.forbidden, owner.state = "", State.RUNNING
             for machine, position in self._positions.items():
                 if owner in machine.positions:
-                    HOST.set_position(owner, machine, max(position, HOST.position(owner, machine)))
+                    HOST.skip_to(owner, machine, position)
             self._positions.clear()
             HOST.switch(owner)
             HOST.update_solo()

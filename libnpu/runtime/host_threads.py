@@ -36,8 +36,9 @@ from libnpu.runtime.host_order import Numbers
 from libnpu.syscalls import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
+    from libnpu.runtime.call_log import CallLog
     from libnpu.runtime.host_order import Recorder, Replay
     from libnpu.runtime.job import Job
     from libnpu.syscalls import Machine, Node
@@ -103,8 +104,8 @@ class Participant:
     """
 
     __slots__ = (
-        "arrived", "awaited_since", "depth", "final", "forbidden", "function", "ident", "in_team", "native_id", "number",
-        "raced", "state", "thread", "wait",
+        "arrived", "awaited_since", "depth", "final", "forbidden", "function", "ident", "in_team", "machine", "native_id",
+        "number", "raced", "state", "thread", "wait", "waits_for",
     )  # fmt: skip
 
     def __init__(self, number: int, state: State) -> None:
@@ -114,6 +115,7 @@ class Participant:
         self.native_id = 0
         self.thread: threading.Thread | None = None
         self.depth = 0
+        self.machine: Machine | None = None  # whose turn its outermost call has
         self.arrived = False  # it is about to take the lock
         self.awaited_since: float | None = None  # wall time since when others wait for it
         self.raced: Participant | None = None  # turned up while this one ran
@@ -122,6 +124,7 @@ class Participant:
         self.in_team = False
         self.final: dict[Machine, int] = {}  # where it was when it was removed
         self.wait: Wait | None = None
+        self.waits_for: Participant | None = None  # in its turn: who is behind it
 
     def bind(self) -> None:
         """Be the calling thread."""
@@ -154,6 +157,7 @@ class Host:
         self.forked = False
         self.machines: weakref.WeakSet[Machine] = weakref.WeakSet()
         self.participants: list[Participant] = []
+        self.call_log: CallLog | None = None  # while somebody keeps records
         self._condition = threading.Condition(self.lock)
         self._current: Participant | None = None  # whose positions the machines' now_ps are
         self._local = threading.local()
@@ -180,6 +184,15 @@ class Host:
         me.arrived = False
         if me.depth:
             me.depth += 1
+            if me.machine is not None and me.machine is not node.machine:
+                outer = me.machine
+                try:
+                    self._begin(me, node, call)
+                except BaseException:
+                    me.depth -= 1
+                    raise
+                finally:
+                    me.machine = outer
             return me
         if me.forbidden:
             raise NpuError(C.NPU_ERROR_NOT_PERMITTED, f"{call}: {me.forbidden}")
@@ -192,23 +205,28 @@ class Host:
                 self.disorder(f"threads {me.number} and {other.number} ran side by side without a team")
             if me.state is not State.RUNNING:
                 self.come_back(me)
-            machine = node.machine
-            self._join_machine(me, machine, node)
-            if self.replay is not None:
-                self._replay_turn(me, machine, call)
-            self.take_turn(me, node)
-            if self.recorder is not None:
-                self.recorder.note_call(me.number, machine.number, machine.now_ps, call)
+            self._begin(me, node, call)
         except BaseException:
             self.leave(me, node)
             raise
         return me
+
+    def _begin(self, me: Participant, node: Node, call: str) -> None:
+        """Let the call of `me` have its turn on a machine."""
+        machine = me.machine = node.machine
+        self._join_machine(me, machine, node)
+        if self.replay is not None:
+            self._replay_turn(me, machine, call)
+        self.take_turn(me, node)
+        if self.recorder is not None:
+            self.recorder.note_call(me.number, machine.number, machine.now_ps, call)
 
     def leave(self, me: Participant, node: Node) -> None:
         """End a public call."""
         me.depth -= 1
         if me.depth:
             return
+        me.machine = None
         me.awaited_since = None
         if node.is_usable:
             self._wake(node)
@@ -260,7 +278,7 @@ class Host:
             self.be(me)
             if self.recorder is not None:
                 self.recorder.note_thread(me.number, threading.current_thread().name)
-            self.race(me)
+            self.race(me, self.participants)
         return me
 
     def be(self, me: Participant | None) -> None:
@@ -314,10 +332,10 @@ class Host:
         threads = Numbers([who.number for who in self.participants], self._numbers)
         return threads, Numbers(open_machines, self._machine_numbers)
 
-    def race(self, me: Participant) -> None:
-        """Note that `me` turned up: the order of its calls and those of running threads is nobody's."""
+    def race(self, me: Participant, others: Iterable[Participant]) -> None:
+        """Note that `me` turned up: the order of its calls and those of others that run is nobody's."""
         if self.replay is None:
-            for other in self.participants:
+            for other in others:
                 if other is not me and other.state is State.RUNNING and not other.has_ended:
                     other.raced = me
 
@@ -363,12 +381,19 @@ class Host:
     def come_back(self, me: Participant) -> None:
         """Let a participant that was not waited for go on, where the devices are now."""
         if me.state is State.SUSPENDED:
-            self.race(me)
+            self.race(me, self.participants)
         me.state = State.RUNNING
         for machine in self.machines:
             node = machine.any_node()
             if me in machine.positions and node is not None:
-                self.set_position(me, machine, max(self.position(me, machine), self.device_ps(node)))
+                self.skip_to(me, machine, self.device_ps(node))
+
+    def skip_to(self, who: Participant, machine: Machine, position_ps: int) -> None:
+        """Move `who` on; it has neither worked nor been blocked meanwhile."""
+        skipped = position_ps - self.position(who, machine)
+        if skipped > 0:
+            self.set_position(who, machine, position_ps)
+            machine.begun_ps[who] = machine.begun_ps.get(who, 0) + skipped
 
     def switch(self, me: Participant) -> None:
         """Make `me` the one whose positions the machines show."""
@@ -389,7 +414,9 @@ class Host:
     def _join_machine(self, me: Participant, machine: Machine, node: Node) -> None:
         if me not in machine.positions:
             start_ps = self.device_ps(node) if machine.positions and node.is_usable else machine.now_ps
+            self.race(me, machine.positions)
             self.set_position(me, machine, start_ps)
+            machine.begun_ps[me] = start_ps
 
     # ---- turns ----
 
@@ -397,12 +424,29 @@ class Host:
         """Return when no running participant is behind `me`. Others may have run in between."""
         machine = node.machine
         while True:
+            me.waits_for = None
             first = self._first(machine)
             if node.is_usable and self._step(node, self._bound(first, machine)):
                 continue
             if first is None or first is me:
                 return
+            me.waits_for = first
+            if self._has_priority(me):
+                self.set_position(first, machine, self.position(me, machine))
+                return
             self._pause(me, first)
+
+    def _has_priority(self, me: Participant) -> bool:
+        """Whether threads wait for each other on several machines, and `me` is the one that goes, to end that."""
+        number, other = me.number, me.waits_for
+        for _ in self.participants:
+            if other is None or not other.depth or other.state is not State.RUNNING:
+                return False
+            if other is me:
+                return number == me.number
+            number = min(number, other.number)
+            other = other.waits_for
+        return False
 
     def _first(self, machine: Machine) -> Participant | None:
         """Return the running participant of the machine that is furthest behind."""

@@ -1,6 +1,7 @@
 """Graphs: capture of streams, and launches of what was captured."""
 
 import gc
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -141,7 +142,7 @@ def test_launches_of_one_executable_run_one_after_the_other(context, add, floats
     jobs = [executable.launch(stream) for stream in (one, two, one, two)]
     context.synchronize()
     assert first(x) == 30.0  # ((((0 + 1) * 2 + 1) * 2 + 1) * 2 + 1) * 2
-    assert all(a.end_ps <= b.end_ps for a, b in zip(jobs, jobs[1:], strict=False))
+    assert all(a.end_ps <= b.end_ps for a, b in pairwise(jobs))
 
 
 def test_many_launches_with_branches_in_flight(context, add, floats):
