@@ -219,6 +219,7 @@ class Buffer(Memory):
         "_mappings",
         "context",
         "device_address",
+        "flags",
         "offset",
         "size",
     )
@@ -236,6 +237,7 @@ class Buffer(Memory):
         self._is_live = True
         self._mappings: list[Mapping] = []
         self.size = size
+        self.flags = 0  # enum npu_host_flag of pinned memory
         self.offset = 0  # as a part of itself
         self.device_address: int = self._bo.va
         assert self._bo.view is not None

@@ -200,8 +200,8 @@ def copy_peer(dst: Memory, src: Memory) -> None:
 
 
 def end_of(context: Context, memory: Any, *, written: bool) -> End:
-    """Return an end of a copy; an End is one already. Raises WRONG_CONTEXT, STALE_HANDLE, OUT_OF_RANGE for an array that is pinned only in part,
-    INVALID_VALUE for what is no contiguous memory, or is read-only and to be written.
+    """Return an end of a copy; an End is one already. Raises WRONG_CONTEXT, STALE_HANDLE, OUT_OF_RANGE for what leaves the
+    library's memory, INVALID_VALUE for what is no contiguous memory, or is read-only and to be written.
     """
     if isinstance(memory, End):
         return memory
@@ -216,9 +216,10 @@ def end_of(context: Context, memory: Any, *, written: bool) -> End:
         return End(None, 0, 0, host)
     address = host.ctypes.data
     found = context.find_host(address)
-    if found is None:
-        return End(None, 0, host.nbytes, host)
-    if found.offset + host.nbytes > found.buffer.size:
+    inside = found is not None and found.offset + host.nbytes <= found.buffer.size
+    if found is None or (not inside and found.kind == C.NPU_MEMORY_REGISTERED):
+        return End(None, 0, host.nbytes, host)  # what is registered in part is pageable memory of the program
+    if not inside:
         raise NpuError(
             C.NPU_ERROR_OUT_OF_RANGE,
             f"{host.nbytes} bytes at {address:#x} leave the pinned memory of {found.buffer.size} bytes at {found.base:#x}",

@@ -36,7 +36,7 @@ class HostBuffer(Buffer):
     An array that was taken stays readable after `free`; its bytes then belong to nobody.
     """
 
-    __slots__ = ("flags",)
+    __slots__ = ()
     kind: ClassVar[int] = int(C.NPU_MEMORY_HOST)
     BO_FLAGS: ClassVar[int] = int(C.NPU_BO_MAPPABLE)
 
@@ -82,7 +82,9 @@ class HostBuffer(Buffer):
 
 
 class Registered(HostBuffer):
-    """Memory of the program that is pinned; made by `Context.register`. `unregister`, or `with`, ends that."""
+    """Memory of the program that is pinned; made by `Context.register`. `unregister`, or `with`, ends that; until then a
+    child of a fork shares the memory with its parent.
+    """
 
     __slots__ = ("_address", "_owner")
     kind: ClassVar[int] = int(C.NPU_MEMORY_REGISTERED)

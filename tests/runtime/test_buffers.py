@@ -171,18 +171,19 @@ def test_free_async_is_in_stream_order(opened):
     assert opened.memory_info()[0] == free + MIB
 
 
-def test_alloc_async_waits_for_what_its_stream_is_about_to_free(unit):
-    stream = unit.create_stream()
-    free = unit.memory_info()[0]
-    large = unit.primary.alloc_async(free // 2 + MIB, stream)
-    stream.fill(large[:MIB], 1)
-    with refused("OUT_OF_DEVICE_MEMORY"):
-        unit.primary.alloc_async(free // 2 + MIB)
-    large.free_async(stream)
-    again = unit.primary.alloc_async(free // 2 + MIB, stream)
-    stream.fill(again[:64], 2)
-    stream.synchronize()
-    assert again.read_bytes(0, 2) == b"\x02\x02"
+def test_alloc_async_waits_for_what_its_stream_is_about_to_free():
+    with libnpu.open("unit", compute=False) as device:
+        context, stream, free = device.primary, device.create_stream(), device.memory_info()[0]
+        large = context.alloc_async(free // 2 + MIB, stream)
+        stream.fill(large[:MIB], 1)  # 512 us
+        with refused("OUT_OF_DEVICE_MEMORY"):
+            context.alloc_async(free // 2 + MIB)
+        large.free_async(stream)
+        before_ps = device.now_ps
+        again = context.alloc_async(free // 2 + MIB, stream)
+        assert device.now_ps - before_ps > 511_000_000
+        stream.fill(again[:64], 2)
+        stream.synchronize()
 
 
 def test_asynchronous_memory_of_another_contexts_stream_is_refused(unit):

@@ -400,3 +400,13 @@ def test_find_knows_freed_memory_until_its_addresses_are_used_again(unit):
     again = unit.alloc(100)
     assert again.device_address == device_address
     assert context.find(device_address).buffer is again
+
+
+def test_an_array_that_is_registered_in_part_is_pageable_memory(unit):
+    array, memory = program_memory(3), unit.alloc(3 * PAGE)
+    unit.register(array[PAGE : 2 * PAGE])
+    stream = unit.create_stream()
+    assert stream.copy(memory, array[PAGE:], 2 * PAGE) is None
+    assert stream.copy(memory, array) is None
+    assert memory.read().tolist() == content(3).tolist()
+    assert stream.copy(memory, array[PAGE : 2 * PAGE]) is not None
