@@ -414,6 +414,8 @@ class Host:
     def _join_machine(self, me: Participant, machine: Machine, node: Node) -> None:
         if me not in machine.positions:
             start_ps = self.device_ps(node) if machine.positions and node.is_usable else machine.now_ps
+            if self.replay is not None:
+                start_ps = min(start_ps, self.replay.next_ps(me.number, machine.number))
             self.race(me, machine.positions)
             self.set_position(me, machine, start_ps)
             machine.begun_ps[me] = start_ps
@@ -438,20 +440,23 @@ class Host:
 
     def _has_priority(self, me: Participant) -> bool:
         """Whether threads wait for each other on several machines, and `me` is the one that goes, to end that."""
-        number, other = me.number, me.waits_for
+        number, who = me.number, me
         for _ in self.participants:
-            if other is None or not other.depth or other.state is not State.RUNNING:
-                return False
+            other, machine = who.waits_for, who.machine
+            if other is None or machine is None or self._order(other, machine) > self._order(who, machine):
+                return False  # it is not waiting, or need not wait any more
             if other is me:
                 return number == me.number
-            number = min(number, other.number)
-            other = other.waits_for
+            number, who = min(number, other.number), other
         return False
+
+    def _order(self, who: Participant, machine: Machine) -> tuple[int, int]:
+        return (self._next_ps(who, machine) if who in machine.positions else NEVER_PS, who.number)
 
     def _first(self, machine: Machine) -> Participant | None:
         """Return the running participant of the machine that is furthest behind."""
         running = [who for who in machine.positions if who.state in ACTIVE]
-        return min(running, key=lambda who: (self._next_ps(who, machine), who.number), default=None)
+        return min(running, key=lambda who: self._order(who, machine), default=None)
 
     def _next_ps(self, who: Participant, machine: Machine) -> int:
         """Return the earliest time of who's next call."""
