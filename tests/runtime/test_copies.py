@@ -510,3 +510,51 @@ def test_what_waits_or_frees_cannot_be_captured(unit):
         with refused("CAPTURE_INVALIDATED"):
             stream.end_capture()
     assert memory.is_live
+
+
+@pytest.mark.parametrize("schedule", ["timed", "lazy", "seed:5"])
+def test_random_copies_and_fills_of_one_stream_do_what_numpy_does(schedule):
+    """A NumPy array for each memory goes through the same operations in order."""
+    random = np.random.default_rng(7)
+    with libnpu.open("npu-37xx") as device:
+        device.set_schedule(schedule)
+        stream, size = device.create_stream(), 20_000
+        memories = [device.alloc(size), device.alloc(size), device.alloc_host(size), device.alloc_host(size)]
+        models = [np.full(size, 0xFF, np.uint8) for _ in memories]
+        for step in range(120):
+            to, of = random.choice(4, 2, replace=False)
+            first, second = (int(x) for x in random.integers(0, size // 2, 2))
+            length = int(random.integers(1, size // 2))
+            match step % 3:
+                case 0:
+                    stream.fill(memories[to][first : first + length], step)
+                    models[to][first : first + length] = step
+                case 1:
+                    stream.copy(memories[to][first:], memories[of][second:], length)
+                    models[to][first : first + length] = models[of][second : second + length]
+                case 2:
+                    width, height = int(random.integers(1, 300)), int(random.integers(1, 12))
+                    pitches = [width + int(gap) for gap in random.integers(0, 400, 2)]
+                    stream.copy_2d(memories[to][first:], pitches[0], memories[of][second:], pitches[1], width, height)
+                    for row in range(height):
+                        target, source = first + row * pitches[0], second + row * pitches[1]
+                        models[to][target : target + width] = models[of][source : source + width]
+        stream.synchronize()
+        for memory, model in zip(memories, models, strict=True):
+            assert np.array_equal(memory.read(), model)
+
+
+@pytest.mark.parametrize("semantics", ["ascend", "cuda"])
+def test_what_is_held_can_be_given_back_after_a_fault(semantics, blob_bytes):
+    with libnpu.open("npu-37xx", semantics=semantics) as device:
+        memory, pinned = device.alloc(1024), device.alloc_host(1024)
+        model, output = device.load(blob_bytes(addend=1 << 21)), device.alloc(1024)
+        device.default_stream.launch(model, {"x": memory}, {"y": output})
+        with refused("PAGE_FAULT"):
+            device.synchronize()
+        with pytest.raises(libnpu.NpuError):
+            device.copy(memory, bytes(4))
+        for held in (memory, pinned, output):
+            held.free()
+        device.reset()
+        device.copy(device.alloc(4), b"abcd")
