@@ -47,6 +47,7 @@ __all__ = [
     "Unimplemented",
     "Unsupported",
     "open",
+    "timeline",
 ]
 
 
@@ -67,6 +68,15 @@ def open(
     from libnpu.runtime.device import open_device
 
     return open_device(profile, compute=compute, numerics=numerics, trace=trace, semantics=semantics)
+
+
+def timeline(context: Context) -> str:
+    """Return what `context.profiler` has noted as text: a line for each call of the host and each operation of a stream,
+    with a bar over time; at most 100 columns.
+    """
+    from libnpu.runtime.timelines import timeline as text
+
+    return text(context)
 
 
 def __getattr__(name: str) -> object:

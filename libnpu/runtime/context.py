@@ -21,6 +21,7 @@ from libnpu.runtime.guard import failures_yield_to, public
 from libnpu.runtime.memory import ContextMemory
 from libnpu.runtime.module import Module, read_blob
 from libnpu.runtime.operation import ModuleLaunch
+from libnpu.runtime.profiler import Profiler
 from libnpu.runtime.records import read_records
 from libnpu.runtime.stream import FOR_EVER_PS, Priority, Stream
 from libnpu.runtime.time import duration_ps
@@ -63,6 +64,8 @@ class Context(ContextMemory):
         self.events: weakref.WeakSet[Event] = weakref.WeakSet()
         self.notifies: weakref.WeakSet[Notify] = weakref.WeakSet()
         self.captures: list[Capture] = []  # under way
+        self.operation_count = 0  # that were enqueued
+        self.profiler = Profiler(self)
         self.is_alive = True
         self._sticky: NpuError | None = None
         self._modules: list[Module] = []
@@ -207,6 +210,7 @@ class Context(ContextMemory):
     def end(self) -> None:
         """Make everything stale: the open file is closed."""
         self.is_alive = False
+        self.profiler.end()
         for capture in tuple(self.captures):
             capture.abandon()
         for stream in (*self._streams, *self._draining):
@@ -295,6 +299,10 @@ class Context(ContextMemory):
                 ring = Request(C.NPU_IOCTL_CMDQ_RING, "npu_cmdq_ring", "CMDQ_RING")
                 ring.arg.cmdq_id = stream.cmdq_id
                 self.node.ioctl(ring)
+
+    def job_of(self, job_id: int) -> Job | None:
+        """Return the last job of that id whose end was seen."""
+        return self._ran.get(job_id)
 
     def note_job(self, job_id: int, job: Job) -> None:
         """Remember what a job ran."""

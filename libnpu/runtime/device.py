@@ -180,7 +180,7 @@ class Device:
         Raises INVALID_VALUE, NOT_PERMITTED in a host function.
         """
         self.node.check_usable()
-        return Team(count)
+        return Team(self.node.machine, count)
 
     def suspend_host_thread(self) -> AbstractContextManager[None]:
         """Say that the calling thread makes no calls in the `with` block (a join, input): no other thread waits for it."""
@@ -246,6 +246,23 @@ class Device:
         """
         request = Request(C.NPU_IOCTL_EMU_TRACE_READ, "npu_emu_trace_read", "EMU_TRACE_READ")
         return read_records(self.node, request, npu_abi.dtype("npu_trace_record"))
+
+    @public
+    def host_times(self) -> tuple[int, int]:
+        """Return how long the calling thread has worked and has been blocked in waits on the device's clock, in ps, since
+        its first call.
+        """
+        machine = self.node.machine
+        return machine.host_times(machine.caller)
+
+    @public
+    def export_trace(self, path: str) -> None:
+        """Write what the profilers of its contexts have noted, and what `trace` would return, which is forgotten, as a
+        Chrome trace, which Perfetto shows. Raises FILE.
+        """
+        from libnpu.runtime.timelines import export_trace
+
+        export_trace(self, (self.primary, *self._contexts), path)
 
     @public
     def info(self) -> DeviceInfo:

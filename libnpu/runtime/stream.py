@@ -126,6 +126,10 @@ class Stream:
                 self._cell.last = before
             self._retire(job, error if isinstance(error, NpuError) else None)
             raise
+        if operation.kind:
+            context.operation_count += 1
+            if context.profiler.is_active:
+                context.profiler.note(job)
         return job
 
     def _encode(self, job: Job) -> None:
