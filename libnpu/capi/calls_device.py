@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import npu_abi
+from npu_abi import C
 
-from libnpu.capi.door import require
+from libnpu.capi.calls_host import check_version
 from libnpu.capi.library import Library
 from libnpu.capi.refusal import Refusal
-from libnpu.errors import NpuError
 
 MAX_DELAY_NS = 10**15
 MAX_TIME_PS = 1 << 61  # chosen: half of the clock, so that no call after a delay comes to its end
 MIN_CALL_NS = 1
+CACHE_LINE_BYTES = 64  # of x86-64 and AArch64 hosts; what npu_flush works on
 
 
 def npu_init(library: Library, flags: int) -> None:
     """Count one more user of the library."""
     if flags:
-        raise Refusal("NPU_ERROR_INVALID_VALUE", f"flags is {flags:#x}, and none is defined")
+        check_version(flags)
     library.open()
 
 
@@ -31,7 +32,7 @@ def npu_shutdown(library: Library) -> None:
 
 def npu_get_device_count(library: Library, count: int) -> None:
     """Write how many devices there are."""
-    require(count, "count")
+    library.door.probe(count, 4, "count")
     library.door.write_integer(count, len(library.profiles), 4)
 
 
@@ -42,7 +43,7 @@ def npu_set_device(library: Library, device: int) -> None:
 
 def npu_get_device(library: Library, device: int) -> None:
     """Write the thread's current device."""
-    require(device, "device")
+    library.door.probe(device, 4, "device")
     library.door.write_integer(device, library.current, 4)
 
 
@@ -62,23 +63,45 @@ def npu_get_device_properties(library: Library, properties: int, device: int) ->
     library.door.write(properties, npu_abi.pack(found))
 
 
+def npu_device_get_attribute(library: Library, value: int, attribute: int, device: int) -> None:
+    """Write one property of a device."""
+    library.door.probe(value, 8, "value")
+    if attribute not in range(C.NPU_ATTR_COUNT):
+        raise Refusal("NPU_ERROR_INVALID_VALUE", f"attribute {attribute} is none of enum npu_attribute")
+    library.check_index(device)
+    info = library.device(device).device.info()
+    major, minor = map(int, info.firmware_api[C.NPU_FW_API_JSM].split("."))
+    found = {
+        C.NPU_ATTR_TILES: info.tiles,
+        C.NPU_ATTR_SHAVES: info.tiles * info.shaves_per_tile,
+        C.NPU_ATTR_DMA_PORTS: info.dma_ports,
+        C.NPU_ATTR_BARRIERS: info.barriers,
+        C.NPU_ATTR_CMX_BYTES: info.tiles * info.cmx_bytes_per_tile,
+        C.NPU_ATTR_DDR_BYTES: info.ddr_bytes,
+        C.NPU_ATTR_CLOCK_HZ: info.clock_hz,
+        C.NPU_ATTR_CACHE_LINE_BYTES: CACHE_LINE_BYTES,
+        C.NPU_ATTR_COHERENT: 1,  # the driver refuses NPU_BO_NON_SNOOPED
+        C.NPU_ATTR_MAX_STREAMS: info.max_queues,
+        C.NPU_ATTR_MAX_CONTEXTS: info.max_contexts,
+        C.NPU_ATTR_QUEUE_DEPTH: info.queue_depth,
+        C.NPU_ATTR_FIRMWARE_VERSION: major << 16 | minor,
+    }
+    library.door.write_integer(value, found[attribute], 8)
+
+
+def npu_reset_device(library: Library) -> None:
+    """End all contexts of the current device and begin anew."""
+    library.reset(library.device())
+
+
 def npu_synchronize_device(library: Library) -> None:
-    """Wait for every stream of the current device; the first error comes out after all have been waited for."""
-    first: NpuError | None = None
-    device = library.device()
-    for entry in device.streams:
-        try:
-            entry.stream.synchronize()
-        except NpuError as error:
-            first = first or error
-    if first is not None:
-        raise first
-    device.check_usable()
+    """Wait for all work of the current device; the first error comes out after all has been waited for."""
+    library.device().device.synchronize()
 
 
 def npu_get_time_ps(library: Library, time_ps: int) -> None:
     """Write the host's position on the current device's clock."""
-    require(time_ps, "time_ps")
+    library.door.probe(time_ps, 8, "time_ps")
     device = library.device().device
     device.host_delay(max(MIN_CALL_NS, device.profile.host.api_call_ns))  # so that a loop that waits for a time ends
     library.door.write_integer(time_ps, device.now_ps, 8)

@@ -77,6 +77,10 @@ class Door:
         """Put an unsigned integer of `size` bytes at `address`."""
         self.write(address, value.to_bytes(size, "little"))
 
+    def call(self, function: int, argument: int) -> None:
+        """Call the program's `void function(void *argument)`."""
+        self._ffi.cast("void(*)(void *)", function)(self._ffi.cast("void *", argument))
+
     @staticmethod
     def _bad(address: int, size: int, verb: str) -> Refusal:
         return Refusal("NPU_ERROR_BAD_ADDRESS", f"cannot {verb} {size} bytes of host memory at {address:#x}")

@@ -8,21 +8,46 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from threading import get_ident
 from types import ModuleType
 from typing import Any
 
 from npu_abi import C
 
-from libnpu.capi import calls_device, calls_kernel, calls_memory, calls_stream
+from libnpu.capi import (
+    calls_context,
+    calls_copy,
+    calls_device,
+    calls_event,
+    calls_graph,
+    calls_host,
+    calls_kernel,
+    calls_launch,
+    calls_memory,
+    calls_profile,
+    calls_stream,
+)
 from libnpu.capi.door import Door
 from libnpu.capi.header import functions, header_text, python_declaration
 from libnpu.capi.library import Library
 from libnpu.capi.refusal import Refusal
 from libnpu.capi.reports import result_of
 from libnpu.errors import Unimplemented
+from libnpu.runtime.host_threads import HOST
 
-DEFAULT_PROFILE = "npu-37xx"
-MODULES: tuple[ModuleType, ...] = (calls_device, calls_memory, calls_stream, calls_kernel)
+MODULES: tuple[ModuleType, ...] = (
+    calls_device,
+    calls_context,
+    calls_memory,
+    calls_copy,
+    calls_stream,
+    calls_event,
+    calls_kernel,
+    calls_launch,
+    calls_graph,
+    calls_host,
+    calls_profile,
+)
 
 
 def start(ffi: Any, lib: Any, declarations: dict[str, str]) -> None:
@@ -31,12 +56,12 @@ def start(ffi: Any, lib: Any, declarations: dict[str, str]) -> None:
     An older libnpu.so may lack functions that npu.h has by now; that is fine. Raises RuntimeError when one that it has means something else.
     """
 
-    def profile_names() -> str:
+    def getenv(name: str) -> str | None:
         # Not os.environ, which is from when Python started.
-        value = lib.getenv(b"NPU_PROFILE")
-        return os.fsdecode(ffi.string(value)) if value else DEFAULT_PROFILE
+        value = lib.getenv(name.encode())
+        return os.fsdecode(ffi.string(value)) if value else None
 
-    library = Library(Door(ffi, lib), lib.npu_call_site, profile_names)
+    library = Library(Door(ffi, lib), lib.npu_call_site, getenv)
     known = {function.name: python_declaration(function) for function in functions(header_text())}
     for name, declaration in declarations.items():
         if known.get(name) != declaration:
@@ -64,11 +89,23 @@ def _guard(library: Library, lib: Any, function: Callable[..., int | None]) -> C
 
     An exception that is neither a refusal nor the runtime's is a defect: cffi prints it and the call returns NPU_ERROR_INTERNAL.
     """
-    starts = function.__name__ == "npu_init"
+    name = function.__name__
+    starts = name == "npu_init"
+    host = HOST
 
     def call(*arguments: int) -> int:
-        with library.lock:
+        if host.solo != get_ident():
+            host.arrive()
+        with host.lock:
+            me = node = None
             try:
+                if host.solo != get_ident():
+                    host.check_permitted()
+                    node = library.node
+                    if node is not None:
+                        me = host.enter(node, name)
+                    elif (known := host.known()) is not None:
+                        known.arrived = False
                 if not library.users and not starts:
                     raise Refusal(
                         "NPU_ERROR_NOT_INITIALIZED",
@@ -80,22 +117,23 @@ def _guard(library: Library, lib: Any, function: Callable[..., int | None]) -> C
                 if report is None:
                     lib.npu_set_error(b"a defect of the library; its traceback is on standard error", 0, 0)
                     raise
-                if report.result <= C.NPU_ERROR_DEVICE_PAGE_FAULT:  # the device's
-                    library.note_device_error()
                 message = report.message.encode("utf-8", "replace")
-                lib.npu_set_error(message, library.enqueue_site(report.job), report.job_id)
+                lib.npu_set_error(message, report.enqueue_site, report.job_id)
                 return report.result
+            finally:
+                if me is not None and node is not None:
+                    host.leave(me, node)
 
     return call
 
 
 def _exit(library: Library) -> Callable[[], None]:
     def leave() -> None:
-        if library.lock.acquire(timeout=1):  # a thread that is still inside keeps what it has
+        if HOST.lock.acquire(timeout=1):  # a thread that is still inside keeps what it has
             try:
                 library.close()
             finally:
-                library.lock.release()
+                HOST.lock.release()
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()

@@ -7,8 +7,12 @@ recognised even when the slot has a new object.
 from __future__ import annotations
 
 import enum
+from typing import TYPE_CHECKING
 
 from libnpu.capi.refusal import Refusal
+
+if TYPE_CHECKING:
+    from libnpu.runtime import Context
 
 MAX_HANDLES = (1 << 24) - 1
 
@@ -19,21 +23,28 @@ class Kind(enum.IntEnum):
     STREAM = 1
     BLOB = 2
     KERNEL = 3
+    CONTEXT = 4
+    EVENT = 5
+    NOTIFY = 6
+    CMDLIST = 7
+    GRAPH = 8
+    GRAPH_EXEC = 9
 
 
 class HandleTable:
-    """All handles of a process. Slots are reused, the last freed first."""
+    """All handles of a process. Slots are reused, the last freed first. An object has one handle of a kind at most."""
 
     def __init__(self) -> None:
-        self._entries: dict[int, object] = {}  # by handle, live ones only
+        self._objects: dict[int, tuple[object, Context]] = {}  # by handle, live ones only
+        self._handles: dict[tuple[Kind, int], int] = {}  # by kind and id of the object
         self._generations: list[int] = []  # by slot, of its last handle
         self._free: list[int] = []  # slots
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._objects)
 
-    def insert(self, kind: Kind, entry: object) -> int:
-        """Return a new handle for `entry`. Raises OUT_OF_RESOURCES when all are in use."""
+    def insert(self, kind: Kind, thing: object, context: Context) -> int:
+        """Return a new handle for `thing` of `context`. Raises OUT_OF_RESOURCES when all are in use."""
         if not self._free:
             if len(self._generations) >= MAX_HANDLES:
                 raise Refusal("NPU_ERROR_OUT_OF_RESOURCES", f"all {MAX_HANDLES} handles are in use")
@@ -42,13 +53,18 @@ class HandleTable:
         slot = self._free.pop()
         generation = self._generations[slot] = self._generations[slot] % 0xFFFFFFFF + 1
         handle = generation << 32 | kind << 24 | (slot + 1)
-        self._entries[handle] = entry
+        self._objects[handle] = thing, context
+        self._handles[kind, id(thing)] = handle
         return handle
+
+    def find(self, kind: Kind, thing: object) -> int:
+        """Return the handle of `thing`, 0 when it has none."""
+        return self._handles.get((kind, id(thing)), 0)
 
     def get(self, kind: Kind, handle: int) -> object:
         """Return the object behind `handle`. Raises STALE_HANDLE when it is gone, INVALID_HANDLE when there never was such a handle."""
-        if handle in self._entries and _kind_of(handle) == kind:
-            return self._entries[handle]
+        if handle in self._objects and _kind_of(handle) == kind:
+            return self._objects[handle][0]
         name = kind.name.lower()
         slot = _slot_of(handle)
         if (
@@ -61,14 +77,20 @@ class HandleTable:
 
     def remove(self, kind: Kind, handle: int) -> None:
         """Forget `handle`: from now on it is stale. Raises as `get`."""
-        self.get(kind, handle)
-        del self._entries[handle]
+        thing = self.get(kind, handle)
+        del self._objects[handle], self._handles[kind, id(thing)]
         self._free.append(_slot_of(handle))
+
+    def remove_context(self, context: Context) -> None:
+        """Forget everything in `context`."""
+        for handle in [handle for handle, (_, of) in self._objects.items() if of is context]:
+            self.remove(Kind(_kind_of(handle)), handle)
 
     def clear(self) -> None:
         """Forget every handle."""
-        self._free += map(_slot_of, self._entries)
-        self._entries.clear()
+        self._free += map(_slot_of, self._objects)
+        self._objects.clear()
+        self._handles.clear()
 
 
 def _kind_of(handle: int) -> int:

@@ -21,11 +21,11 @@ _HOST_LIMITS = {
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a call answers. `job`, `job_id`: the launch of an earlier call that failed, None and 0 when it is this call."""
+    """What a call answers. `enqueue_site`, `job_id`: of the operation of an earlier call that failed, 0 when it is this call."""
 
     result: int
     message: str
-    job: object = None
+    enqueue_site: int = 0
     job_id: int = 0
 
 
@@ -33,7 +33,8 @@ def result_of(error: Exception) -> Report | None:
     """Return what C is told about `error`, None when it is a defect of the library."""
     match error:
         case NpuError():
-            return Report(error.result, error.message, error.job, error.job_id)
+            site = error.enqueue_site
+            return Report(error.result, error.message, site if isinstance(site, int) else 0, error.job_id)
         case MemoryError():
             return Report(C.NPU_ERROR_OUT_OF_HOST_MEMORY, str(error) or "not enough host memory")
         case OSError(errno=number) if number in _HOST_LIMITS:

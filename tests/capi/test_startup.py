@@ -184,7 +184,7 @@ def test_calls_before_init_and_after_shutdown_are_refused(run):
         "NOT_INITIALIZED",
         "npu_get_device: npu_init has not been called, or npu_shutdown has ended the library",
         "INVALID_VALUE",
-        "npu_init: flags is 0x1, and none is defined",
+        "npu_init: flags is 0x1, neither 0 nor NPU_INIT_CHECK",
     ]
 
 

@@ -1,0 +1,161 @@
+"""npu.h: copies and fills. Arguments are as C passed them, pointers as integers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import npu_abi
+from npu_abi import C
+
+from libnpu.capi.door import require
+from libnpu.capi.library import Library
+from libnpu.capi.memory import ProgramEnd, is_device_pointer
+from libnpu.capi.refusal import Refusal
+from libnpu.errors import Unsupported
+
+if TYPE_CHECKING:
+    from libnpu.runtime import Context
+    from libnpu.runtime.buffer import DeviceSpan
+    from libnpu.runtime.copies import End
+
+KIND_OF = {  # by whether dst and src are device pointers
+    (True, False): int(C.NPU_MEMCPY_HOST_TO_DEVICE),
+    (False, True): int(C.NPU_MEMCPY_DEVICE_TO_HOST),
+    (True, True): int(C.NPU_MEMCPY_DEVICE_TO_DEVICE),
+    (False, False): int(C.NPU_MEMCPY_HOST_TO_HOST),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """An end as C passed it: `pitch` bytes from row to row."""
+
+    address: int
+    pitch: int
+
+    def extent(self, width: int, height: int) -> int:
+        """Return the bytes from the first to the last one."""
+        return self.pitch * (height - 1) + width if width and height else 0
+
+
+def npu_memcpy(library: Library, dst: int, dst_max: int, src: int, size: int, kind: int) -> None:
+    """Copy on the default stream; complete on return."""
+    npu_memcpy_2d(library, dst, size, dst_max, src, size, size, 1, kind)
+
+
+def npu_memcpy_async(library: Library, dst: int, dst_max: int, src: int, size: int, kind: int, stream: int) -> None:
+    """Copy in stream order."""
+    npu_memcpy_2d_async(library, dst, size, dst_max, src, size, size, 1, kind, stream)
+
+
+def npu_memcpy_2d(
+    library: Library,
+    dst: int,
+    dst_pitch: int,
+    dst_max: int,
+    src: int,
+    src_pitch: int,
+    width: int,
+    height: int,
+    kind: int,
+) -> None:
+    """Copy rows on the default stream; complete on return."""
+    target, source = Side(dst, dst_pitch), Side(src, src_pitch)
+    kind = _check(target, source, dst_max, width, height, kind)
+    context = library.context().context
+    written, read = _ends(library, context, target, source, width, height, kind)
+    if height == 1:
+        context.copy(written, read, width)
+    else:
+        context.copy_2d(written, dst_pitch, read, src_pitch, width, height)
+
+
+def npu_memcpy_2d_async(
+    library: Library,
+    dst: int,
+    dst_pitch: int,
+    dst_max: int,
+    src: int,
+    src_pitch: int,
+    width: int,
+    height: int,
+    kind: int,
+    stream: int,
+) -> None:
+    """Copy rows in stream order."""
+    target, source = Side(dst, dst_pitch), Side(src, src_pitch)
+    kind = _check(target, source, dst_max, width, height, kind)
+    queue = library.stream(stream)
+    if kind == C.NPU_MEMCPY_HOST_TO_HOST:
+        raise Unsupported("an asynchronous copy from host memory to host memory")
+    written, read = _ends(library, queue.context, target, source, width, height, kind)
+    if height == 1:
+        queue.copy(written, read, width)
+    else:
+        queue.copy_2d(written, dst_pitch, read, src_pitch, width, height)
+
+
+def _check(target: Side, source: Side, dst_max: int, width: int, height: int, kind: int) -> int:
+    """Check what needs no look at the memory; return the kind, never NPU_MEMCPY_DEFAULT."""
+    if kind != C.NPU_MEMCPY_DEFAULT and kind not in KIND_OF.values():
+        raise Refusal("NPU_ERROR_INVALID_VALUE", f"kind {kind} is none of enum npu_memcpy_kind")
+    require(target.address, "dst")
+    require(source.address, "src")
+    if height > 1 and min(target.pitch, source.pitch) < width:
+        raise Refusal("NPU_ERROR_INVALID_SIZE", f"pitches {target.pitch} and {source.pitch} for rows of {width} bytes")
+    _check_bound(target.extent(width, height), dst_max)
+    said = KIND_OF[is_device_pointer(target.address), is_device_pointer(source.address)]
+    if kind not in (said, C.NPU_MEMCPY_DEFAULT):
+        names = [npu_abi.name_of("npu_memcpy_kind", k) for k in (kind, said)]
+        raise Refusal("NPU_ERROR_INVALID_VALUE", f"kind is {names[0]}, and the pointers are {names[1]}")
+    return said
+
+
+def _ends(
+    library: Library, context: Context, target: Side, source: Side, width: int, height: int, kind: int
+) -> tuple[End, End]:
+    """Return destination and source. Raises OUT_OF_RANGE, STALE_HANDLE, WRONG_CONTEXT, BAD_ADDRESS."""
+    memory = library.memory
+    end = memory.program_end if kind == C.NPU_MEMCPY_HOST_TO_HOST else lambda *where: memory.end(context, *where)
+    written = end(target.address, target.extent(width, height))
+    read = end(source.address, source.extent(width, height))
+    if isinstance(written, ProgramEnd) and written.size:
+        written.check_writable(width, height, target.pitch)
+    return written, read
+
+
+def npu_memset(library: Library, dst: int, dst_max: int, value: int, size: int) -> None:
+    """Set memory on the default stream; complete on return."""
+    require(dst, "dst")
+    _check_bound(size, dst_max)
+    context = library.context().context
+    context.fill(_filled(library, context, dst, size), value)
+
+
+def npu_memset_async(library: Library, dst: int, dst_max: int, value: int, size: int, stream: int) -> None:
+    """Set memory in stream order."""
+    require(dst, "dst")
+    _check_bound(size, dst_max)
+    queue = library.stream(stream)
+    queue.fill(_filled(library, queue.context, dst, size), value)
+
+
+def _filled(library: Library, context: Context, dst: int, size: int) -> DeviceSpan:
+    span = library.memory.seen_by_device(context, dst, "NPU_ERROR_OUT_OF_RANGE")
+    return span.at(0, size)
+
+
+def npu_memcpy_peer(library: Library, dst: int, dst_max: int, src: int, size: int) -> None:
+    """Copy device memory to device memory of any context."""
+    require(dst, "dst")
+    require(src, "src")
+    _check_bound(size, dst_max)
+    target = library.memory.device(None, dst).at(0, size)
+    source = library.memory.device(None, src).at(0, size)
+    source.buffer.context.copy_peer(target, source)
+
+
+def _check_bound(extent: int, dst_max: int) -> None:
+    if extent > dst_max:
+        raise Refusal("NPU_ERROR_OUT_OF_RANGE", f"size is {extent}, above dst_max {dst_max}")
