@@ -21,6 +21,7 @@ SCHEDULES = {
     int(C.NPU_SCHED_LAZY): "lazy",
     int(C.NPU_SCHED_NEWEST_FIRST): "newest-first",
 }
+TEAM_CALLS = ("npu_team_begin", "npu_team_enter", "npu_team_leave", "npu_team_end")
 assert set(SCHEDULES.values()) == KINDS.keys()
 
 
@@ -73,10 +74,9 @@ def npu_get_host_times(library: Library, busy_ps: int, blocked_ps: int) -> None:
 
 def npu_team_begin(library: Library, count: int) -> None:
     """Announce `count` threads on the current device."""
-    device = library.device().device
     if library.team is not None:
         raise Refusal("NPU_ERROR_BAD_STATE", "a team has not ended")
-    library.team = device.team(count)
+    library.team = library.device().device.team(count)
 
 
 def npu_team_enter(library: Library, rank: int) -> None:

@@ -37,8 +37,8 @@ def npu_get_op_records(library: Library, records: int, capacity: int, count: int
     profiler = entry.context.profiler
     found = len(profiler)
     if records:
+        library.door.probe(records, min(capacity, max(found, 1)) * RECORD_BYTES, "records")
         found = min(found, capacity)
-        library.door.probe(records, found * RECORD_BYTES, "records")
         content = b"".join(_packed(record, entry.number) for record in profiler.take(found))
         library.door.write(records, content)
     library.door.write_integer(count, found, 8)
@@ -78,6 +78,7 @@ def npu_get_overflows(library: Library, overflows: int, capacity: int, count: in
     waiting += context.overflows()
     found = len(waiting)
     if overflows:
+        library.door.probe(overflows, min(capacity, max(found, 1)) * OVERFLOW_BYTES, "overflows")
         found = min(found, capacity)
         records = [
             npu_abi.new("npu_overflow", layer=layer.encode("utf-8", "replace")[:LAYER_BYTES], values=number)

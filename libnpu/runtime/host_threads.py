@@ -268,6 +268,12 @@ class Host:
         """Return the calling thread's participant, None for a thread that was never seen."""
         return getattr(self._local, "me", None)
 
+    @property
+    def in_function(self) -> bool:
+        """Whether the calling thread runs a host function."""
+        me = self.known()
+        return me is not None and me.function
+
     def me(self) -> Participant:
         """Return the calling thread's participant; a thread that was never seen becomes one."""
         me = self.known()
