@@ -98,6 +98,14 @@ class ContextMemory:
 
         Raises INVALID_SIZE, OUT_OF_DEVICE_MEMORY, INVALID_VALUE for other flags, Unsupported for UNCACHED, Unimplemented
         for NON_COHERENT.
+
+        >>> pinned, memory = device.alloc_host(4), device.to_device([5, 6, 7, 8])
+        >>> job = device.default_stream.copy(pinned, memory[8:12])
+        >>> pinned.array.tolist()  # nobody has waited
+        [255, 255, 255, 255]
+        >>> device.synchronize()
+        >>> pinned.array.tolist()
+        [6, 0, 0, 0]
         """
         self.enter()
         return self._note(HostBuffer(self, nbytes, flags))
@@ -109,6 +117,13 @@ class ContextMemory:
 
         Raises MISALIGNED, INVALID_SIZE, ALREADY_REGISTERED, BAD_ADDRESS for memory that is not mapped, not writable, or
         shared with files or processes, OUT_OF_DEVICE_MEMORY.
+
+        >>> import mmap
+        >>> memory = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        >>> with device.register(memory) as registered:
+        ...     device.primary.fill(registered[:3], 65)
+        >>> memory[:4]
+        b'AAA\\x00'
         """
         self.enter()
         address, size, owner = Registered.extent_of(memory, size)
@@ -125,6 +140,11 @@ class ContextMemory:
     def find(self, address: int) -> Found | None:
         """Return what is at a device address or host address, None for pageable memory. Raises STALE_HANDLE in memory
         that was freed.
+
+        >>> pinned = device.alloc_host(100)
+        >>> found = device.primary.find(pinned.address + 7)
+        >>> found.buffer is pinned, found.offset
+        (True, 7)
         """
         buffer = self.device_memory.find(address)
         if buffer is not None:
@@ -154,13 +174,25 @@ class ContextMemory:
 
     @public
     def copy_2d(self, dst: Any, dst_pitch: int, src: Any, src_pitch: int, width: int, height: int) -> None:
-        """Copy rows on the default stream; complete on return. As `Stream.copy_2d` and `copy`."""
+        """Copy rows on the default stream; complete on return. As `Stream.copy_2d` and `copy`.
+
+        >>> matrix, column = device.to_device(bytearray(range(6))), bytearray(2)
+        >>> device.primary.copy_2d(column, 1, matrix[1:], 3, width=1, height=2)
+        >>> list(column)
+        [1, 4]
+        """
         self.enter()
         copies.copy_2d_and_wait(self.default_stream, dst, dst_pitch, src, src_pitch, width, height)
 
     @public
     def fill(self, dst: Any, value: int) -> None:
-        """Set every byte of `dst` on the default stream; complete on return. As `Stream.fill`."""
+        """Set every byte of `dst` on the default stream; complete on return. As `Stream.fill`.
+
+        >>> memory = device.to_device(bytearray(4))
+        >>> device.primary.fill(memory[1:3], 9)
+        >>> memory.read().tolist()
+        [0, 9, 9, 0]
+        """
         self.enter()
         self.refuse_while_capturing("a fill that waits")
         stream = self.default_stream
