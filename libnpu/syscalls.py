@@ -88,6 +88,11 @@ class Machine:
         """The calling thread, as the maps of threads have it."""
         return self.host.known() if self.host is not None else None
 
+    def note_blocked(self, since_ps: int) -> None:
+        """Note that the calling thread was blocked since `since_ps`."""
+        who = self.caller
+        self.blocked_ps[who] = self.blocked_ps.get(who, 0) + self.now_ps - since_ps
+
     def host_times(self, who: Participant | None) -> tuple[int, int]:
         """Return how long a thread, which is in a call, has worked and has been blocked, in ps."""
         blocked = self.blocked_ps.get(who, 0)
@@ -199,9 +204,18 @@ class Node:
             request.arg.deadline_ps = deadline_ps
             ret = self.try_ioctl(request)
         if deadline_ps > before_ps:
-            who = machine.caller
-            machine.blocked_ps[who] = machine.blocked_ps.get(who, 0) + machine.now_ps - before_ps
+            machine.note_blocked(before_ps)
         return ret
+
+    def wait_ahead(self, handle: int, deadline_ps: int) -> None:
+        """With other threads around, let them go on until the job of a command buffer has ended, or the deadline passes:
+        before waits for it and for what is before it in its queue, so that those need not take turns with anybody.
+        """
+        machine = self.machine
+        host, before_ps = machine.host, machine.now_ps
+        if host is not None and not host.solo and deadline_ps > before_ps:
+            host.wait_ahead(self, handle, deadline_ps)
+            machine.note_blocked(before_ps)
 
     def mmap(self, offset: int, length: int) -> memoryview:
         """Return `length` bytes of the buffer object at mmap offset `offset`, writable, until the object is freed."""

@@ -560,6 +560,10 @@ class Host:
             self.take(node, target.handle)
         return ret
 
+    def wait_ahead(self, node: Node, handle: int, deadline_ps: int) -> None:
+        """As `Node.wait_ahead`."""
+        self.block(self.me(), node, Wait([Target(node, handle)], deadline_ps))
+
     def block(self, me: Participant, node: Node, wait: Wait) -> None:
         """Return at the turn of `me` when one of the targets is done, or the deadline has passed, or nothing that
         could bring it about is left: then the driver will say so.
@@ -578,6 +582,20 @@ class Host:
             self.notify()
         self._follow(me, machine)
         self.take_turn(me, node)
+
+    def wait_for_first(self, node: Node, targets: list[Target]) -> None:
+        """Block the calling thread, which is in a call, until one of `targets`, of one machine, is done, or nothing is
+        left to happen: then none is.
+        """
+        machine, me = node.machine, self.me()
+        for target in targets:
+            self._look_at(target)
+        if all(target.done_ps is None for target in targets):
+            before_ps = machine.now_ps
+            self.block(me, node, Wait(targets, FOR_EVER_PS))
+            machine.blocked_ps[me] = machine.blocked_ps.get(me, 0) + machine.now_ps - before_ps
+            for target in targets:
+                self._look_at(target)
 
     def take(self, node: Node, handle: int) -> None:
         """Tell those who wait for the same job that its end was taken from the driver."""

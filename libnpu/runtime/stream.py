@@ -28,7 +28,7 @@ from libnpu.runtime.time import LAST_PS, duration_ps
 from libnpu.syscalls import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from libnpu.runtime.buffer import Buffer, DeviceSpan
     from libnpu.runtime.context import Context
@@ -316,11 +316,28 @@ class Stream:
         self._check_waitable()
         deadline = self._deadline(timeout_ns)
         if self._jobs:
-            self.context.dispatcher.need(self._jobs[-1])
+            self._await(self._jobs[-1], deadline)
         while self._jobs:
             self._finish_in_time(self._jobs[0], deadline, timeout_ns)
         if self._failed:
             self._raise_failed()
+
+    @public
+    def synchronize_to(self, job: Job) -> None:
+        """As `synchronize`, for what was enqueued up to `job`."""
+        self._check_waitable()
+        deadline = self._deadline(None)
+        if not job.done:
+            self.context.dispatcher.need(job)
+        while not job.done:
+            self._finish_in_time(self._jobs[0], deadline, None)
+        self._raise_failed()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        """Let the task wait for everything enqueued so far; raises as `synchronize`."""
+        from libnpu.runtime.aio import wait_stream  # asyncio takes long to import
+
+        return wait_stream(self).__await__()
 
     @public
     def wait(self, job: Job, timeout_ns: float | None = None) -> None:
@@ -332,7 +349,7 @@ class Stream:
         if not job.done:
             self.context.check()
             deadline = self._deadline(timeout_ns)
-            self.context.dispatcher.need(job)
+            self._await(job, deadline)
             while not job.done:
                 self._finish_in_time(self._jobs[0], deadline, timeout_ns)
         self._raise_error_of(job)
@@ -451,7 +468,7 @@ class Stream:
         by the deadline.
         """
         if self._jobs:
-            self.context.dispatcher.need(self._jobs[-1])
+            self._await(self._jobs[-1], deadline_ps)
         while self._jobs:
             if not self.finish(self._jobs[0], deadline_ps):
                 return False
@@ -517,6 +534,12 @@ class Stream:
         """Take note of jobs that have finished by now."""
         while self._jobs and self._jobs[0].submitted and self.finish(self._jobs[0], self._node.now_ps):
             pass
+
+    def _await(self, job: Job, deadline_ps: int) -> None:
+        """Say that `job` and what is before it will be waited for."""
+        self.context.dispatcher.need(job)
+        if job.submitted and not job.done and job.bo is not None:
+            self._node.wait_ahead(job.bo.handle, deadline_ps)
 
     def _finish_in_time(self, job: Job, deadline_ps: int, timeout_ns: float | None) -> None:
         """Wait for the oldest job. Raises TIMEOUT, BARRIER_DEADLOCK."""
