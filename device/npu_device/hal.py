@@ -158,9 +158,9 @@ class Hal:
         return Launch(ssid, job_id, text_va, code_bytes, args_va, grid, cooperative)
 
     def held_code(self, launch: Launch, tile: int, shave: int) -> int:
-        """Return how many bytes of the program are in the instruction cache of a SHAVE."""
+        """Return how many lines of the program are in the instruction cache of a SHAVE."""
         cache = self._shaves[tile][shave].cache
-        return cache.held_bytes(launch.ssid, launch.text_va, launch.code_bytes)
+        return cache.held_lines(launch.ssid, launch.text_va, launch.code_bytes)
 
     def start_block(self, launch: Launch, number: int, tile: int, shave: int) -> BlockSlot:
         """Put a block in front of a SHAVE, whose tile no inference owns; it runs after those that are there already."""

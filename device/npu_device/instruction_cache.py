@@ -7,15 +7,17 @@ dropped (MMU_TLBI_*) and when it is released, so before its addresses can mean s
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from npu_model.profile import Shave
 
 SSID_SHIFT = 48  # of a tag, above the address
 
 
 class InstructionCache:
-    """Lines by set. A line whose bytes are on their way is None."""
+    """Lines by set, and all their tags. A line whose bytes are on their way is None."""
 
-    __slots__ = ("_contexts", "_set_count", "_sets", "_ways", "line_bytes")
+    __slots__ = ("_set_count", "_sets", "_tags", "_ways", "line_bytes")
 
     def __init__(self, shave: Shave) -> None:
         self.line_bytes = shave.icache_line_bytes
@@ -25,68 +27,67 @@ class InstructionCache:
 
     def clear(self) -> None:
         """Drop every line."""
-        self._sets: dict[int, dict[int, bytes | None]] = {}  # oldest use first
-        self._contexts: set[int] = set()  # that may have lines
+        self._sets: defaultdict[int, dict[int, bytes | None]] = defaultdict(dict)  # oldest use first
+        self._tags: set[int] = set()
 
     def drop(self, ssid: int) -> None:
         """Drop the lines of a context."""
-        if ssid in self._contexts:
-            self._contexts.remove(ssid)
-            for lines in self._sets.values():
-                for tag in [tag for tag in lines if tag >> SSID_SHIFT == ssid]:
-                    del lines[tag]
+        for tag in [tag for tag in self._tags if tag >> SSID_SHIFT == ssid]:
+            self._remove(tag)
 
     def span(self, va: int, nbytes: int) -> range:
         """Return the addresses of the lines that hold [va, va + nbytes)."""
         line = self.line_bytes
         return range(va & -line, va + nbytes, line)
 
-    def held_bytes(self, ssid: int, va: int, nbytes: int) -> int:
-        """Return how much of a program has a line, those on their way included."""
-        if ssid not in self._contexts:
-            return 0
-        return sum(
-            self._in_line(va, nbytes, at) for at in self.span(va, nbytes) if self._tag(ssid, at) in self._set(at)
-        )
+    def held_lines(self, ssid: int, va: int, nbytes: int) -> int:
+        """Return how many lines of a program are there, those on their way included."""
+        return len(self._tags.intersection(self._tags_of(ssid, va, nbytes)))
 
-    def look_up(self, ssid: int, va: int, nbytes: int) -> tuple[list[bytes | None], int]:
-        """Look up a program line by line; return the lines, None for those that have to be filled, and its bytes that were there.
+    def look_up(self, ssid: int, va: int, nbytes: int) -> list[bytes | None]:
+        """Look up a program line by line and return the lines, None for those that have to be filled.
 
         A line that is not there takes the place of the one of its set that was used least recently.
         """
-        self._contexts.add(ssid)
+        sets, tags, ways, count = self._sets, self._tags, self._ways, self._set_count
+        number = va // self.line_bytes
         found: list[bytes | None] = []
-        cached = 0
-        for at in self.span(va, nbytes):
-            lines, tag = self._set(at), self._tag(ssid, at)
-            data = lines.pop(tag, None)
-            if data is not None:
-                cached += self._in_line(va, nbytes, at)
-            elif len(lines) >= self._ways:
-                del lines[next(iter(lines))]
+        for tag in self._tags_of(ssid, va, nbytes):
+            lines = sets[number % count]
+            number += 1
+            if tag in lines:
+                data = lines.pop(tag)
+            else:
+                data = None
+                if len(lines) >= ways:
+                    oldest = next(iter(lines))
+                    del lines[oldest]
+                    tags.remove(oldest)
+                tags.add(tag)
             lines[tag] = data
             found.append(data)
-        return found, cached
+        return found
 
     def fill(self, ssid: int, at: int, data: bytes) -> None:
         """Give the line at an address its bytes, unless it was dropped or replaced meanwhile."""
-        lines, tag = self._set(at), self._tag(ssid, at)
-        if tag in lines:
-            lines[tag] = data
+        tag = ssid << SSID_SHIFT | at
+        if tag in self._tags:
+            self._set(tag)[tag] = data
 
     def abandon(self, ssid: int, va: int, nbytes: int) -> None:
         """Drop the lines of a program that were to be filled."""
-        for at in self.span(va, nbytes):
-            lines, tag = self._set(at), self._tag(ssid, at)
-            if lines.get(tag, b"") is None:
-                del lines[tag]
+        for tag in self._tags.intersection(self._tags_of(ssid, va, nbytes)):
+            if self._set(tag)[tag] is None:
+                self._remove(tag)
 
-    def _set(self, at: int) -> dict[int, bytes | None]:
-        return self._sets.setdefault(at // self.line_bytes % self._set_count, {})
+    def _tags_of(self, ssid: int, va: int, nbytes: int) -> range:
+        span, context = self.span(va, nbytes), ssid << SSID_SHIFT
+        return range(context | span.start, context | span.stop, span.step)
 
-    @staticmethod
-    def _tag(ssid: int, at: int) -> int:
-        return ssid << SSID_SHIFT | at
+    def _set(self, tag: int) -> dict[int, bytes | None]:
+        address = tag & (1 << SSID_SHIFT) - 1
+        return self._sets[address // self.line_bytes % self._set_count]
 
-    def _in_line(self, va: int, nbytes: int, at: int) -> int:
-        return min(at + self.line_bytes, va + nbytes) - max(at, va)
+    def _remove(self, tag: int) -> None:
+        self._tags.remove(tag)
+        del self._set(tag)[tag]

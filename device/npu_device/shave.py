@@ -131,12 +131,18 @@ class ShaveEngine(Engine[ShaveTask]):
         except MemoryFault as fault:
             self.fault(task, fault)
             return
-        task.lines, slot.cached_bytes = self.cache.look_up(slot.ssid, task.text_va, task.code_bytes)
-        slot.loaded_bytes = task.code_bytes - slot.cached_bytes
+        task.lines = self.cache.look_up(slot.ssid, task.text_va, task.code_bytes)
         fetched = task.lines.count(None) * span.step
         if not fetched:
+            slot.cached_bytes = task.code_bytes
             self.loaded()
             return
+        slot.loaded_bytes = sum(
+            min(at + span.step, task.text_va + task.code_bytes) - max(at, task.text_va)
+            for at, data in zip(span, task.lines, strict=True)
+            if data is None
+        )
+        slot.cached_bytes = task.code_bytes - slot.loaded_bytes
         self._raw[CODE_LOAD] += fetched
         if self._trace is not None:
             self._trace.add(CODE_LOAD_RECORD, self.kind, self.unit, task.task_id, slot.job_id, fetched)

@@ -63,8 +63,31 @@ class Command(NamedTuple):
     kernel: Kernel | None = None
 
 
-def parse(hal: Hal, ssid: int, va: int) -> list[Command]:
-    """Return the commands of the buffer at `va` of a context. Raises ParseError."""
+def parse(hal: Hal, ssid: int, va: int) -> tuple[list[Command], tuple[int, int] | None]:
+    """Return the commands of the buffer at `va` of a context and (code, info) of ParseError if it is refused: then none may run.
+
+    Of a refused buffer the commands are those that could be read, for the fences among them.
+    """
+    commands: list[Command] = []
+    refusal: tuple[int, int] | None = None
+    try:
+        data, offset, descriptors, fences = _buffer(hal, ssid, va)
+        index = 0
+        while offset < len(data):
+            length = _size(data, offset, index)
+            try:
+                commands.append(_command(data, offset, index, va, descriptors, fences))
+            except ParseError as error:
+                refusal = refusal or (error.code, error.info)
+            offset += length
+            index += 1
+    except ParseError as error:  # from here on nobody knows where a command begins
+        refusal = refusal or (error.code, error.info)
+    return commands, refusal
+
+
+def _buffer(hal: Hal, ssid: int, va: int) -> tuple[bytes, int, int, int]:
+    """Return the bytes of a buffer, the offset of its first command, and its heaps. Raises ParseError."""
     if va % 64:
         raise ParseError(C.NPU_PARSE_BAD_COMMAND_BUFFER)
     try:
@@ -77,29 +100,33 @@ def parse(hal: Hal, ssid: int, va: int) -> list[Command]:
         raise ParseError(C.NPU_PARSE_RESERVED_NOT_ZERO)
     if not HEADER.size <= offset <= size <= MAX_BUFFER_BYTES or offset % 8:
         raise ParseError(C.NPU_PARSE_BAD_COMMAND_BUFFER)
-    data = _load(hal, ssid, va, size)
-    commands: list[Command] = []
-    while offset < size:
-        index = len(commands)
-        if size - offset < COMMAND.size:
-            raise ParseError(C.NPU_PARSE_BAD_COMMAND, index)
-        kind, length, reserved = COMMAND.unpack_from(data, offset)
-        layout = _LAYOUTS.get(kind)
-        if layout is None or length != layout.size or length > size - offset:
-            raise ParseError(C.NPU_PARSE_BAD_COMMAND, index)
-        members = layout.unpack_from(data, offset)
-        if kind == C.NPU_CMD_KERNEL_LAUNCH:
-            command = Command(kind, index, va + offset, kernel=Kernel(*members))
-            members = ()
-        if reserved or any(members[2:]):
-            raise ParseError(C.NPU_PARSE_RESERVED_NOT_ZERO, index)
-        if kind != C.NPU_CMD_KERNEL_LAUNCH:
-            if kind not in INFERENCES:
-                members = _resolve(kind, index, members, descriptors, fences)
-            command = Command(kind, index, va + offset, *members)
-        commands.append(command)
-        offset += length
-    return commands
+    return _load(hal, ssid, va, size), offset, descriptors, fences
+
+
+def _size(data: bytes, offset: int, index: int) -> int:
+    """Return the size of a command. ParseError when it has no known type, or not the size of its type."""
+    room = len(data) - offset
+    if room < COMMAND.size:
+        raise ParseError(C.NPU_PARSE_BAD_COMMAND, index)
+    kind, length, _ = COMMAND.unpack_from(data, offset)
+    layout = _LAYOUTS.get(kind)
+    if layout is None or length != layout.size or length > room:
+        raise ParseError(C.NPU_PARSE_BAD_COMMAND, index)
+    return int(length)
+
+
+def _command(data: bytes, offset: int, index: int, va: int, descriptors: int, fences: int) -> Command:
+    kind, _, reserved = COMMAND.unpack_from(data, offset)
+    members = _LAYOUTS[kind].unpack_from(data, offset)
+    if reserved:
+        raise ParseError(C.NPU_PARSE_RESERVED_NOT_ZERO, index)
+    if kind == C.NPU_CMD_KERNEL_LAUNCH:
+        return Command(kind, index, va + offset, kernel=Kernel(*members))
+    if any(members[2:]):
+        raise ParseError(C.NPU_PARSE_RESERVED_NOT_ZERO, index)
+    if kind not in INFERENCES:
+        members = _resolve(kind, index, members, descriptors, fences)
+    return Command(kind, index, va + offset, *members)
 
 
 def _resolve(kind: int, index: int, members: tuple[int, ...], descriptors: int, fences: int) -> tuple[int, ...]:

@@ -260,19 +260,18 @@ class Core:
         self.jobs.append(job)
         if hal.trace is not None:
             hal.trace(C.NPU_TRACE_JOB_START, CORE, 0, 0, job.job_id, 0)
-        failure: tuple[int, int, int] | None = None
-        try:
-            if not entry.clean:
-                raise ParseError(C.NPU_PARSE_RESERVED_NOT_ZERO)
-            if entry.job_id >> 8 != queue.ssid:
-                raise ParseError(C.NPU_PARSE_BAD_COMMAND_BUFFER)
-            job.commands = parse(hal, queue.ssid, entry.batch_va)
-        except ParseError as error:
-            failure = C.NPU_JOB_PARSING_ERR, error.code, error.info
+        refusal: tuple[int, int] | None = None
+        if not entry.clean:
+            refusal = C.NPU_PARSE_RESERVED_NOT_ZERO, 0
+        elif entry.job_id >> 8 != queue.ssid:
+            refusal = C.NPU_PARSE_BAD_COMMAND_BUFFER, 0
+        else:
+            job.commands, refusal = parse(hal, queue.ssid, entry.batch_va)
         if queue.ssid in self.stopped:
             self._cut(job)
-        elif failure is not None:
-            self._end(job, *failure)
+        elif refusal is not None:
+            job.position = -1  # none has begun
+            self._end(job, C.NPU_JOB_PARSING_ERR, *refusal)
 
     def _cut(self, job: Job) -> None:
         """End a job that did not fail as ABORTED."""
@@ -304,12 +303,11 @@ class Core:
         hal = self._hal
         while (entry := queue.peek(hal)) is not None:
             queue.advance(hal, entry.slot)
-            with suppress(ParseError):
-                job = Job(queue, entry.job_id, queue.ssid, hal.now_ps(), parse(hal, queue.ssid, entry.batch_va))
-                for command in job.commands:
-                    if command.type == C.NPU_CMD_FENCE_SIGNAL:
-                        with suppress(hal.Fault):
-                            self._signal(job, command)
+            job = Job(queue, entry.job_id, queue.ssid, hal.now_ps(), parse(hal, queue.ssid, entry.batch_va)[0])
+            for command in job.commands:
+                if command.type == C.NPU_CMD_FENCE_SIGNAL:
+                    with suppress(hal.Fault):
+                        self._signal(job, command)
 
     def _signal_failed(self, job: Job) -> None:
         """Carry out the FENCE_SIGNAL at the position of a failed job, and report the job after its last one."""

@@ -52,15 +52,11 @@ class Launch:
 
     kernel: Kernel
     handle: Handle
+    cooperative: bool  # all blocks run at the same time
     taken_ps: int
     next: int = 0  # number of the next block to place
     ended: int = 0
     blocks: dict[Block, tuple[Unit, int]] = field(default_factory=dict)
-
-    @property
-    def cooperative(self) -> bool:
-        """Whether all blocks run at the same time."""
-        return bool(self.kernel.flags & COOPERATIVE)
 
     @property
     def over(self) -> bool:
@@ -103,7 +99,7 @@ class Kernels:
         handle = self._hal.open_launch(
             job.ssid, job.job_id, k.text_va, k.code_bytes, k.args_va, k.grid, cooperative
         )  # fmt: skip
-        job.launch = Launch(k, handle, job.taken_ps)
+        job.launch = Launch(k, handle, cooperative, job.taken_ps)
         self._tiles.wait(job)
 
     def ready(self, job: Job) -> int:

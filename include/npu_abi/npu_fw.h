@@ -205,7 +205,8 @@ enum npu_cmd_type {
     NPU_CMD_KERNEL_LAUNCH = 0x307, NPU_CMD_INFERENCE_DYNAMIC = 0x308 /* struct npu_cmd_inference; see below */
 };
 /* Commands of a buffer run one after the other. When one fails, the job has failed and the commands behind it are not run, except
- * that every FENCE_SIGNAL behind it is still carried out: a fence says that work is over, the job's status says how it went. */
+ * that every FENCE_SIGNAL behind it is still carried out: a fence says that work is over, the job's status says how it went. Of a
+ * buffer that is refused no command is run; the FENCE_SIGNALs in it are carried out as far as it can be read. */
 struct npu_cmd_header { uint16_t type; uint16_t size; /* bytes, this header included */ uint32_t reserved; };
 struct npu_cmd_fence { struct npu_cmd_header h; uint64_t offset; /* from fence_heap_va, 8-byte aligned */ uint64_t value; };
 _Static_assert(sizeof(struct npu_cmd_fence) == 24, "npu_cmd_fence");

@@ -181,3 +181,24 @@ def test_without_stop_on_failure_and_after_an_abort_jobs_go_on():
     rig.run()
     rig.request(C.NPU_JSM_ENGINE_RESET, new("npu_jsm_engine_reset"))
     assert rig.execute(signal).job_status == C.NPU_JOB_SUCCESS
+
+
+def test_fences_of_a_refused_buffer_are_signalled_as_far_as_it_can_be_read():
+    rig = Rig()
+    heap = rig.alloc(bytes(4096))
+    signal = C.NPU_CMD_FENCE_SIGNAL
+    empty_fill = new("npu_cmd_fill", start_va=heap)  # of no bytes
+    empty_fill.h.type, empty_fill.h.size = C.NPU_CMD_MEMORY_FILL, sizeof("npu_cmd_fill")
+    unknown = new("npu_cmd_header", type=0x777, size=8)
+    commands = [
+        fence(signal, 0, 1),
+        empty_fill,
+        fence(signal, 8, 2),
+        fence(signal, 12, 3),
+        unknown,
+        fence(signal, 16, 4),
+    ]
+    done = rig.execute(rig.command_buffer(commands, fence_heap_va=heap))
+    assert (done.job_status, done.error_detail) == (C.NPU_JOB_PARSING_ERR, C.NPU_PARSE_BAD_COMMAND)
+    assert done.error_info == 1
+    assert values(rig, heap, 3) == [1, 2, 0]
