@@ -18,6 +18,9 @@ from libnpu.runtime.guard import public
 from libnpu.runtime.operation import FenceSignal, Marker, NotifyWait, Timestamp
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+    from typing import Any
+
     from libnpu.runtime.context import Context
     from libnpu.runtime.graph import Capture
     from libnpu.runtime.job import Job
@@ -104,6 +107,12 @@ class Event:
             self.context.enter()
         if job is not None:
             job.stream.wait(job, timeout_ns)
+
+    def __await__(self) -> Generator[Any, None, None]:
+        """Let the task wait for the work of the snapshot; raises as `synchronize`."""
+        from libnpu.runtime.aio import wait_event  # asyncio takes long to import
+
+        return wait_event(self).__await__()
 
     @property
     @public

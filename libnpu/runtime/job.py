@@ -10,7 +10,8 @@ from npu_abi import C, name_of
 from libnpu.errors import NpuError, job_result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
+    from typing import Any
 
     from libnpu.runtime.buffer import BufferObject
     from libnpu.runtime.fences import Signal
@@ -106,6 +107,12 @@ class Job:
     def wait(self, timeout_ns: float | None = None) -> None:
         """Wait for this job; raises its error, or TIMEOUT."""
         self.stream.wait(self, timeout_ns)
+
+    def __await__(self) -> Generator[Any, None, None]:
+        """Let the task wait for this job; raises its error."""
+        from libnpu.runtime.aio import wait_job  # asyncio takes long to import
+
+        return wait_job(self).__await__()
 
     def data(self, address: int, size: int) -> bytes:
         """Return what is at `address` in its command buffer, for `CommandWriter.at_end`; zeros of a job that never ran."""

@@ -107,7 +107,7 @@ def _operation(record: OperationRecord, tid: int) -> Event:
 
 def timeline(context: Context) -> str:
     """Return calls and operations as text; see `libnpu.timeline`."""
-    calls = [call for call in context.profiler.calls if not call.name.startswith("Profiler.")]
+    calls = context.profiler.calls
     records = [record for record in context.profiler.records if record.result != C.NPU_NOT_READY]
     rows = [
         (c.begin_ps, 0, c.thread, f"host {c.thread}" if c.thread else "host", c.name, c.end_ps, c.blocked_ps)
