@@ -410,3 +410,40 @@ def test_an_array_that_is_registered_in_part_is_pageable_memory(unit):
     assert stream.copy(memory, array) is None
     assert memory.read().tolist() == content(3).tolist()
     assert stream.copy(memory, array[PAGE : 2 * PAGE]) is not None
+
+
+def test_a_device_without_values_keeps_what_the_program_has_in_registered_memory():
+    array = program_memory(2)
+    with libnpu.open("unit", compute=False) as device:
+        registered, pinned = device.register(array), device.alloc_host(PAGE)
+        pinned.array[:] = 5
+        device.copy(registered[:PAGE], pinned)  # takes its time and moves no bytes
+        registered.write(b"\x09", 7)
+        assert registered.read_bytes(6, 3) == b"\x06\x09\x08"
+    expected = content(2)
+    expected[7] = 9
+    assert array.tolist() == expected.tolist()
+
+
+def test_memory_of_the_programs_heap_can_be_registered_and_freed_afterwards():
+    program = """
+        import ctypes, libnpu
+        libc = ctypes.CDLL(None)
+        libc.aligned_alloc.restype, libc.aligned_alloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t] * 2
+        libc.free.argtypes = [ctypes.c_void_p]
+        device = libnpu.open("unit")
+        blocks = [libc.aligned_alloc(4096, 8192) for _ in range(20)]
+        for number, block in enumerate(blocks):
+            ctypes.memset(block, number, 8192)
+        pinned = [device.register(block, 8192) for block in blocks]
+        device.primary.fill(pinned[3][:4], 99)
+        for registered in pinned:
+            registered.unregister()
+        print(*[ctypes.string_at(block, 8)[2:6].hex() for block in blocks[2:5]])
+        for block in blocks:
+            libc.free(block)
+        libc.malloc_trim(0)
+        print(len([bytes(5000) for _ in range(1000)]))
+    """
+    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "02020202 63630303 04040404\n1000\n", "")
