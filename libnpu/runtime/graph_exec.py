@@ -215,7 +215,7 @@ class GraphExec:
 
     def _release(self) -> None:
         """Give back streams and fences, when nothing needs them any more."""
-        if not self.context.is_alive:
+        if not self.context.is_alive or not self.context.node.is_usable:  # all went with the context
             return
         for stream in self._streams:
             stream.close_later()

@@ -438,6 +438,8 @@ class Stream:
         """End the stream. Work in flight: `Semantics.destroy_stream`; its errors are dropped. Twice is allowed."""
         if not self._open:
             return
+        if self.capturing is not None and self._node.is_usable:
+            raise self.capturing.refusal("the end of a stream of it")
         rule = self.context.semantics.destroy_stream
         if self._node.is_usable and rule is not InFlight.WAIT:
             self._reap()

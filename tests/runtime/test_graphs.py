@@ -465,3 +465,75 @@ def test_the_end_of_the_context_ends_captures_and_graphs(device):
     executable.destroy()
     gc.collect()
     device.synchronize()
+
+
+@pytest.mark.parametrize("schedule", ["eager", "lazy", "newest-first", "seed:7"])
+def test_graphs_give_the_same_bytes_under_all_schedules(device, context, add, floats, schedule):
+    x, y, a, b, out = floats(1.0), floats(10.0), floats(), floats(), floats()
+    graph, (one, two) = fork(context, add, x, y, a, b, out)
+    executable = graph.instantiate()
+    device.set_schedule(schedule)
+    executable.launch(one)
+    add.launch(one, out, out, x, 256)  # 62
+    executable.launch(two)  # does not wait for `one`, but for the launch before
+    event = context.create_event()
+    event.record(two)
+    two.synchronize()
+    one.synchronize()
+    assert first(x) == 62.0
+    executable.launch(one).wait()
+    assert (first(a), first(b), first(out)) == (72.0, 20.0, 92.0)
+
+
+def test_a_launch_that_breaks_off_leaves_nothing_that_waits(context, add, floats, monkeypatch):
+    x, y, a, b, out = floats(1.0), floats(10.0), floats(), floats(), floats()
+    graph, (one, _) = fork(context, add, x, y, a, b, out)
+    executable = graph.instantiate()
+    stream = type(one)
+    enqueue = stream.enqueue
+
+    def refuse(self, operation):
+        if operation.name == "graph branch 1":
+            raise NpuError(C.NPU_ERROR_OUT_OF_RESOURCES, "no room")
+        return enqueue(self, operation)
+
+    monkeypatch.setattr(stream, "enqueue", refuse)
+    refused(C.NPU_ERROR_OUT_OF_RESOURCES, executable.launch, one)
+    monkeypatch.undo()
+    one.synchronize()
+    executable.launch(one).wait()
+    assert first(out) == 31.0
+
+
+def test_a_stream_that_is_captured_stays(context):
+    stream = context.create_stream()
+    stream.capture()
+    refused(C.NPU_ERROR_CAPTURE_UNSUPPORTED, stream.close)
+    refused(C.NPU_ERROR_CAPTURE_INVALIDATED, stream.end_capture)
+    stream.close()
+
+
+def test_a_capture_that_waits_for_another_capture_is_invalid(context):
+    one, two, event = context.create_stream(), context.create_stream(), context.create_event()
+    one.capture()
+    two.capture()
+    event.record(one)
+    refused(C.NPU_ERROR_CAPTURE_UNSUPPORTED, two.wait_event, event)
+    invalid = [s for s in (one, two) if s.capture_status is CaptureStatus.INVALID]
+    assert invalid
+    for stream in invalid:
+        refused(C.NPU_ERROR_CAPTURE_INVALIDATED, stream.end_capture)
+
+
+def test_graphs_can_be_destroyed_on_a_lost_device(device, context, add, floats, image):
+    from libnpu.blob import write
+
+    x, y, a, b, out = floats(1.0), floats(10.0), floats(), floats(), floats()
+    graph, (one, _) = fork(context, add, x, y, a, b, out)
+    executable = graph.instantiate()
+    executable.launch(one)
+    far = context.load(write(image(nbytes=64, addend=1 << 40, name="far")))
+    far["far"].launch(one, x, y)
+    refused(C.NPU_ERROR_DEVICE_PAGE_FAULT, one.synchronize)
+    executable.destroy()
+    graph.destroy()
