@@ -1,0 +1,231 @@
+"""The process around the library: forks, interrupts during waits, ends at any point. Each in a process of its own."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+PREAMBLE = """
+import os, signal, sys, threading, time
+import libnpu
+from libnpu.runtime.host_threads import HOST
+
+def report(call):
+    try:
+        call()
+    except libnpu.NpuError as error:
+        print(error)
+    else:
+        print("done")
+
+device = libnpu.open("unit")
+stream, notify, memory = device.create_stream(), device.create_notify(), device.alloc(4096)
+"""
+
+
+def start(program):
+    """Start a Python program that has a device, a stream, a notify and memory."""
+    code = textwrap.dedent(PREAMBLE) + textwrap.dedent(program)
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+    )
+
+
+def run(program, code=0):
+    """Run it to its end: its lines on standard output; nothing may be on standard error."""
+    process = start(program)
+    out, err = process.communicate(timeout=30)
+    assert err == ""
+    assert process.returncode == code
+    return out.splitlines()
+
+
+def test_a_forked_child_may_not_use_the_devices_of_its_parent():
+    program = """
+    pid = os.fork()
+    if not pid:
+        for call in (device.synchronize, stream.query, memory.read, device.close, lambda: libnpu.open("unit"), lambda: device.team(1)):
+            report(call)
+        sys.stdout.flush()
+        os._exit(3)
+    print("child", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+    report(device.synchronize)
+    """
+    lines = run(program)
+    refused = "NPU_ERROR_NOT_PERMITTED: this process was forked: devices belong to the parent process"
+    assert lines == [refused] * 6 + ["child 3", "done"]
+
+
+def test_a_child_of_a_process_without_devices_may_open_one():
+    program = """
+    import libnpu, os, sys
+    import libnpu.runtime.device
+    pid = os.fork()
+    if not pid:
+        with libnpu.open("unit") as device:
+            print(device.info().profile, flush=True)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.stdout.splitlines(), done.stderr) == (["unit", "0"], "")
+
+
+def test_a_fork_while_another_thread_is_in_a_call_does_not_hang_the_child():
+    program = """
+    notify.wait(stream)
+    def blocked():
+        report(stream.synchronize)
+    thread = threading.Thread(target=blocked)
+    other = device.create_stream()
+    def busy():
+        while not stop.is_set():
+            other.fill(memory, 1)
+            other.synchronize()
+    stop, worker = threading.Event(), threading.Thread(target=busy)
+    thread.start()
+    worker.start()
+    for _ in range(20):
+        pid = os.fork()
+        if not pid:
+            try:
+                device.synchronize()
+            except libnpu.NpuError as error:
+                os._exit(0 if "forked" in str(error) else 1)
+            os._exit(2)
+        assert os.waitpid(pid, 0)[1] == 0
+    stop.set()
+    worker.join()
+    notify.record(other)
+    thread.join()
+    """
+    assert run(program) == ["done"]
+
+
+@pytest.mark.parametrize("in_a_function", [False, True])
+def test_an_interrupt_comes_out_at_once_of_a_wait_that_lets_others_go_on(in_a_function):
+    program = f"""
+    go_on = threading.Event()
+    if {in_a_function}:
+        stream.add_host_function(go_on.wait)
+    else:
+        notify.wait(stream)
+        def silent():
+            device.host_delay(1)
+            go_on.wait()
+        thread = threading.Thread(target=silent)
+        thread.start()
+        other = device.create_stream()
+        def busy():
+            while not go_on.is_set():
+                other.fill(memory, 1)
+                other.synchronize()
+        worker = threading.Thread(target=busy)
+        worker.start()
+    print("waiting", flush=True)
+    try:
+        stream.synchronize()
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    if not {in_a_function}:
+        go_on.set()
+        worker.join()
+        thread.join()
+        notify.record(other)
+    go_on.set()
+    report(stream.synchronize)
+    report(device.synchronize)
+    """
+    process = start(program)
+    try:
+        assert process.stdout.readline() == "waiting\n"
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        sent = time.monotonic()
+        assert process.stdout.readline() == "interrupted\n"
+        assert time.monotonic() - sent < 10
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert err == ""
+    assert out.splitlines() == ["done", "done"]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "stream.fill(memory, 1)",  # nothing is closed
+        "stream.add_host_function(print, 'never')\nnotify.wait(stream)",
+        "notify.wait(stream)\nstream.add_host_function(print, 'never')",
+        "stream.add_host_function(threading.Event().wait)\ndevice.host_delay(1000)",
+        "threading.Thread(target=lambda: (notify.wait(stream), stream.synchronize()), daemon=True).start()\ntime.sleep(0.1)",
+        "team = device.team(2)",
+        "threading.Thread(target=lambda: (device.host_delay(5), time.sleep(0.1), device.host_delay(5))).start()",
+        "sys.exit()",
+        "os.environ['X'] = '1'; os.kill(os.getpid(), signal.SIGTERM)",
+    ],
+)
+def test_a_process_may_end_at_any_point(program):
+    expected = -signal.SIGTERM if "SIGTERM" in program else 0
+    out = run(program, expected)
+    assert [line for line in out if line != "never"] == []
+
+
+def test_an_interrupt_without_anybody_around_ends_the_program_as_python_does():
+    program = """
+    go_on = threading.Event()
+    stream.add_host_function(go_on.wait)
+    print("waiting", flush=True)
+    stream.synchronize()
+    """
+    process = start(program)
+    assert process.stdout.readline() == "waiting\n"
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert err.splitlines()[-1] == "KeyboardInterrupt"
+    assert process.returncode == -signal.SIGINT
+
+
+def test_an_exception_that_nobody_asks_for_ends_quietly():
+    program = """
+    def broken():
+        raise ValueError("nobody asks")
+    stream.add_host_function(broken)
+    device.host_delay(1000)
+    """
+    assert run(program) == []
+
+
+def test_the_environment_records_and_replays_the_order(tmp_path, monkeypatch):
+    program = """
+    def work():
+        s = device.create_stream()
+        for _ in range(3):
+            s.fill(memory, 1)
+            s.synchronize()
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print(device.now_ps)
+    """
+    monkeypatch.setenv("NPU_ORDER_RECORD", str(tmp_path / "first"))
+    first = run(program)
+    monkeypatch.setenv("NPU_ORDER_REPLAY", str(tmp_path / "first"))
+    monkeypatch.setenv("NPU_ORDER_RECORD", str(tmp_path / "second"))
+    assert run(program) == first
+
+    def calls(name):
+        return [line for line in (tmp_path / name).read_text().splitlines() if line[0] != "+"]
+
+    assert calls("second") == calls("first")
+    assert len(calls("first")) > 30
