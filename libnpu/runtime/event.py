@@ -100,13 +100,18 @@ class Event:
 
     @public
     def synchronize(self, timeout_ns: float | None = None) -> None:
-        """Wait for the work of the snapshot. Raises TIMEOUT, and as `query`."""
+        """Wait for the work of the snapshot. Raises TIMEOUT, as `query`, and before that the first error of the
+        snapshot's work that was not raised before.
+        """
         self._check()
         job = self.recorded()
         if job is None or job.done:
             self.context.enter()
         if job is not None:
-            job.stream.wait(job, timeout_ns)
+            try:
+                job.stream.wait(job, timeout_ns)
+            finally:
+                job.stream.raise_failed_until(job)
 
     def __await__(self) -> Generator[Any, None, None]:
         """Let the task wait for the work of the snapshot; raises as `synchronize`."""

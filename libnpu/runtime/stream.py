@@ -386,7 +386,9 @@ class Stream:
 
     @public
     def set_failure_mode(self, mode: FailureMode) -> None:
-        """Choose what a failed operation means for later ones. Raises IN_USE when the stream has work in flight."""
+        """Choose what a failed operation means for later ones. Raises IN_USE when the stream has work in flight,
+        BAD_STATE to take STOP back.
+        """
         self._enter()
         self._reap()
         if self._jobs:
@@ -394,6 +396,8 @@ class Stream:
             raise NpuError(C.NPU_ERROR_IN_USE, f"the failure mode cannot change: {why}")
         if mode is self.failure_mode:
             return
+        if self.failure_mode is FailureMode.STOP:
+            raise NpuError(C.NPU_ERROR_BAD_STATE, "a stream that stops on failure cannot go back")
         before, self.failure_mode = self.failure_mode, FailureMode(mode)
         old = self.cmdq_id
         try:
@@ -628,6 +632,12 @@ class Stream:
                 job.reported = True
                 self._failed.remove(job)
             raise job.error
+
+    def raise_failed_until(self, job: Job) -> None:
+        """Raise the first error that was not raised before, of `job` and what was enqueued before it."""
+        failed = next((found for found in self._failed if found.number <= job.number), None)
+        if failed is not None:
+            self._raise_error_of(failed)
 
     def _raise_failed(self) -> None:
         if self._failed:
