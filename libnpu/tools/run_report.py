@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from libnpu.tools.session import Execution
 
 TOP_LAYERS = 8
+PS_PER_US = 1_000_000
 
 
 def report_json(path: str, image: BlobImage, profile: str, execution: Execution) -> dict[str, Any]:
@@ -31,6 +32,8 @@ def report_json(path: str, image: BlobImage, profile: str, execution: Execution)
         "profile": profile,
         "latency_ps": execution.end_ps - execution.start_ps,
         "host_ps": sum(s.end_ps - s.start_ps for s in execution.host if s.name in ("launch", "wait")),
+        "host_busy_us": execution.host_busy_ps / PS_PER_US,
+        "host_blocked_us": execution.host_blocked_ps / PS_PER_US,
         "engines": [usage_json(u) for u in _usage(execution)],
         "overlap": overlap_json(timeline.overlap(execution.slices, execution.start_ps, execution.end_ps)),
         "ddr_read_bytes": execution.counters["DMA_DDR_READ"],
@@ -64,7 +67,7 @@ def print_report(report: dict[str, Any], execution: Execution, comparisons: Sequ
     rows = [
         ("simulated latency", format_time(latency_ps), f"{1 / seconds:.1f} inferences/s"),
         ("work", format_count(report["macs"], "MAC"), format_count(2 * report["macs"] / seconds, "OP/s")),
-        ("launch to wake-up on the host", format_time(report["host_ps"]), ""),
+        ("launch to wake-up on the host", format_time(report["host_ps"]), f"blocked {_share(report):.1%} of it"),
         ("MACs per busy DPU cycle", _per_cycle(report["counters"]), ""),
         ("DDR read", format_bytes(report["ddr_read_bytes"]), ""),
         ("DDR written", format_bytes(report["ddr_write_bytes"]), f"{moved / seconds / 1e9:.2f} GB/s in all"),
@@ -92,6 +95,11 @@ def print_report(report: dict[str, Any], execution: Execution, comparisons: Sequ
         print_table(title, columns, [_comparison_row(c) for c in comparisons])
     if "trace" in report:
         print(f"timeline: {report['trace']} (open in ui.perfetto.dev)")
+
+
+def _share(report: dict[str, Any]) -> float:
+    whole: float = report["host_busy_us"] + report["host_blocked_us"]
+    return float(report["host_blocked_us"]) / whole if whole else 0.0
 
 
 def _per_cycle(counters: dict[str, int]) -> str:

@@ -32,6 +32,8 @@ class Execution:
     slices: list[Slice]
     instants: list[Instant]
     host: list[Slice]
+    host_busy_ps: int  # of the host's thread, from the launch to the end of the wait
+    host_blocked_ps: int
     units: dict[str, int]  # engine -> how many the job could use
     overflows: list[tuple[str, int]]  # layer -> finite values that became infinite in fp16
     leaked_bytes: int  # device memory that was free before the blob was loaded and is not after everything was freed
@@ -67,6 +69,7 @@ def execute(
             buffer.write(tensor.check(inputs[tensor.name]))
         now = step("copy in", now)
         before = device.counters()
+        times = device.host_times()
         stream = device.create_stream()
         job = stream.launch(
             blob,
@@ -78,6 +81,7 @@ def execute(
         start_ps, end_ps = job.start_ps, job.end_ps
         del job  # it holds a mapping of its command buffer
         now = step("wait", now)
+        busy, blocked = (after - before for after, before in zip(device.host_times(), times, strict=True))
         counters = {name: value - before[name] for name, value in device.counters().items()}
         outputs = {}
         if compute:
@@ -101,6 +105,8 @@ def execute(
         slices=slices_of(records, tasks if isinstance(tasks, list) else []),
         instants=instants_of(records),
         host=host,
+        host_busy_ps=busy,
+        host_blocked_ps=blocked,
         units={
             "DMA": info.dma_ports,
             "DPU": image.tile_count,

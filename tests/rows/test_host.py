@@ -170,3 +170,30 @@ def test_the_time_that_engines_execute_is_in_the_statistics(npu_json, chain_blob
     assert report["counters"]["DPU_BUSY"] > 0
     assert busy["DPU"] == pytest.approx(report["counters"]["DPU_BUSY"] * 10**12 / hz, rel=1e-3)
     assert 0 < busy["DPU"] < report["latency_ps"]
+
+
+def test_the_host_s_utilisation_is_in_the_statistics(npu_json, chain_blob):
+    """P036: a synchronous run is blocked for nearly as long as the device works, and both parts are the whole."""
+    report = npu_json("run", chain_blob)
+    assert report["host_blocked_us"] > 0.5 * report["latency_ps"] / 1e6
+    assert round(report["host_busy_us"] + report["host_blocked_us"], 6) == report["host_ps"] / 1e6
+
+
+def test_synchronising_after_each_kernel_blocks_the_host_and_working_meanwhile_does_not(device):
+    """P036, P027: the host works while the device does, and is then hardly blocked."""
+    relu, memory, stream = device.kernel("relu"), device.alloc(1 << 20), device.create_stream()
+
+    def share(work_ns, *, each):
+        busy, blocked = device.host_times()
+        for _ in range(8):
+            relu.launch(stream, memory, memory, 1 << 18)
+            if each:
+                stream.synchronize()
+        device.host_delay(work_ns)
+        stream.synchronize()
+        after = device.host_times()
+        return (after[1] - blocked) / (sum(after) - busy - blocked)
+
+    assert share(0, each=True) > 0.9
+    assert share(0, each=False) > 0.9
+    assert share(10_000_000, each=False) < 0.05
