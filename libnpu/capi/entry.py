@@ -93,7 +93,7 @@ def _guard(library: Library, lib: Any, function: Callable[..., int | None]) -> C
         if host.solo != get_ident():
             host.arrive()
         with host.lock:
-            me = node = None
+            me = node = mark = None
             try:
                 if host.solo != get_ident() and not (of_team and not host.in_function):
                     host.check_permitted()
@@ -107,6 +107,8 @@ def _guard(library: Library, lib: Any, function: Callable[..., int | None]) -> C
                         "NPU_ERROR_NOT_INITIALIZED",
                         "npu_init has not been called, or npu_shutdown has ended the library",
                     )
+                if host.call_log is not None and library.node is not None:
+                    mark = host.call_log.begin(library.node, name)
                 return function(library, *arguments) or 0
             except Exception as error:
                 report = result_of(error)
@@ -117,6 +119,8 @@ def _guard(library: Library, lib: Any, function: Callable[..., int | None]) -> C
                 lib.npu_set_error(message, report.enqueue_site, report.job_id)
                 return report.result
             finally:
+                if mark is not None:
+                    mark.end()
                 if me is not None and node is not None:
                     host.leave(me, node)
 

@@ -34,10 +34,12 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from libnpu.runtime.buffer import Buffer
+    from libnpu.runtime.command_list import CommandList
     from libnpu.runtime.event import Event, Notify
     from libnpu.runtime.host_memory import HostBuffer, Registered
     from libnpu.runtime.kernel import Kernel
     from libnpu.runtime.module import Module
+    from libnpu.runtime.profiler import Profiler
     from libnpu.runtime.stream import Stream
 
 
@@ -129,6 +131,15 @@ class Device:
     def default_stream(self) -> Stream:
         """The default stream of the primary context."""
         return self.primary.default_stream
+
+    def create_command_list(self) -> CommandList:
+        """As `Context.create_command_list` in the primary context."""
+        return self.primary.create_command_list()
+
+    @property
+    def profiler(self) -> Profiler:
+        """The profiler of the primary context."""
+        return self.primary.profiler
 
     def create_event(self, *, timing: bool = True) -> Event:
         """As `Context.create_event` in the primary context."""
