@@ -110,6 +110,11 @@ def test_operations_that_a_program_starts_need_a_device(start):
         run(f"nop\n{start}\nhalt")
 
 
+def test_a_bar_needs_a_cooperative_launch():
+    with pytest.raises(isa.ShaveFault, match="NOT_COOPERATIVE at pc 0x10"):
+        run("nop\nbar\nhalt")
+
+
 @pytest.mark.parametrize("wait", ["dmawait -1", "dmawait 3", "dpuwait -1", "dpuwait 0"])
 def test_a_wait_without_a_start_goes_on_at_once(wait):
     assert run(f"{wait}\nhalt").cycles == SHAVE.startup_cycles + 2 * SHAVE.scalar_cycles

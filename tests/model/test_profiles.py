@@ -73,6 +73,7 @@ def test_a_number_out_of_range_is_refused_by_the_name_of_its_field(write_profile
         ("shave.lanes.f16", 0, "mine.json: shave.lanes.f16 is 0; 1 to 1073741824 are allowed"),
         ("shave.lanes", {"f32": 4}, "mine.json: shave.lanes has ['f32']; it must have ['f16', 'f32', 'i32']"),
         ("ddr.latency_ns", 1e10, "mine.json: ddr.latency_ns is 10000000000.0; 0 to 1000000000 are allowed"),
+        ("shave.icache_line_bytes", 48, "mine.json: shave.icache_line_bytes is 48; it must be a power of two"),
         ("name", "", "mine.json: name has 0 bytes; 1 to 63 are allowed"),
     ],
 )
