@@ -67,6 +67,11 @@ class FenceHeap:
         """The driver's handle of the heap."""
         return self._bo.handle
 
+    @property
+    def in_use(self) -> int:
+        """How many cells somebody has."""
+        return self._made - len(self._free)
+
     def alloc(self) -> Cell:
         """Return a cell that nobody uses. Raises OUT_OF_RESOURCES when all are in use."""
         if self._free:

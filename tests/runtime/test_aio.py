@@ -1,6 +1,7 @@
 """asyncio on virtual time: tasks wait for streams, events and jobs."""
 
 import asyncio
+import threading
 
 import numpy as np
 import pytest
@@ -313,3 +314,30 @@ def test_two_devices_in_one_loop():
             return await asyncio.gather(work(one), work(two), work(one))
 
         assert asyncio.run(main()) == [5, 5, 5]
+
+
+def test_loops_in_two_threads(device, context, add):
+    memory = context.alloc(1 << 16)
+    memory.write(np.ones(1 << 14, np.float32))
+    ends = {}
+
+    async def work(rank):
+        stream = context.create_stream()
+        for _ in range(3):
+            await add.launch(stream, *operands(memory, rank), 1024)
+        ends[rank] = device.now_ps
+
+    with device.team(2) as team:
+
+        def run(rank):
+            team.enter(rank)
+            asyncio.run(work(rank))
+            team.leave()
+
+        threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert sorted(ends) == [0, 1]
+    assert device.reproducible

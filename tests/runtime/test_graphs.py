@@ -537,3 +537,22 @@ def test_graphs_can_be_destroyed_on_a_lost_device(device, context, add, floats, 
     refused(C.NPU_ERROR_DEVICE_PAGE_FAULT, one.synchronize)
     executable.destroy()
     graph.destroy()
+
+
+def test_graphs_give_back_memory_fences_and_queues(device, context, add, floats):
+    x, y, a, b, out = floats(1.0), floats(10.0), floats(), floats(), floats()
+
+    def use():
+        graph, streams = fork(context, add, x, y, a, b, out)
+        with graph, graph.instantiate() as executable:
+            executable.launch(streams[0])
+        for stream in streams:
+            stream.synchronize()
+            stream.close()
+
+    use()
+    free, cells = device.memory_info()[0], context.fences.in_use
+    for _ in range(90):  # three queues each, and there are 255
+        use()
+    assert device.memory_info()[0] == free
+    assert context.fences.in_use == cells
