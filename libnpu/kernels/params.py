@@ -98,7 +98,10 @@ def plan(name: str, arguments: Sequence[int | float], unit: Unit) -> Plan:
         BufferNeed(buffer, elements[buffer] * es, direction, buffer in OPTIONAL)
         for buffer, direction in builtin.buffers.items()
     )
-    return Plan(name, needs, work.grid(unit))
+    least = ceil(max(work.starts / _MAX_STARTS, work.work / _MAX_WORK))
+    if least > C.NPU_MAX_KERNEL_GRID:
+        raise KernelArgumentError(f"{name}: takes {least} blocks; at most {C.NPU_MAX_KERNEL_GRID} are possible")
+    return Plan(name, needs, max(min(ceil(work.blocks), unit.shaves), least, 1))
 
 
 def from_kernel_params(
@@ -182,11 +185,6 @@ class _Work:
     starts: float
     work: float
 
-    def grid(self, unit: Unit) -> int:
-        """Return the default grid."""
-        least = max(self.starts / _MAX_STARTS, self.work / _MAX_WORK)
-        return min(max(min(ceil(self.blocks), unit.shaves), ceil(least), 1), int(C.NPU_MAX_KERNEL_GRID))
-
 
 _Needs = tuple[dict[str, int], _Work]
 
@@ -226,6 +224,9 @@ def _rows(passes: int, *shared: str, out: bool = True) -> Callable[[_Sizes], _Ne
             piece = min(s.unit.room(4) // 256 * 64 // s.es, CAPACITY)
             tiles = float(rows * ceil(cols / piece))
             starts = passes + len(shared) + 1.0
+            longest = int(_MAX_STARTS / starts) * piece
+            if cols > longest:
+                raise s.fail(f"cols is {cols}; a block computes a whole row, of at most {longest} on this device")
         elements = {"input": rows * cols, **dict.fromkeys(shared, cols), "output": rows * cols if out else rows}
         work = _Work(rows * cols / WORTH, tiles * starts, rows * cols * 64 + tiles * _ITEM_WORK * passes)
         return elements, work
@@ -266,7 +267,7 @@ def _conv2d(s: _Sizes) -> _Needs:
     high, wide = tile
     macs = n * groups * k * out_h * out_w * c * taps
     tiles = n * groups * ceil(k / wide) * ceil(out_h / high)
-    moved = tiles * (high * s["stride_h"] + s["kernel_h"]) * s["w"] * c * s.es * 6
+    moved = tiles * (high * s["stride_h"] + s["kernel_h"]) * s["w"] * c * s.es * 4
     elements = {
         "input": n * s["c"] * s["h"] * s["w"],
         "weights": s["k"] * c * taps,
@@ -338,7 +339,7 @@ def _matrix(s: _Sizes) -> _Needs:
     tiles = batch * ceil(m / high) * ceil(n / wide)
     macs = batch * m * k * n
     elements = {"input": batch * m * k, "weights": batch * k * n, "bias": n, "output": batch * m * n}
-    work = macs / 4 + tiles * ((high + wide) * k + high * wide) * s.es * 6 + tiles * _ITEM_WORK
+    work = macs / 4 + tiles * ((high + wide) * k + high * wide) * s.es * 3 + tiles * _ITEM_WORK
     return elements, _Work(max(macs / WORTH_MACS, prod((batch, m, n)) / WORTH / 4), tiles * 4, work)
 
 

@@ -115,6 +115,7 @@ def test_verify_checks_the_code(library):
         ({"k": KernelSource("fly", ())}, "kernel 'k': line 1: no instruction 'fly'"),
         ({"k": KernelSource(b"", ())}, r"kernel 'k': 0 bytes at 0x0; expected a multiple of 16"),
         ({"k": KernelSource(b"\0" * 8, ())}, r"kernel 'k': 8 bytes at 0x0"),
+        ({"k": KernelSource(bytes((1 << 20) + 16), ())}, "kernel 'k': 1048592 bytes of code; expected at most 1048576"),
         ({"": FIRST}, r"kernel name '' has 0 bytes; expected 1 to 127"),
         ({"k" * 128: FIRST}, r"kernel name .* has 128 bytes; expected 1 to 127"),
         ({"k": KernelSource("halt", (OUT, OUT))}, "kernel 'k': two parameters have one name"),

@@ -20,16 +20,17 @@ KERNELS = {k.name: k for k in LIBRARY.kernels}
 class Launcher:
     """A booted device with the library's text in its memory."""
 
-    def __init__(self, profile="npu-37xx", **options):
+    def __init__(self, profile="npu-37xx", library=LIBRARY, **options):
         self.rig = Rig(profile, **options)
-        self.text_va = self.rig.alloc(LIBRARY.text)
+        self.kernels = {k.name: k for k in library.kernels}
+        self.text_va = self.rig.alloc(library.text)
 
     def run(self, name, *args, grid=4):
         """Launch `name`; return its JOB_DONE and the arrays of its buffers, in order, as the device left them.
 
         Arguments: arrays for buffers (None = address 0), ints and floats. A launch without a record of success has no arrays.
         """
-        rig, entry = self.rig, KERNELS[name]
+        rig, entry = self.rig, self.kernels[name]
         assert len(args) == len(entry.params), (name, [p.name for p in entry.params])
         words, buffers = b"", []
         for param, arg in zip(entry.params, args, strict=True):

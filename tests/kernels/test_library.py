@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from npu_abi import C
 
-from libnpu.blob import read, verify
+from libnpu.blob import KernelParam, KernelSource, kernel_library, read, verify
 from libnpu.kernels import builtin_library
 from libnpu.kernels.build import build
 from tests.kernels import reference
@@ -86,3 +86,10 @@ def test_loads_and_stores_overlap_with_compute(npu):
     x = np.zeros(1_000_000, np.float32)
     npu.compute("relu", x, x, x.size, grid=1)
     assert 769e6 < npu.duration_ps < 800e6
+
+
+def test_a_kernel_of_a_user_runs_in_blocks():
+    out = KernelParam("out", C.NPU_ARG_BUFFER, C.NPU_ARG_OUT, C.NPU_DT_I64)
+    text = "ld.i64 r6, r1, 0\nmuli r7, r2, 8\nadd r6, r6, r7\nst.i64 r2, r6, 0\nhalt"
+    npu = Launcher("unit", library=read(kernel_library("mine", {"number_blocks": KernelSource(text, (out,))})))
+    assert npu.compute("number_blocks", np.full(5, -1), grid=5)[0].tolist() == [0, 1, 2, 3, 4]
