@@ -41,7 +41,7 @@ class Instance:
         self.mapped_va = addresses[MAPPED]
         self.handles = [self._tasks.handle, *([self._scratch.handle] if self._scratch else [])]
         self.key: tuple[int, ...] | None = None
-        self.bound_handles: tuple[int, ...] = ()  # of all memory that a job touches
+        self.bound_handles: dict[int, None] = {}  # of all memory that a job touches
         self.jobs: list[Job] = []  # that may not have finished
         self.owner: weakref.ref[object] | None = None  # the one launch that may use it, as long as that lives
 
@@ -52,7 +52,9 @@ class Instance:
 
     def only_in(self, stream: Stream) -> bool:
         """Whether nobody outside of `stream` uses it."""
-        return not self.is_owned and all(job.stream is stream for job in self.jobs)
+        if self.owner is not None and self.is_owned:
+            return False
+        return not self.jobs or all(job.stream is stream for job in self.jobs)
 
     def bind(self, patch: Patch, key: tuple[int, ...], addresses: dict[str, int]) -> None:
         """Patch the addresses of inputs and outputs; no job may be using it."""
@@ -63,7 +65,7 @@ class Instance:
 
     def hold(self, objects: list[BufferObject], handles: list[int]) -> None:
         """Note what else the next job touches: the module's objects, and the handles of inputs and outputs."""
-        self.bound_handles = (*self.handles, *[bo.handle for bo in objects], *handles)
+        self.bound_handles = dict.fromkeys([*self.handles, *[bo.handle for bo in objects], *handles])
 
     def free(self) -> None:
         """Give its memory back."""

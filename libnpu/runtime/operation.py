@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from libnpu.runtime.stream import Stream
 
 EXECUTE = codec("npu_cmd_inference", "h.type", "h.size", "inference_id", "mapped_inference_va")
+INFERENCE_EXECUTE = int(C.NPU_CMD_INFERENCE_EXECUTE)
 TIMESTAMP = codec("npu_cmd_timestamp", "h.type", "h.size", "va")
 LAUNCH = codec(
     "npu_cmd_kernel", "h.type", "h.size", "text_va", "args_va", "record_va", "code_bytes", "args_bytes", "grid", "flags"
@@ -157,9 +158,9 @@ class ModuleLaunch(Operation):
         job = writer.job
         instance = self._instance(job.stream)
         instance.jobs.append(job)
-        writer.at_end(instance.jobs.remove)
-        writer.touch(instance.bound_handles)
-        writer.command(EXECUTE.pack(C.NPU_CMD_INFERENCE_EXECUTE, EXECUTE.size, job.number, instance.mapped_va))
+        job.ends.append(instance.jobs.remove)
+        writer.handles.update(instance.bound_handles)
+        writer.command(EXECUTE.pack(INFERENCE_EXECUTE, EXECUTE.size, job.number, instance.mapped_va))
 
     def _instance(self, stream: Stream) -> Instance:
         handles = [span.buffer.handle for span in self._spans]

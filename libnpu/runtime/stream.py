@@ -78,6 +78,7 @@ class Stream:
         self._jobs: deque[Job] = deque()  # not yet seen to have ended, oldest first
         self._failed: deque[Job] = deque()  # errors that no call has raised yet
         self._api_ps = context.api_ps
+        self._ordered = blocking and context.semantics.legacy_default_stream
         self._open = True
 
     def _create_queue(self) -> None:
@@ -139,7 +140,7 @@ class Stream:
         while True:
             writer = CommandWriter(context, job, bo)
             try:
-                if self.blocking and context.semantics.legacy_default_stream:
+                if self._ordered:
                     for signal in context.implicit_signals(self):
                         writer.wait(signal)
                 job.operation.encode(writer)
@@ -318,7 +319,10 @@ class Stream:
         if self._jobs:
             self._await(self._jobs[-1], deadline)
         while self._jobs:
-            self._finish_in_time(self._jobs[0], deadline, timeout_ns)
+            job = self._jobs[0]
+            finished = self.finish(job, deadline)
+            if not finished:
+                self._raise_unfinished(job, finished, timeout_ns)
         if self._failed:
             self._raise_failed()
 
@@ -550,6 +554,11 @@ class Stream:
     def _finish_in_time(self, job: Job, deadline_ps: int, timeout_ns: float | None) -> None:
         """Wait for the oldest job. Raises TIMEOUT, BARRIER_DEADLOCK."""
         finished = self.finish(job, deadline_ps)
+        if not finished:
+            self._raise_unfinished(job, finished, timeout_ns)
+
+    def _raise_unfinished(self, job: Job, finished: bool | None, timeout_ns: float | None) -> None:
+        """Raise what `finish` has found."""
         if finished is None:
             raise NpuError(
                 C.NPU_ERROR_BARRIER_DEADLOCK,
@@ -559,8 +568,7 @@ class Stream:
                 operation=job.operation.name,
                 enqueue_site=job.site or None,
             )
-        if not finished:
-            raise NpuError(C.NPU_TIMEOUT, f"{len(self._jobs)} operations have not finished after {timeout_ns} ns")
+        raise NpuError(C.NPU_TIMEOUT, f"{len(self._jobs)} operations have not finished after {timeout_ns} ns")
 
     def finish(self, job: Job, deadline_ps: int) -> bool | None:
         """Wait for the oldest job. False when the deadline passes, None when nothing is left that could end it."""
