@@ -92,6 +92,8 @@ class Machine:
         """Note that the calling thread was blocked since `since_ps`."""
         who = self.caller
         self.blocked_ps[who] = self.blocked_ps.get(who, 0) + self.now_ps - since_ps
+        if self.host is not None and self.host.call_log is not None:
+            self.host.call_log.note_blocked(self, since_ps)
 
     def host_times(self, who: Participant | None) -> tuple[int, int]:
         """Return how long a thread, which is in a call, has worked and has been blocked, in ps."""

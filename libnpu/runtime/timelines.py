@@ -69,9 +69,7 @@ def _host_events(calls: Sequence[HostCall]) -> list[Event]:
         place = chrome.HOST, call.thread + 1
         args = {"blocked_ps": call.blocked_ps}
         events.append(chrome.complete(*place, call.name, "call", call.begin_ps, call.end_ps, args))
-        if call.blocked_ps:
-            start_ps = call.end_ps - call.blocked_ps
-            events.append(chrome.complete(*place, "blocked", "blocked", start_ps, call.end_ps, {}))
+        events += [chrome.complete(*place, "blocked", "blocked", *part, {}) for part in call.blocked]
     return events
 
 
@@ -107,23 +105,26 @@ def _operation(record: OperationRecord, tid: int) -> Event:
 
 def timeline(context: Context) -> str:
     """Return calls and operations as text; see `libnpu.timeline`."""
-    calls = context.profiler.calls
-    records = [record for record in context.profiler.records if record.result != C.NPU_NOT_READY]
     rows = [
-        (c.begin_ps, 0, c.thread, f"host {c.thread}" if c.thread else "host", c.name, c.end_ps, c.blocked_ps)
-        for c in calls
-    ] + [(r.start_ps, 1, r.stream_id, f"stream {r.stream_id}", r.name, r.end_ps, 0) for r in records]
+        (c.begin_ps, 0, c.thread, f"host {c.thread}" if c.thread else "host", c.name, c.end_ps, c.blocked)
+        for c in context.profiler.calls
+    ] + [
+        (r.start_ps, 1, r.stream_id, f"stream {r.stream_id}", r.name, r.end_ps, ())
+        for r in context.profiler.records
+        if r.result != C.NPU_NOT_READY
+    ]
     if not rows:
         return "nothing was recorded: context.profiler.start() begins\n"
     first, last = min(row[0] for row in rows), max(row[5] for row in rows)
     scale = max(1, -(-(last - first) // BAR))
-    lines = [
-        f"# works  . is blocked  = runs on the device; one column is {scale / PS_PER_US:.3f} us, from {first / PS_PER_US:.3f} us"
-    ]
-    for begin, _, _, lane, name, end, blocked in sorted(rows):
-        at, past = (begin - first) // scale, max((begin - first) // scale + 1, -(-(end - first) // scale))
-        waits = min(past - at, -(-blocked // scale))
-        bar = "=" * (past - at) if lane.startswith("stream") else "#" * (past - at - waits) + "." * waits
-        text = f"{lane[:LANE]:<{LANE}} {name[:NAME]:<{NAME}} |{' ' * at + bar:<{BAR}}| {(end - begin) / PS_PER_US:10.3f} us"
-        lines.append(text)
+    where = f"one column is {scale / PS_PER_US:.3f} us, from {first / PS_PER_US:.3f} us"
+    lines = [f"# works  . is blocked  = runs on the device; {where}"]
+    for begin, is_operation, _, lane, name, end, blocked in sorted(rows):
+        bar = [" "] * BAR
+        for start, stop, mark in ((begin, end, "=" if is_operation else "#"), *((*part, ".") for part in blocked)):
+            columns = range((start - first) // scale, max((start - first) // scale + 1, -(-(stop - first) // scale)))
+            for column in columns:
+                bar[min(column, BAR - 1)] = mark
+        label = f"{lane[:LANE]:<{LANE}} {name[:NAME]:<{NAME}}"
+        lines.append(f"{label} |{''.join(bar)}| {(end - begin) / PS_PER_US:10.3f} us")
     return "\n".join(lines) + "\n"
