@@ -91,7 +91,12 @@ class Device:
     @public
     def create_context(self) -> Context:
         """Create a context of its own. Raises OUT_OF_RESOURCES when the driver has none left."""
-        context = Context(self, self.node.sibling())
+        node = self.node.sibling()
+        try:
+            context = Context(self, node)
+        except BaseException:
+            node.close()
+            raise
         self._contexts.append(context)
         return context
 

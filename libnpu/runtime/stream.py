@@ -463,7 +463,8 @@ class Stream:
         elif self.finish_all():
             self.release()
         else:
-            self._abort_work()
+            self._abort_work()  # which ends the queue
+            self.context.fences.release(self._cell)
         self._open = False
         self.context.forget_stream(self)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 from npu_abi import C
@@ -151,3 +153,29 @@ def test_synchronising_the_device_waits_for_all_contexts(device, blob_bytes):
     assert [job.done for job in jobs] == [False, False]
     device.synchronize()
     assert [job.done for job in jobs] == [True, True]
+
+
+def test_all_contexts_of_the_device_can_be_used_and_come_back(device):
+    contexts = []
+    error = refused(C.NPU_ERROR_OUT_OF_RESOURCES, lambda: contexts.extend(iter(device.create_context, None)))
+    assert "all 64 contexts are in use" in error.message
+    contexts = list(device._contexts)
+    assert len(contexts) == 63  # and the primary one
+    contexts[7].destroy()
+    again = device.create_context()
+    assert again.alloc(64).size == 64
+    again.destroy(force=True)
+
+
+def test_a_context_that_finds_no_memory_leaves_nothing_behind(device, monkeypatch):
+    before = device.memory_info()[0]
+    with monkeypatch.context() as patch:
+        patch.setattr("libnpu.runtime.context.CommandPool", refuse_memory)
+        refused(C.NPU_ERROR_OUT_OF_DEVICE_MEMORY, device.create_context)
+    gc.collect()  # the exception's frames hold a view of the memory
+    assert device.memory_info()[0] == before
+    device.create_context().destroy()
+
+
+def refuse_memory(node):
+    raise libnpu.NpuError(C.NPU_ERROR_OUT_OF_DEVICE_MEMORY, "no memory")

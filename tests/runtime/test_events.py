@@ -295,3 +295,11 @@ def test_fences_are_given_back(device):
         waiter.synchronize()
         source.synchronize()
     assert fences._made == 3  # two streams, one pair at a time
+
+
+def test_a_stream_that_waits_for_ever_can_be_closed_and_gives_its_fences_back(device):
+    fences = device.primary.fences
+    for _ in range(10):
+        with device.create_stream() as stream:
+            device.create_notify().wait(stream)
+    assert len(fences._free) == fences._made == 2
