@@ -32,6 +32,7 @@ from libnpu.capi.header import functions, header_text, python_declaration
 from libnpu.capi.library import Library
 from libnpu.capi.refusal import Refusal
 from libnpu.capi.reports import result_of
+from libnpu.errors import NpuError
 from libnpu.runtime.host_threads import HOST
 
 MODULES: tuple[ModuleType, ...] = (
@@ -131,7 +132,10 @@ def _exit(library: Library) -> Callable[[], None]:
     def leave() -> None:
         if HOST.lock.acquire(timeout=1):  # a thread that is still inside keeps what it has
             try:
+                HOST.check_permitted()
                 library.close()
+            except NpuError:
+                pass  # a host function ends the process, or a device is lost: nothing outlives the process anyway
             finally:
                 HOST.lock.release()
         for stream in (sys.stdout, sys.stderr):

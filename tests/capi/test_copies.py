@@ -309,4 +309,5 @@ def test_failed_fill_names_who_enqueued_it(run, blobs):
     """
     *lines, message = run(program, str(blobs / "stuck.blob"))
     assert lines == ["BARRIER_DEADLOCK", "ABORTED_BY_PRIOR_ERROR", "1"]
-    assert message.startswith("'fill with 0x00' was aborted, enqueued at 0x")
+    assert "'fill with 0x00'" in message
+    assert "enqueued at 0x" in message

@@ -1,0 +1,151 @@
+"""The library and the process may end at any point: nothing hangs, nothing is printed, the program's memory is its own again."""
+
+import subprocess
+
+import pytest
+
+# work(name) begins what is in flight when the end comes.
+SETUP = r"""
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+enum { SIZE = 1 << 22 };
+static sem_t never, running;
+static char *p;
+static npu_stream_t s, t;
+static void block(void *unused) { sem_post(&running); sem_wait(&never); (void)unused; }
+static void leave(void *unused) { exit(0); (void)unused; }
+static void *wait_for_stream(void *unused)
+{
+    sem_post(&running);
+    npu_synchronize_stream(s);
+    return unused;
+}
+static void work(const char *what, char **argv)
+{
+    npu_notify_t n;
+    npu_blob_t blob;
+    npu_kernel_t k;
+    pthread_t thread;
+    need(npu_init(0));
+    need(npu_malloc((void **)&p, SIZE, 0));
+    need(npu_create_stream(&s));
+    need(npu_create_stream(&t));
+    if (strcmp(what, "copies") == 0) {
+        for (int i = 0; i < 20; i++)
+            need(npu_memset_async(p, SIZE, i, SIZE, i % 2 ? s : t));
+    } else if (strcmp(what, "wait") == 0) {
+        need(npu_create_notify(&n, 0));
+        need(npu_wait_notify(n, s));
+        need(npu_memset_async(p, SIZE, 1, SIZE, s));
+    } else if (strcmp(what, "stuck") == 0) {
+        npu_arg_t args[] = {NPU_BUFFER(p), NPU_BUFFER(p + 64)};
+        need(npu_load_blob(&blob, argv[2]));
+        need(npu_get_kernel(&k, blob, NULL));
+        need(npu_launch_kernel_async(k, args, 2, s));
+    } else if (strcmp(what, "host function") == 0) {
+        need(npu_stream_add_host_function(s, block, NULL));
+        while (npu_query_stream(s) == NPU_NOT_READY && sem_trywait(&running) != 0)
+            usleep(1000);
+    } else if (strcmp(what, "exit in a host function") == 0) {
+        need(npu_stream_add_host_function(s, leave, NULL));
+        need(npu_synchronize_stream(s));
+    } else if (strcmp(what, "blocked thread") == 0) {
+        need(npu_stream_add_host_function(s, block, NULL));
+        pthread_create(&thread, NULL, wait_for_stream, NULL);
+        sem_wait(&running);
+        usleep(20000);
+    }
+}
+"""
+STATES = ["copies", "wait", "stuck", "host function", "blocked thread"]
+
+
+@pytest.fixture
+def end(build, blobs):
+    """end(body, what) -> lines: runs `body` with what is in flight; exit status 0 and no output on standard error, in time."""
+
+    def end(body: str, what: str) -> list[str]:
+        source = f"{SETUP}int main(int argc, char **argv)\n{{\nwork(argv[1], argv);\n{body}}}\n"
+        command = [build(source), what, str(blobs / "stuck.blob")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.splitlines()
+
+    return end
+
+
+@pytest.mark.parametrize("what", STATES)
+def test_shutdown_with_work_in_flight(end, what):
+    body = r"""
+    need(npu_shutdown());
+    say(npu_synchronize_stream(s));
+    need(npu_init(0));
+    say(npu_synchronize_stream(s));
+    say(npu_malloc((void **)&p, 64, 0));
+    say(npu_memset(p, 64, 1, 64));
+    """
+    assert end(body, what) == ["NOT_INITIALIZED", "STALE_HANDLE", "SUCCESS", "SUCCESS"]
+
+
+@pytest.mark.parametrize("what", STATES)
+def test_reset_with_work_in_flight(end, what):
+    body = r"""
+    need(npu_reset_device());
+    say(npu_synchronize_stream(s));
+    say(npu_malloc((void **)&p, 64, 0));
+    say(npu_memset(p, 64, 1, 64));
+    """
+    assert end(body, what) == ["STALE_HANDLE", "SUCCESS", "SUCCESS"]
+
+
+@pytest.mark.parametrize("what", [*STATES, "exit in a host function"])
+def test_exit_with_work_in_flight(end, what):
+    assert end("exit(0);", what) == []
+
+
+def test_registered_memory_and_mappings_at_the_end(end):
+    body = r"""
+    char *memory = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *mapped, *pinned;
+    memset(memory, 1, 8192);
+    need(npu_host_register(memory, 8192, 0));
+    need(npu_map((void **)&mapped, p, 64, NPU_BIDIRECTIONAL));
+    need(npu_malloc_host((void **)&pinned, SIZE, 0));
+    need(npu_memset_async(memory, 4096, 2, 4096, s));
+    need(npu_synchronize_stream(s));
+    for (int i = 0; i < 9; i++)
+        need(npu_memcpy_async(pinned, SIZE, p, SIZE, NPU_MEMCPY_DEFAULT, t));
+    need(npu_memcpy_async(p, 4096, memory, 4096, NPU_MEMCPY_DEFAULT, t));
+    need(npu_shutdown());
+    printf("%d %d\n", memory[4095], memory[4096]);
+    memory[0] = 3;
+    munmap(memory, 8192);
+    """
+    assert end(body, "nothing") == ["2 1"]
+
+
+@pytest.mark.parametrize("what", ["host function", "blocked thread"])
+def test_interrupt_ends_the_process_as_usual(build, what):
+    source = f"{SETUP}int main(int argc, char **argv)\n{{\nwork(argv[1], argv);\nraise(SIGINT);\n}}\n"
+    done = subprocess.run([build(source), what], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-2, "", "")
+
+
+def test_fork_while_threads_are_inside_refuses_the_child(end):
+    body = r"""
+    npu_event_t e;
+    if (fork() == 0) {
+        alarm(10);
+        say(npu_synchronize_stream(s));
+        say(npu_create_event(&e, 0));
+        say(npu_shutdown());
+        exit(0);
+    }
+    int status;
+    pid_t wait(int *);
+    wait(&status);
+    printf("%d\n", status);
+    """
+    assert end(body, "blocked thread") == ["NOT_PERMITTED"] * 3 + ["0"]
