@@ -556,3 +556,46 @@ def test_graphs_give_back_memory_fences_and_queues(device, context, add, floats)
         use()
     assert device.memory_info()[0] == free
     assert context.fences.in_use == cells
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("schedule", ["timed", "newest-first"])
+def test_random_graphs_keep_the_order_of_their_events(device, context, add, seed, schedule):
+    """Sums of what is surely before, in random streams with random events; the expected values are Python's."""
+    rng = np.random.default_rng(seed)
+    device.set_schedule(schedule)
+    streams = [context.create_stream() for _ in range(4)]
+    memory = context.alloc(64 * 16)
+    memory.write(np.zeros(256, np.float32))
+    cells = [memory.at(64 * i, 64) for i in range(16)]
+    cells[0].write(np.full(16, 1.0, np.float32))
+    values = [1.0]
+    before = [{0}, None, None, None]  # by stream: cells that are surely written; None: not joined
+
+    def order(a, b):
+        event = context.create_event()
+        event.record(streams[a])
+        streams[b].wait_event(event)
+        before[b] = (before[b] or set()) | before[a]
+
+    with streams[0].capture() as capture:
+        for number in range(1, 16):
+            joined = [i for i in range(4) if before[i] is not None]
+            if rng.random() < 0.6:
+                order(int(rng.choice(joined)), int(rng.integers(4)))
+            stream = int(rng.choice([i for i in range(4) if before[i] is not None]))
+            x, y = (int(i) for i in rng.choice(sorted(before[stream]), 2))
+            add.launch(streams[stream], cells[x], cells[y], cells[number], 16, grid=1)
+            values.append(values[x] + values[y])
+            before[stream] = before[stream] | {number}
+            if rng.random() < 0.15:
+                streams[stream].add_host_function(lambda: None)
+        for other in range(1, 4):
+            if before[other] is not None:
+                order(other, 0)
+    executable = capture.graph.instantiate()
+    for _ in range(2):
+        for cell in cells[1:]:
+            cell.write(np.full(16, np.nan, np.float32))
+        executable.launch(streams[int(rng.integers(4))]).wait()
+        assert memory.read(np.float32)[::16].tolist() == values
