@@ -78,6 +78,7 @@ class Stream:
         self._jobs: deque[Job] = deque()  # not yet seen to have ended, oldest first
         self._failed: deque[Job] = deque()  # errors that no call has raised yet
         self._api_ps = context.api_ps
+        self._aborting = False
         self._ordered = blocking and context.semantics.legacy_default_stream
         self._open = True
 
@@ -426,6 +427,7 @@ class Stream:
         """End the queue with all its work."""
         context = self.context
         context.dispatcher.discard(self)
+        self._aborting = True  # what ends as aborted is no failure of the context
         self._destroy_queue(C.NPU_CMDQ_ABORT)
         for job in self._jobs:
             for signal in job.written:
@@ -439,6 +441,7 @@ class Stream:
                     job, job.failure(C.NPU_ERROR_ABORTED_BY_PRIOR_ERROR, f"{job.operation.name!r} was aborted")
                 )
                 self._failed.append(job)
+        self._aborting = False
         context.ring_waiting()
 
     @public
@@ -596,7 +599,8 @@ class Stream:
             error = job.describe(arg.job_id, arg.job_status, arg.error_detail, arg.error_info)
             self._retire(job, error)
             self._failed.append(job)
-            self.context.note_failure(error)
+            if not (self._aborting and arg.job_status == C.NPU_JOB_ABORTED):
+                self.context.note_failure(error)
         else:
             self._retire(job, None)
         return True

@@ -353,3 +353,20 @@ def test_jobs_in_flight_name_the_memory_that_they_touch(device, work):
     assert device.primary.jobs_using(work.small.handle) == []
     job.wait()
     assert device.primary.jobs_using(target.handle) == []
+
+
+@pytest.mark.parametrize("semantics", ["ascend", "cuda", "strict"])
+@pytest.mark.parametrize("schedule", ["timed", "lazy"])
+def test_an_abort_is_no_failure_of_the_context(semantics, schedule, image):
+    with libnpu.open("npu-37xx", semantics=semantics) as device:
+        work = Work(device, image)
+        device.set_schedule(schedule)
+        stream = device.create_stream()
+        work.long(stream)
+        stream.abort()
+        refused(C.NPU_ERROR_ABORTED_BY_PRIOR_ERROR, stream.synchronize)
+        stream.synchronize()
+        job, target = work.long(stream)
+        stream.synchronize()
+        assert job.error is None
+        assert target.read()[0] == 5
