@@ -638,7 +638,7 @@ typedef struct npu_cmdlist_s *npu_cmdlist_t;
  *   NULL_POINTER, BAD_ADDRESS  list     INVALID_VALUE  flags is not 0 */
 NPU_API npu_result_t npu_cmdlist_create(npu_cmdlist_t *list, uint32_t flags);
 /* Append a kernel with arguments as for npu_launch_kernel_async.
- *   INVALID_HANDLE, STALE_HANDLE  list  BAD_STATE  the list is closed OUT_OF_RESOURCES  the list is full (1 MiB of commands)
+ *   INVALID_HANDLE, STALE_HANDLE  list  BAD_STATE  the list is closed OUT_OF_RESOURCES  the list is full (1 MiB of commands, or memory of 4,000 allocations)
  *   otherwise results as npu_launch_kernel_async */
 NPU_API npu_result_t npu_cmdlist_append_kernel(npu_cmdlist_t list, npu_kernel_t kernel, const npu_arg_t *args, uint32_t count);
 /* Append a copy of device or pinned memory.

@@ -1,7 +1,9 @@
-"""The blobs that the programs load: a copy of 16 floats, and one for each way in which a job can fail."""
+"""What the programs load: a profile with little memory, a copy of 16 floats, and a blob for each way in which a job fails."""
 
 from __future__ import annotations
 
+import json
+from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from npu_abi import C
@@ -79,7 +81,7 @@ def library() -> bytes:
     blocks = _buffer("blocks", C.NPU_ARG_OUT, C.NPU_DT_I32)
     number = KernelParam("number", C.NPU_ARG_INT, C.NPU_ARG_IN, C.NPU_DT_I64)
     offset = KernelParam("offset", C.NPU_ARG_FLOAT, C.NPU_ARG_IN, C.NPU_DT_F32)
-    spin = "li r6, 0\nli r7, 20000\nagain:\naddi r6, r6, 1\nblt r6, r7, again\nhalt"
+    spin = "li r6, 0\nli r7, 4000\nagain:\naddi r6, r6, 1\nblt r6, r7, again\nhalt"
     return kernel_library(
         "library",
         {
@@ -91,7 +93,10 @@ def library() -> bytes:
 
 
 def write_blobs(folder: Path) -> None:
-    """Write all of them into `folder`, and one that is damaged."""
+    """Write all of them into `folder`, one that is damaged, and profile.json: npu-37xx with 64 MiB of memory."""
+    profile = json.loads((files("npu_model") / "profiles" / "npu-37xx.json").read_text())
+    profile["ddr"]["capacity_bytes"] = 64 << 20
+    (folder / "profile.json").write_text(json.dumps(profile))
     for name, text in MODELS.items():
         (folder / f"{name}.blob").write_bytes(write(assemble(text)))
     (folder / "library.blob").write_bytes(library())

@@ -23,6 +23,7 @@ from tests.coverage.pairs import device_errors, documented, only_in_python, resu
 from tests.coverage.python_api import PYTHON
 
 HERE = Path(__file__).parent
+SOURCES = (".", "include", "driver", "firmware", "device")  # folders of packages
 GENERATED = {"before_init": before_init, "in_host_function": in_host_function}
 PROGRAMS = [f"c/{p.stem}" for p in sorted(HERE.glob("c/*.c"))]
 PROGRAMS += [f"c/{name}" for name in GENERATED]
@@ -52,9 +53,12 @@ def python_pairs():
     ]
 
 
-def build(folder: Path, source: Path) -> Path:
-    """Compile a C program against npu.h and the library, warnings being errors."""
-    program = folder / source.stem
+def build(folder: Path, name: str) -> Path:
+    """Compile the C program `name` into `folder` against npu.h and the library, warnings being errors."""
+    program, source = folder / name, HERE / "c" / f"{name}.c"
+    if name in GENERATED:
+        source = folder / f"{name}.c"
+        source.write_text(GENERATED[name]())
     library = library_folder()
     flags = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-Wno-unused-function", "-pthread", "-g"]
     paths = [f"-I{INCLUDE_DIR}", f"-I{HERE / 'c'}", f"-L{library}", *run_path(library)]
@@ -71,22 +75,24 @@ def run_all(folder: Path) -> dict[str, list[list[str]] | dict[str, str]]:
 
     def run(name: str) -> tuple[str, str]:
         language, _, stem = name.partition("/")
-        if language == "python":
-            command = [sys.executable, "-m", "tests.coverage.recorder", str(HERE / f"{name}.py"), str(blobs)]
-        else:
-            source = HERE / f"{name}.c"
-            if stem in GENERATED:
-                source = folder / f"{stem}.c"
-                source.write_text(GENERATED[stem]())
-            command = [str(build(folder, source)), str(blobs)]
         work = folder / name.replace("/", "-")
         work.mkdir()
-        paths = [str(HERE.parent.parent / part) for part in (".", "include", "driver", "firmware", "device")]
-        environment = {"NPU_COVERAGE": str(seen[language]), "PYTHONPATH": ":".join(paths)}
+        environment = {
+            "NPU_COVERAGE": str(seen[language]),
+            "NPU_PROFILE": str(blobs / "profile.json"),
+            "PYTHONPATH": ":".join(str(HERE.parent.parent / part) for part in SOURCES),
+        }
         kept = {key: value for key, value in os.environ.items() if not key.startswith("NPU_")}
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, cwd=work, env=kept | environment, check=False
-        )
+        try:
+            if language == "c":
+                command = [str(build(work, stem)), str(blobs)]
+            else:
+                command = [sys.executable, "-m", "tests.coverage.recorder", str(HERE / f"{name}.py"), str(blobs)]
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=60, cwd=work, env=kept | environment, check=False
+            )
+        except subprocess.SubprocessError as error:  # it does not compile, or does not end
+            return name, str(error)
         failed = done.returncode or done.stderr
         return name, f"status {done.returncode}\n{done.stderr[-8000:]}{done.stdout[-2000:]}" if failed else ""
 

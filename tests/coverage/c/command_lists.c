@@ -151,29 +151,6 @@ static void copies(void)
     OK(npu_free(memory));
 }
 
-static void full(void)
-{
-    npu_blob_t blob = load("library");
-    npu_kernel_t spin = NULL;
-    char *memory = allocate(4096);
-    npu_cmdlist_t list = new_list();
-    npu_result_t result = NPU_SUCCESS;
-
-    OK(npu_get_kernel(&spin, blob, "spin"));
-    for (int count = 0; count < 100000 && result == NPU_SUCCESS; count++)
-        result = npu_cmdlist_append_memset(list, memory, 4096, 1, 4096);
-    expect(NPU_ERROR_OUT_OF_RESOURCES, result);
-    expect(NPU_ERROR_OUT_OF_RESOURCES, npu_cmdlist_append_memcpy(list, memory, 64, memory + 64, 64, NPU_MEMCPY_DEVICE_TO_DEVICE));
-    result = NPU_SUCCESS;
-    for (int count = 0; count < 100000 && result == NPU_SUCCESS; count++)
-        result = npu_cmdlist_append_kernel(list, spin, NULL, 0);
-    expect(NPU_ERROR_OUT_OF_RESOURCES, result);
-    OK(npu_cmdlist_reset(list));
-    OK(npu_cmdlist_destroy(list));
-    OK(npu_unload(blob));
-    OK(npu_free(memory));
-}
-
 static void submitting(void)
 {
     npu_blob_t blob = load("library");
@@ -219,7 +196,6 @@ int main(int argc, char **argv)
     one_after_the_other();
     kernels();
     copies();
-    full();
     submitting();
     return finish();
 }

@@ -1,7 +1,8 @@
 /* device_errors.c - what a job can end with, and every call that reports it. */
 #include "expect.h"
 
-/* The work that fails is in `stream`; `event` was recorded behind it; `memory` is 2 pages. */
+/* The work that fails is in `stream`; `event` was recorded behind it, and `memory` is used by it. */
+enum { MEMORY = 1 << 20 };
 static npu_stream_t stream;
 static npu_event_t event;
 static char *memory, host[64];
@@ -84,16 +85,15 @@ int main(int argc, char **argv)
     for (size_t f = 0; f < sizeof failing / sizeof failing[0]; f++)
         for (size_t c = 0; c < sizeof calls / sizeof calls[0]; c++) {
             npu_result_t wanted = failing[f].result;
-            npu_blob_t blob = load(failing[f].model), library = load("library");
-            npu_kernel_t kernel = NULL, spin = NULL;
+            npu_blob_t blob = load(failing[f].model);
+            npu_kernel_t kernel = NULL;
 
-            memory = allocate(8192);
+            memory = allocate(MEMORY);
             stream = calls[c].on_default ? NULL : new_stream();
             OK(npu_create_event(&event, 0));
             npu_arg_t args[] = {NPU_BUFFER(memory), NPU_BUFFER(memory + 4096)};
             OK(npu_get_kernel(&kernel, blob, failing[f].kernel));
-            OK(npu_get_kernel(&spin, library, "spin"));
-            OK(npu_launch_kernel_async(spin, NULL, 0, stream)); /* so that it fails when everything has been enqueued */
+            OK(npu_memset_async(memory, MEMORY, 0, MEMORY, stream)); /* so that it fails when everything has been enqueued */
             OK(npu_launch_kernel_async(kernel, args, failing[f].kernel ? 0 : 2, stream));
             OK(npu_record_event(event, stream));
             if (wanted == NPU_ERROR_ABORTED_BY_PRIOR_ERROR)
