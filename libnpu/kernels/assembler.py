@@ -202,6 +202,7 @@ class Program:
         return self.let(value), True
 
     def _take(self) -> Reg:
+        assert self._free, "no integer register left: keep a value in memory, or give some back with a scope"
         return Reg(self._free.pop(0))
 
     def _give(self, register: Reg) -> None:

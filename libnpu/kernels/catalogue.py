@@ -15,7 +15,7 @@ from libnpu.kernels import convolution, elementwise, matrix, pooling, rows
 from libnpu.kernels.assembler import Program
 
 _READ, _WRITTEN, _BOTH = C.NPU_ARG_IN, C.NPU_ARG_OUT, C.NPU_ARG_INOUT
-_FLOATS = ("scale", "value", "epsilon")
+FLOATS = ("scale", "value", "epsilon")  # scalars that are no integers
 DTYPES = {"f32": C.NPU_DT_F32, "f16": C.NPU_DT_F16}
 
 
@@ -73,6 +73,6 @@ def sources() -> dict[str, KernelSource]:
 
 
 def _scalar(name: str) -> KernelParam:
-    if name in _FLOATS:
+    if name in FLOATS:
         return KernelParam(name, C.NPU_ARG_FLOAT, C.NPU_ARG_IN, C.NPU_DT_F32)
     return KernelParam(name, C.NPU_ARG_INT, C.NPU_ARG_IN, C.NPU_DT_I64)

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
-from typing import TYPE_CHECKING
+from operator import index
+from typing import TYPE_CHECKING, Any
 
 from npu_abi import C
 
-from libnpu.kernels.catalogue import BUILTINS
+from libnpu.kernels.catalogue import BUILTINS, FLOATS
 from libnpu.kernels.convolution import LARGEST_WIDTH, SMALLEST_SHARE
 from libnpu.kernels.matrix import LARGEST_TILE
 from libnpu.kernels.operations import CAPACITY, HEADER_BYTES, ITEM_BYTES
@@ -76,18 +77,19 @@ class Plan:
     grid: int
 
 
-def plan(name: str, arguments: Sequence[int | float], unit: Unit) -> Plan:
-    """Return what a launch of built-in kernel `name` needs. `arguments` are all of its arguments; addresses do not count.
+def plan(name: str, arguments: Sequence[Any], unit: Unit) -> Plan:
+    """Return what a launch of built-in kernel `name` needs. `arguments` are all of its arguments; what stands for buffers is not looked at.
 
-    Raises KernelArgumentError for an unknown kernel, a wrong number of arguments, or a size that the kernel or the device cannot do.
+    Raises KernelArgumentError for an unknown kernel, a wrong number of arguments, or a size that the kernel or the device cannot do;
+    TypeError for a size that is no integer.
     """
     base, es = _split(name)
     builtin = BUILTINS[base]
     expected = len(builtin.buffers) + len(builtin.scalars)
     if len(arguments) != expected:
         raise KernelArgumentError(f"{name}: {len(arguments)} arguments; expected {expected}")
-    values = dict(zip(builtin.scalars, arguments[len(builtin.buffers) :], strict=True))
-    sizes = _Sizes(name, es, {key: int(value) for key, value in values.items() if isinstance(value, int)}, unit)
+    numbers = zip(builtin.scalars, arguments[len(builtin.buffers) :], strict=True)
+    sizes = _Sizes(name, es, {key: index(value) for key, value in numbers if key not in FLOATS}, unit)
     elements, work = _RULES[base](sizes)
     for buffer, count in elements.items():
         if count * es > MAX_BUFFER_BYTES:
