@@ -15,7 +15,7 @@ from libnpu.runtime.buffer import Buffer, BufferObject
 from libnpu.runtime.guard import failures_yield_to, public
 from libnpu.runtime.instance import Instance
 from libnpu.runtime.kernel import MODEL_ALIGNMENT, Kernel, LibraryKernel, ModelKernel
-from libnpu.runtime.operation import ModuleLaunch
+from libnpu.runtime.operation import INFERENCE_DYNAMIC, INFERENCE_EXECUTE, ModuleLaunch
 from libnpu.runtime.placement import (
     ARGS,
     TEXT,
@@ -136,7 +136,11 @@ class Module:
         return self._shared[TEXT], self._text.handle
 
     def operation(
-        self, stream: Stream, inputs: Mapping[str, Buffer | DeviceSpan], outputs: Mapping[str, Buffer | DeviceSpan]
+        self,
+        stream: Stream,
+        inputs: Mapping[str, Buffer | DeviceSpan],
+        outputs: Mapping[str, Buffer | DeviceSpan],
+        dynamic: bool = False,
     ) -> Operation:
         """Return the launch of a model in `stream` on memory by tensor name; raises as `Stream.launch`."""
         self._check_model(stream)
@@ -157,7 +161,7 @@ class Module:
                 if span.buffer.context is not self.context:
                     raise NpuError(C.NPU_ERROR_WRONG_CONTEXT, f"the memory of {tensor.name!r} is another context's")
                 spans.append(span)
-        return self._launch(spans, tuple([span.device_address for span in spans]))
+        return self._launch(spans, tuple([span.device_address for span in spans]), dynamic)
 
     def operation_at(self, stream: Stream, addresses: Sequence[int]) -> Operation:
         """Return the launch of a model on addresses; raises as `Stream.launch_addresses`."""
@@ -177,11 +181,13 @@ class Module:
         if stream.context is not self.context:  # else no text is made
             stream.check_context(self.context, f"module {self.name!r}")
 
-    def _launch(self, spans: Sequence[Buffer | DeviceSpan], key: tuple[int, ...]) -> ModuleLaunch:
+    def _launch(
+        self, spans: Sequence[Buffer | DeviceSpan], key: tuple[int, ...], dynamic: bool = False
+    ) -> ModuleLaunch:
         for address in key:
             if address % MODEL_ALIGNMENT:
                 raise NpuError(C.NPU_ERROR_MISALIGNED, f"address {address:#x} is not a multiple of {MODEL_ALIGNMENT}")
-        return ModuleLaunch(self, spans, key)
+        return ModuleLaunch(self, spans, key, INFERENCE_DYNAMIC if dynamic else INFERENCE_EXECUTE)
 
     def instance_for(self, stream: Stream, key: tuple[int, ...], handles: list[int]) -> Instance:
         """Return an instance bound to the addresses `key` that a launch in `stream` may use; `handles` are its
@@ -233,7 +239,9 @@ class Module:
         return f"{ERROR_LISTS[number]}[{index}]" if number < len(ERROR_LISTS) else f"list {number} entry {index}"
 
     @public
-    def run(self, arrays: Mapping[str, Any], stream: Stream | None = None) -> dict[str, NDArray[Any]]:
+    def run(
+        self, arrays: Mapping[str, Any], stream: Stream | None = None, *, dynamic: bool = False
+    ) -> dict[str, NDArray[Any]]:
         """Copy `arrays` in, launch, wait, and return the outputs by name ({} on a device that computes no values).
 
         Raises INVALID_VALUE for a name, type or shape that is not the model's, STALE_HANDLE after `unload`, and what
@@ -246,7 +254,7 @@ class Module:
         checked = [tensor.check(arrays[tensor.name]) for tensor in self.inputs]
         buffers = self._io.pop() if self._io else self._io_buffers()
         try:
-            return self._run(checked, buffers, stream)
+            return self._run(checked, buffers, stream, dynamic)
         finally:
             if self._loaded:
                 self._io.append(buffers)
@@ -254,7 +262,9 @@ class Module:
                 for buffer in buffers:
                     buffer.free()
 
-    def _run(self, arrays: list[NDArray[Any]], buffers: list[Buffer], stream: Stream | None) -> dict[str, NDArray[Any]]:
+    def _run(
+        self, arrays: list[NDArray[Any]], buffers: list[Buffer], stream: Stream | None, dynamic: bool
+    ) -> dict[str, NDArray[Any]]:
         queue = self.context.default_stream if stream is None else stream
         ins, outs = buffers[: len(self.inputs)], buffers[len(self.inputs) :]
         for buffer, array in zip(ins, arrays, strict=True):
@@ -263,6 +273,7 @@ class Module:
             self,
             {t.name: b for t, b in zip(self.inputs, ins, strict=True)},
             {t.name: b for t, b in zip(self.outputs, outs, strict=True)},
+            dynamic=dynamic,
         )
         queue.synchronize()
         if not self.context.compute:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from libnpu.runtime.stream import Stream
 
 EXECUTE = codec("npu_cmd_inference", "h.type", "h.size", "inference_id", "mapped_inference_va")
-INFERENCE_EXECUTE = int(C.NPU_CMD_INFERENCE_EXECUTE)
+INFERENCE_EXECUTE, INFERENCE_DYNAMIC = int(C.NPU_CMD_INFERENCE_EXECUTE), int(C.NPU_CMD_INFERENCE_DYNAMIC)
 TIMESTAMP = codec("npu_cmd_timestamp", "h.type", "h.size", "va")
 LAUNCH = codec(
     "npu_cmd_kernel", "h.type", "h.size", "text_va", "args_va", "record_va", "code_bytes", "args_bytes", "grid", "flags"
@@ -142,25 +142,34 @@ class Timestamp(Operation):
 
 
 class ModuleLaunch(Operation):
-    """Run a compiled model on memory: `spans` are its inputs and then its outputs, checked."""
+    """Run a compiled model on memory: `spans` are its inputs and then its outputs, checked. `command` is the walk through
+    its lists or the run-time scheduler, INFERENCE_DYNAMIC.
+    """
 
-    __slots__ = ("_key", "_spans", "module")
+    __slots__ = ("_command", "_key", "_spans", "module")
     kind = "model"
 
-    def __init__(self, module: Module, spans: Sequence[Buffer | DeviceSpan], key: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        module: Module,
+        spans: Sequence[Buffer | DeviceSpan],
+        key: tuple[int, ...],
+        command: int = INFERENCE_EXECUTE,
+    ) -> None:
         self.name: str = module.name
         self.module = module
+        self._command = command
         self._spans = spans
         self._key = key
 
     def encode(self, writer: CommandWriter) -> None:
-        """Bind an instance of the task lists and write an INFERENCE_EXECUTE."""
+        """Bind an instance of the task lists and write the inference."""
         job = writer.job
         instance = self._instance(job.stream)
         instance.jobs.append(job)
         job.ends.append(instance.jobs.remove)
         writer.handles.update(instance.bound_handles)
-        writer.command(EXECUTE.pack(INFERENCE_EXECUTE, EXECUTE.size, job.number, instance.mapped_va))
+        writer.command(EXECUTE.pack(self._command, EXECUTE.size, job.number, instance.mapped_va))
 
     def _instance(self, stream: Stream) -> Instance:
         handles = [span.buffer.handle for span in self._spans]
@@ -168,7 +177,7 @@ class ModuleLaunch(Operation):
 
     def bound(self) -> BoundModuleLaunch:
         """Return the same launch with an instance of its own, for command lists and graphs."""
-        return BoundModuleLaunch(self.module, self._spans, self._key)
+        return BoundModuleLaunch(self.module, self._spans, self._key, self._command)
 
     def culprit(self, status: int, detail: int, info: int) -> tuple[str, str | None]:
         """Look the task up in the module's lists."""
@@ -184,8 +193,10 @@ class BoundModuleLaunch(ModuleLaunch):
 
     __slots__ = ("__weakref__", "_own")
 
-    def __init__(self, module: Module, spans: Sequence[Buffer | DeviceSpan], key: tuple[int, ...]) -> None:
-        super().__init__(module, spans, key)
+    def __init__(
+        self, module: Module, spans: Sequence[Buffer | DeviceSpan], key: tuple[int, ...], command: int
+    ) -> None:
+        super().__init__(module, spans, key, command)
         self._own = module.own_instance(self, key, [span.buffer.handle for span in spans])
 
     def _instance(self, stream: Stream) -> Instance:

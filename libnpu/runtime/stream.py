@@ -189,14 +189,20 @@ class Stream:
 
     @public
     def launch(
-        self, module: Module, inputs: Mapping[str, Buffer | DeviceSpan], outputs: Mapping[str, Buffer | DeviceSpan]
+        self,
+        module: Module,
+        inputs: Mapping[str, Buffer | DeviceSpan],
+        outputs: Mapping[str, Buffer | DeviceSpan],
+        *,
+        dynamic: bool = False,
     ) -> Job:
         """Enqueue a compiled model on device memory by tensor name, and return at once.
 
+        `dynamic`: the core chooses the order of tasks at run time instead of walking through their lists; same values.
         The buffers must stay until the job is done. Raises INVALID_VALUE for names, ARG_SIZE for a buffer that is too
         small, MISALIGNED, STALE_HANDLE for a freed one, WRONG_CONTEXT for another context's.
         """
-        return self.enqueue(module.operation(self, inputs, outputs))
+        return self.enqueue(module.operation(self, inputs, outputs, dynamic))
 
     @public
     def launch_addresses(self, module: Module, addresses: Sequence[int]) -> Job:
