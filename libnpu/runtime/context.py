@@ -64,6 +64,7 @@ class Context(ContextMemory):
         self.events: weakref.WeakSet[Event] = weakref.WeakSet()
         self.notifies: weakref.WeakSet[Notify] = weakref.WeakSet()
         self.captures: list[Capture] = []  # under way
+        self.orphans: list[Stream] = []  # of executable graphs that are gone
         self.operation_count = 0  # that were enqueued
         self.profiler = Profiler(self)
         self.is_alive = True
@@ -330,6 +331,8 @@ class Context(ContextMemory):
         self.forget_stream(stream)
 
     def _reap_draining(self) -> None:
+        while self.orphans:
+            self.orphans.pop().close_later()
         for stream in tuple(self._draining):
             if stream.drained():
                 self._draining.remove(stream)

@@ -89,13 +89,13 @@ class GraphExec:
     """Made by `Graph.instantiate`; a context manager. Its launches run one after the other."""
 
     def __init__(self, graph: Graph) -> None:
+        self._open = False
         self.context = graph.context
         self.guard = graph.guard
         self.nodes = tuple(Node(n.branch, bind(n.operation), n.source) for n in graph.nodes)
         self._cells: dict[int, Cell] = {}  # by the node that gives the signal
         self._streams: list[Stream] = []  # of the branches behind the first
         self._last: Job | None = None  # of the last launch
-        self._open = True
         try:
             for node in self.nodes:
                 if node.source is not None and node.source not in self._cells:
@@ -107,6 +107,7 @@ class GraphExec:
         except BaseException:
             self._release()
             raise
+        self._open = True
         hold_modules(self, self.nodes)
 
     @public
@@ -205,6 +206,12 @@ class GraphExec:
         release_modules(self, self.nodes)
         self._release()
 
+    def __del__(self) -> None:
+        """Leave the streams to the context; nothing else may be done from here."""
+        if self._open:
+            self.context.orphans += self._streams
+            self._release_cells(in_flight=self._last is not None and not self._last.done)
+
     @property
     def _in_flight(self) -> bool:
         last = self._last
@@ -219,16 +226,21 @@ class GraphExec:
             return
         for stream in self._streams:
             stream.close_later()
-        cells, self._cells = self._cells, {}
-        if self._in_flight:
-            assert self._last is not None
-            self._last.ends.append(lambda _: self._give_back(cells))
-        else:
-            self._give_back(cells)
+        self._release_cells(in_flight=self._in_flight)
 
-    def _give_back(self, cells: dict[int, Cell]) -> None:
-        for cell in cells.values():
-            self.context.fences.release(cell)
+    def _release_cells(self, *, in_flight: bool) -> None:
+        cells, self._cells = tuple(self._cells.values()), {}
+        fences = self.context.fences
+
+        def give_back(_: Job | None = None) -> None:
+            for cell in cells:
+                fences.release(cell)
+
+        if in_flight:
+            assert self._last is not None
+            self._last.ends.append(give_back)
+        else:
+            give_back()
 
     def _no_signals(self) -> dict[int, Signal]:
         return {index: Signal(cell, cell.last, "") for index, cell in self._cells.items()}

@@ -599,3 +599,42 @@ def test_random_graphs_keep_the_order_of_their_events(device, context, add, seed
             cell.write(np.full(16, np.nan, np.float32))
         executable.launch(streams[int(rng.integers(4))]).wait()
         assert memory.read(np.float32)[::16].tolist() == values
+
+
+def test_executables_that_are_forgotten_leave_no_queues(context, add, floats):
+    x, y, a, b, out = floats(1.0), floats(10.0), floats(), floats(), floats()
+    graph, (one, _) = fork(context, add, x, y, a, b, out)
+    cells = context.fences.in_use
+    for _ in range(300):  # more than there are queues
+        graph.instantiate()
+    graph.instantiate().launch(one)  # goes on
+    one.synchronize()
+    assert first(out) == 31.0
+    context.create_stream().close()
+    assert context.fences.in_use == cells
+
+
+def test_a_model_that_is_gone_is_refused(context, blob_bytes):
+    stream = context.create_stream()
+    a, b = context.alloc(64), context.alloc(64)
+    commands = context.create_command_list()
+    with pytest.raises(ZeroDivisionError), context.load(blob_bytes(nbytes=64)) as module:
+        with stream.capture() as capture:
+            stream.launch(module, {"x": a}, {"y": b})
+        executable = capture.graph.instantiate()
+        commands.append(module["copy"], a, b)
+        commands.close()
+        raise ZeroDivisionError
+    refused(C.NPU_ERROR_STALE_HANDLE, executable.launch, stream)
+    refused(C.NPU_ERROR_STALE_HANDLE, capture.graph.instantiate)
+    refused(C.NPU_ERROR_STALE_HANDLE, commands.submit, stream)
+    stream.synchronize()
+
+
+def test_a_launch_costs_one_submit_per_branch(device, context, add, floats):
+    x, y, a, b, out = floats(1.0), floats(10.0), floats(), floats(), floats()
+    graph, (one, _) = fork(context, add, x, y, a, b, out)
+    executable = graph.instantiate()
+    before = device.counters()["DOORBELLS"]
+    executable.launch(one).wait()
+    assert device.counters()["DOORBELLS"] - before == 2
