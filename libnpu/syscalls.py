@@ -213,11 +213,9 @@ class Node:
         """With other threads around, let them go on until the job of a command buffer has ended, or the deadline passes:
         before waits for it and for what is before it in its queue, so that those need not take turns with anybody.
         """
-        machine = self.machine
-        host, before_ps = machine.host, machine.now_ps
-        if host is not None and not host.solo and deadline_ps > before_ps:
+        host = self.machine.host
+        if host is not None and not host.solo and deadline_ps > self.machine.now_ps:
             host.wait_ahead(self, handle, deadline_ps)
-            machine.note_blocked(before_ps)
 
     def mmap(self, offset: int, length: int) -> memoryview:
         """Return `length` bytes of the buffer object at mmap offset `offset`, writable, until the object is freed."""

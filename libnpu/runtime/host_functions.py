@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from libnpu.runtime.job import Job
     from libnpu.runtime.stream import Stream
 
+NUMBER = -1  # of the thread as a participant: at equal positions functions come first, whenever the thread began
 FORBIDDEN = "a host function may not call the API"
 
 
@@ -106,7 +107,7 @@ class Runner:
         """Run `function` when its marker has ended. The lock is held."""
         self._wait.targets.append(function)
         if self._me is None:
-            self._me = HOST.add(State.BLOCKED)
+            self._me = HOST.add(State.BLOCKED, NUMBER)
             self._me.wait = self._wait
             threading.Thread(target=self._loop, args=(self._me,), name="npu host functions", daemon=True).start()
         else:

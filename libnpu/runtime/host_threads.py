@@ -104,13 +104,15 @@ class Participant:
     """
 
     __slots__ = (
-        "arrived", "awaited_since", "depth", "final", "forbidden", "function", "ident", "in_team", "machine", "native_id",
-        "number", "raced", "state", "thread", "wait", "waits_for",
+        "arrived", "awaited_since", "condition", "depth", "final", "forbidden", "function", "ident", "in_team",
+        "machine", "native_id", "number", "raced", "sleeps", "state", "thread", "wait", "waits_for",
     )  # fmt: skip
 
-    def __init__(self, number: int, state: State) -> None:
+    def __init__(self, number: int, state: State, condition: threading.Condition) -> None:
         self.number = number
         self.state = state
+        self.condition = condition
+        self.sleeps = False  # on `condition`
         self.ident = 0
         self.native_id = 0
         self.thread: threading.Thread | None = None
@@ -158,12 +160,10 @@ class Host:
         self.machines: weakref.WeakSet[Machine] = weakref.WeakSet()
         self.participants: list[Participant] = []
         self.call_log: CallLog | None = None  # while somebody keeps records
-        self._condition = threading.Condition(self.lock)
         self._current: Participant | None = None  # whose positions the machines' now_ps are
         self._local = threading.local()
         self._numbers = 0
         self._machine_numbers = 0
-        self._sleepers = 0
         self._run = Request(C.NPU_IOCTL_EMU_RUN, "npu_emu_run", "EMU_RUN")
         self._look = Request(C.NPU_IOCTL_EMU_JOB, "npu_emu_job", "EMU_JOB")
 
@@ -233,7 +233,9 @@ class Host:
         for who in self.participants:
             if who.wait is not None:
                 who.wait.since_s = None  # this call may have given the device something to do
-        self.notify()
+        first = self._first(node.machine)
+        if first is not None:
+            self.rouse(first)
         self.update_solo()
 
     @contextlib.contextmanager
@@ -297,7 +299,7 @@ class Host:
             number = self._numbers
         self._numbers = max(self._numbers, number + 1)
         self.leave_solo()
-        made = Participant(number, state)
+        made = Participant(number, state, threading.Condition(self.lock))
         self.participants.append(made)
         return made
 
@@ -335,7 +337,7 @@ class Host:
     def numbers(self) -> tuple[Numbers, Numbers]:
         """Return the numbers of threads and of machines in a file of the order of calls that begins now."""
         open_machines = sorted(machine.number for machine in self.machines if machine.any_node() is not None)
-        threads = Numbers([who.number for who in self.participants], self._numbers)
+        threads = Numbers([who.number for who in self.participants if who.number >= 0], self._numbers)
         return threads, Numbers(open_machines, self._machine_numbers)
 
     def race(self, me: Participant, others: Iterable[Participant]) -> None:
@@ -467,7 +469,7 @@ class Host:
     def _next_ps(self, who: Participant, machine: Machine) -> int:
         """Return the earliest time of who's next call."""
         position = self.position(who, machine)
-        if self.replay is None or who.depth:
+        if self.replay is None or who.depth or who.number < 0:  # host functions are in no record
             return position
         return max(position, self.replay.next_ps(who.number, machine.number))
 
@@ -479,10 +481,12 @@ class Host:
         silent.
         """
         is_main = threading.current_thread() is threading.main_thread()
-        self._sleepers += 1
+        if other is not None:
+            self.rouse(other)
         self.main_pauses |= is_main
-        self._condition.wait(SLICE_S)
-        self._sleepers -= 1
+        me.sleeps = True
+        me.condition.wait(SLICE_S)
+        me.sleeps = False
         if is_main:
             self.main_pauses = False
         self.switch(me)
@@ -516,8 +520,13 @@ class Host:
 
     def notify(self) -> None:
         """Let the waiting threads look again."""
-        if self._sleepers:
-            self._condition.notify_all()
+        for who in self.participants:
+            self.rouse(who)
+
+    def rouse(self, who: Participant) -> None:
+        """Let `who` look again, if it waits."""
+        if who.sleeps:
+            who.condition.notify()
 
     def _replay_turn(self, me: Participant, machine: Machine, call: str) -> None:
         """Wait until the recorded order has this call next."""
@@ -538,8 +547,10 @@ class Host:
                 return
             expected = next((who for who in self.participants if who.number == replay.next_number), None)
             self._pause(me, expected)
-            has_ended = expected is not None and expected not in self.participants
-            if self.replay is replay and (has_ended or replay.waited_s > REPLAY_GRACE_S):
+            if self.replay is not replay or replay.is_over:
+                continue
+            gone = expected is not None and expected not in self.participants and replay.next_number == expected.number
+            if gone or replay.waited_s > REPLAY_GRACE_S:
                 self.replay = None
                 replay.depart(f"thread {me.number} calls {call}")
 
@@ -562,7 +573,10 @@ class Host:
 
     def wait_ahead(self, node: Node, handle: int, deadline_ps: int) -> None:
         """As `Node.wait_ahead`."""
-        self.block(self.me(), node, Wait([Target(node, handle)], deadline_ps))
+        me, machine = self.me(), node.machine
+        before_ps = machine.now_ps
+        self.block(me, node, Wait([Target(node, handle)], deadline_ps))
+        machine.note_blocked(before_ps)
 
     def block(self, me: Participant, node: Node, wait: Wait) -> None:
         """Return at the turn of `me` when one of the targets is done, or the deadline has passed, or nothing that
@@ -576,12 +590,12 @@ class Host:
             self._wake(node)
             while not wait.woken:
                 self._progress(me, node, wait)
+            me.state = State.RUNNING
+            self._follow(me, machine)
+            self.take_turn(me, node)  # meanwhile another thread may take the end of the job: `take`
         finally:
             me.wait = None
             me.state = State.RUNNING
-            self.notify()
-        self._follow(me, machine)
-        self.take_turn(me, node)
 
     def wait_for_first(self, node: Node, targets: list[Target]) -> None:
         """Block the calling thread, which is in a call, until one of `targets`, of one machine, is done, or nothing is
@@ -593,7 +607,7 @@ class Host:
         if all(target.done_ps is None for target in targets):
             before_ps = machine.now_ps
             self.block(me, node, Wait(targets, FOR_EVER_PS))
-            machine.blocked_ps[me] = machine.blocked_ps.get(me, 0) + machine.now_ps - before_ps
+            machine.note_blocked(before_ps)
             for target in targets:
                 self._look_at(target)
 
@@ -616,6 +630,7 @@ class Host:
 
     def block_on_any(self, me: Participant, wait: Wait) -> None:
         """As `block`, for the thread of host functions, whose targets may be on several machines."""
+        me.depth = 1
         while not wait.woken:
             nodes = {target.node.machine: target.node for target in wait.targets}
             first = None
@@ -639,7 +654,7 @@ class Host:
             self.participants.append(me)
             wait.woken = False
             me.wait, me.state = wait, State.BLOCKED
-        self._condition.notify_all()
+        self.rouse(me)
 
     def rest(self, me: Participant) -> None:
         """Take no part until `add_again`."""
@@ -647,12 +662,13 @@ class Host:
         me.final.clear()
         self.notify()
         while me not in self.participants:
-            self._condition.wait()
+            me.sleeps = True
+            me.condition.wait()
+            me.sleeps = False
 
     def release(self, me: Participant, function: Callable[[], None]) -> None:
         """Call `function` in the name of `me` without the lock, which is held once."""
-        me.awaited_since = None
-        self.notify()
+        me.depth, me.awaited_since = 0, None
         self.lock.release()
         try:
             function()
@@ -682,7 +698,7 @@ class Host:
             wait.woken = True
             return
         bound = self._bound(first, machine)
-        deadlines = (who.wait.deadline_ps for who in machine.positions if who.wait is not None)
+        deadlines = (who.wait.deadline_ps for who in machine.positions if who.wait and not who.wait.woken)
         deadline = min(deadlines, default=FOR_EVER_PS)
         if self._step(node, min(bound, deadline) if deadline < FOR_EVER_PS else bound):
             wait.since_s = None
@@ -759,8 +775,6 @@ class Host:
             elif here and now_ps >= wait.deadline_ps:
                 self._wake_at(who, machine, wait.deadline_ps)
                 found = True
-        if found:
-            self.notify()
         return found
 
     def _wake_at(self, who: Participant, machine: Machine, time_ps: int) -> None:
@@ -769,6 +783,7 @@ class Host:
         if not wait.woken:
             wait.woken = True
             who.state = State.RUNNING
+            self.rouse(who)
             self._join_position(who, machine)
             self.set_position(who, machine, max(self.position(who, machine), time_ps))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 
 import numpy as np
@@ -369,3 +370,51 @@ def test_a_file_that_is_no_order_is_refused(tmp_path, unit):
     assert caught.value.result == C.NPU_ERROR_FILE
     unit.host_delay(1)
     assert HOST.solo == threading.get_ident()
+
+
+def random_calls(device, rank, streams, buffers, count):
+    """Make `count` random calls, and return the results of those that failed."""
+    choose, events, failed = random.Random(rank), [], []
+    for _ in range(count):
+        stream, buffer, kind = choose.choice(streams), choose.choice(buffers), choose.randrange(11)
+        try:
+            if kind == 0:
+                stream.synchronize(timeout_ns=choose.choice([None, 1000, 100_000]))
+            elif kind < 4:
+                stream.fill(buffer, choose.randrange(256))
+            elif kind == 4:
+                stream.query()
+            elif kind == 5:
+                events.append(device.create_event())
+                events[-1].record(stream)
+                choose.choice(streams).wait_event(events[-1])
+            elif kind == 6:
+                device.host_delay(choose.randrange(5000))
+            elif kind == 7:
+                buffer.read()
+            elif kind == 8:
+                stream.add_host_function(len, ())
+            elif kind == 9 and events:
+                events.pop().synchronize()
+            elif kind == 10:
+                device.synchronize()
+        except libnpu.NpuError as error:
+            failed.append(error.result)
+    return failed
+
+
+def test_random_calls_of_eight_threads_give_the_same_trace_in_any_start_order_and_in_a_replay(tmp_path):
+    def program(order, record):
+        with libnpu.open("npu-37xx", trace=True) as device, record(device):
+            streams, buffers = [device.create_stream() for _ in range(3)], [device.alloc(4096) for _ in range(3)]
+            calls = [lambda r=rank: random_calls(device, r, streams, buffers, 25) for rank in range(8)]
+            failed = run_team(device, *calls, order=order)
+            device.synchronize()
+            return failed, device.now_ps, device.trace().tobytes(), device.disorder
+
+    path = tmp_path / "order.txt"
+    first = program(range(8), lambda device: device.record_order(path))
+    assert {result for failed in first[0] for result in failed} <= {C.NPU_TIMEOUT}
+    assert first[3] is None
+    assert program((7, 3, 1, 0, 2, 6, 5, 4), lambda device: device.record_order(tmp_path / "again")) == first
+    assert program((4, 5, 6, 7, 0, 1, 2, 3), lambda device: device.replay_order(path)) == first
