@@ -10,7 +10,7 @@ from npu_abi import C, codec
 from npu_firmware.errors import ParseError
 from npu_firmware.hal import Hal
 
-MAX_BUFFER_BYTES = 1 << 20  # chosen
+MAX_BUFFER_BYTES = int(C.NPU_MAX_CMD_BUFFER_BYTES)
 MAX_COPY_DESCRIPTORS = 4096
 
 HEADER = codec(

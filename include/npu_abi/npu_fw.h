@@ -188,9 +188,9 @@ struct npu_job_queue_entry {
 _Static_assert(sizeof(struct npu_job_queue_entry) == 64, "npu_job_queue_entry");
 
 /* ---- Command buffer: header, then commands back to back, each a multiple of 8 bytes ------------------- */
-enum { NPU_CMD_API_VERSION = 0x00010000 };
+enum { NPU_CMD_API_VERSION = 0x00010000, NPU_MAX_CMD_BUFFER_BYTES = 0x100000 /* chosen; header and commands */ };
 struct npu_cmd_buffer_header {
-    uint32_t cmd_buffer_size;     /* bytes, header included */
+    uint32_t cmd_buffer_size;     /* bytes, header included; at most NPU_MAX_CMD_BUFFER_BYTES */
     uint32_t cmd_offset;          /* of the first command, from the header */
     uint32_t api_version;         /* NPU_CMD_API_VERSION */
     uint32_t reserved0;

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from libnpu.runtime.module import Module
     from libnpu.runtime.stream import Stream
 
-MAX_BUFFER_BYTES = 1 << 20  # of header and commands: the firmware's limit
+MAX_BUFFER_BYTES = int(C.NPU_MAX_CMD_BUFFER_BYTES)  # of header and commands
 SUBMIT_FENCES = 256  # room for what a submit adds: its stream's fence, and waits for all other queues
 
 
