@@ -263,13 +263,13 @@ def _conv2d(s: _Sizes) -> _Needs:
     tile = _conv_tile(s, c, k, out_h, out_w, taps)
     if tile is None:
         raise s.fail(
-            f"{s['kernel_h']} rows of {s['w']} inputs in {c} channels, or {taps * c} weights, "
+            f"a window of {s['kernel_h']} by {s['kernel_w']} inputs in {c} channels, twice, and its {taps * c} weights "
             f"do not fit in the {s.unit.cmx_bytes} bytes of CMX that a block has"
         )
-    high, wide = tile
+    high, wide, broad = tile
     macs = n * groups * k * out_h * out_w * c * taps
-    tiles = n * groups * ceil(k / wide) * ceil(out_h / high)
-    moved = tiles * (high * s["stride_h"] + s["kernel_h"]) * s["w"] * c * s.es * 4
+    tiles = n * groups * ceil(k / wide) * ceil(out_h / high) * ceil(out_w / broad)
+    moved = tiles * (high * s["stride_h"] + s["kernel_h"]) * (broad * s["stride_w"] + s["kernel_w"]) * c * s.es * 4
     elements = {
         "input": n * s["c"] * s["h"] * s["w"],
         "weights": s["k"] * c * taps,
@@ -279,18 +279,21 @@ def _conv2d(s: _Sizes) -> _Needs:
     return elements, _Work(macs / WORTH_MACS, tiles * 4, macs / 4 + moved + tiles * _ITEM_WORK)
 
 
-def _conv_tile(s: _Sizes, c: int, k: int, out_h: int, out_w: int, taps: int) -> tuple[int, int] | None:
-    """Return rows and channels of a tile, as `convolution` chooses them for many blocks; None when one row does not fit."""
-    wide = min(k, LARGEST_WIDTH)
+def _conv_tile(s: _Sizes, c: int, k: int, out_h: int, out_w: int, taps: int) -> tuple[int, int, int] | None:
+    """Return rows, channels and columns of a tile, as `convolution` chooses them for many blocks; None when not one fits."""
+    wide, broad = min(k, LARGEST_WIDTH), out_w
     if s["n"] * s["h"] * s["w"] < k * taps:
         wide = min(wide, SMALLEST_SHARE)
-    row = s["w"] * c * 2 * s.es
     while True:
+        row = min((broad - 1) * s["stride_w"] + s["kernel_w"], s["w"]) * c * 2 * s.es
         left = s.unit.room(6) - wide * (taps * c * s.es + 16) - (s["kernel_h"] - s["stride_h"]) * row
-        high = max(left, 0) // (s["stride_h"] * row + out_w * wide * 2 * s.es)
-        if high or wide == 1:
-            return (min(high, out_h), wide) if high else None
-        wide = -(-wide // 2)
+        high = max(left, 0) // (s["stride_h"] * row + broad * wide * 2 * s.es)
+        if high or max(wide, broad) == 1:
+            return (min(high, out_h), wide, broad) if high else None
+        if broad > wide:
+            broad = -(-broad // 2)
+        else:
+            wide = -(-wide // 2)
 
 
 def _pool2d(s: _Sizes) -> _Needs:

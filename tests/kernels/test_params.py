@@ -87,7 +87,7 @@ def test_scale_add_reads_and_writes_its_output():
         ("conv2d", changed(CONV, 15, 2), "conv2d: groups is 2; it must divide c 3 and k 4"),
         ("conv2d", changed(CONV, 15, 4), "conv2d: groups is 4; expected 1 to 3"),
         ("conv2d", changed(CONV, 16, 7), "conv2d: activation is 7"),
-        ("conv2d", changed(changed(CONV, 5, 4096), 7, 64), "3 rows of 64 inputs in 4096 channels, or 36864 weights, do not fit"),
+        ("conv2d", changed(CONV, 5, 10000), "a window of 3 by 3 inputs in 10000 channels, twice, and its 90000 weights do not fit"),
     ],
 )  # fmt: skip
 def test_arguments_that_are_refused(name, arguments, message):
