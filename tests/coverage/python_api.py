@@ -174,7 +174,9 @@ PYTHON = {
     "npu_destroy_event": _python("Event.destroy", _HANDLE, ("STALE_HANDLE", TWICE)),
     "npu_record_event": _python("Event.record", _HANDLE),
     "npu_stream_wait_event": _python("Stream.wait_event", _HANDLE),
-    "npu_reset_event": _python("Event.reset", _HANDLE),
+    "npu_reset_event": _python(
+        "Event.reset", _HANDLE, ("WRONG_CONTEXT", "it names no stream: it holds from the call on")
+    ),
     "npu_synchronize_event": _python("Event.synchronize", _HANDLE),
     "npu_synchronize_event_timeout": _python("Event.synchronize", _HANDLE),
     "npu_query_event": _python("Event.query", _HANDLE, statuses=_QUERIED),

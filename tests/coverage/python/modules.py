@@ -1,0 +1,113 @@
+"""Modules, their kernels, and launches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+import libnpu
+from tests.coverage.expect import blob, expect, open_device
+
+INPUT = np.arange(16, dtype=np.float32).reshape(1, 16) - 0.5
+
+
+def loading() -> None:
+    device = open_device()
+    module = device.load(blob("copy"))
+    assert (module.run({"x": INPUT})["y"] == INPUT).all()
+    module.unload()
+    module.unload()  # twice is allowed
+    with expect("FILE"):
+        device.load(blob("no such"))
+    with expect("INVALID_BLOB"):
+        device.load(blob("damaged"))
+    data = Path(blob("copy")).read_bytes()
+    device.load(data).unload()
+    memory = []
+    piece = device.memory_info()[0]
+    while piece >= 4096:
+        try:
+            memory.append(device.alloc(piece))
+        except libnpu.NpuError:
+            piece = piece // 2 // 4096 * 4096
+    with expect("OUT_OF_DEVICE_MEMORY"):
+        device.load(data)
+    device.close()
+
+
+def kernels() -> None:
+    device = open_device()
+    library = device.load(blob("library"))
+    kernel = library["add"]
+    assert [param.name for param in kernel.params] == ["x", "y", "blocks", "number", "offset"]
+    assert kernel.code_bytes == 256
+    with expect("INVALID_VALUE"):
+        library["subtract"]
+    assert device.kernel("relu").name == "relu"
+    with expect("INVALID_VALUE"):
+        device.kernel("gelu")
+    library.unload()
+    with expect("STALE_HANDLE"):
+        library["add"]
+    device.close()
+
+
+def launches() -> None:
+    device = open_device()
+    library = device.load(blob("library"))
+    add, spin = library["add"], library["spin"]
+    x, y, blocks, freed = (device.alloc(64) for _ in range(4))
+    freed.free()
+    there = device.create_context()
+    x.write(INPUT)
+    stream = device.create_stream()
+    job = add.launch(stream, x, y, blocks, -3, 0.25, grid=5)
+    job.wait()
+    assert (y.read(np.float32, (1, 16)) == INPUT - 2.75).all()
+    with expect("ARG_COUNT"):
+        add.launch(stream, x, y, blocks, -3)
+    with expect("ARG_KIND"):
+        add.launch(stream, x, y, 7, -3, 0.25)
+    with expect("ARG_KIND"):
+        add.launch(stream, x, y, blocks, 0.5, 0.25)
+    with expect("INVALID_VALUE"):
+        add.launch(stream, x, y, blocks, 1 << 63, 0.25)
+    with expect("INVALID_VALUE"):
+        add.launch(stream, x, y, blocks, -3, 0.25, grid=9)
+    with expect("MISALIGNED"):
+        add.launch(stream, x.at(2), y, blocks, -3, 0.25)
+    with expect("STALE_HANDLE"):
+        add.launch(stream, freed, y, blocks, -3, 0.25)
+    with expect("WRONG_CONTEXT"):
+        add.launch(stream, there.alloc(64), y, blocks, -3, 0.25)
+    with expect("WRONG_CONTEXT"):
+        spin.launch(there.create_stream())
+    relu = device.kernel("relu")
+    with expect("ARG_SIZE"):
+        relu.launch(stream, x, y, 17)
+    with expect("INVALID_VALUE"):
+        relu.launch(stream, x, y, 0)
+    spin.launch(stream)
+    with expect("IN_USE"):
+        library.unload()
+    device.synchronize()
+    stream.close()
+    with expect("STALE_HANDLE"):
+        spin.launch(stream)
+    device.close()
+
+
+def completion() -> None:
+    device = open_device()
+    device.load(blob("library"))["spin"].launch(None)
+    with expect("TIMEOUT"):
+        device.primary.synchronize(1)
+    device.primary.synchronize()
+    device.close()
+
+
+loading()
+kernels()
+launches()
+completion()
