@@ -583,7 +583,9 @@ typedef struct npu_arg {
 /* The bits of a float, for an argument of kind NPU_ARG_FLOAT: { NPU_ARG_FLOAT, 0, npu_float_bits(0.5f) }. */
 static inline uint64_t npu_float_bits(float number) { union { float f; uint32_t u; } bits; bits.f = number; return bits.u; }
 /* Enqueue a kernel with `count` arguments and return at once. The arguments are copied; the buffers, device or pinned memory, must live until it has finished.
- * A kernel of a library runs in as many blocks as fit its size; see npu_launch_kernel_grid_async. An error of the device comes from the call that waits for the stream.
+ * A kernel of a library runs in as many blocks as fit its size; see npu_launch_kernel_grid_async. It may take NULL for a buffer (of the built-in ones: bias, gamma and beta);
+ * a compiled model may not. An error of the device comes from the call that waits for the stream. The content of buffers is not looked at: the device
+ * computes with integers of 32 bits, so int64 inputs beyond them give wrong results and no error.
  *   INVALID_HANDLE, STALE_HANDLE  kernel, stream        WRONG_CONTEXT  kernel, stream and buffers are not of one device
  *   NULL_POINTER, BAD_ADDRESS  args     ARG_COUNT  not as many as npu_get_num_args says
  *   ARG_KIND   an argument's kind is not the kernel's, or a buffer is not device memory
