@@ -13,7 +13,7 @@ from npu_abi import C
 from libnpu.errors import NpuError
 from libnpu.runtime import copies
 from libnpu.runtime.commands import FENCE, HEADER, CommandWriter
-from libnpu.runtime.graph import bind, module_of
+from libnpu.runtime.graph_nodes import bind, module_of
 from libnpu.runtime.guard import public
 from libnpu.runtime.job import Job
 from libnpu.runtime.operation import Operation

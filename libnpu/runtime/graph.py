@@ -11,24 +11,22 @@ Each captured stream is a branch of the graph, in order. A wait for an event tha
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from npu_abi import C
 
 from libnpu.errors import NpuError
+from libnpu.runtime.graph_nodes import EventRecord, EventWait, HostCall, Node, hold_modules, release_modules
 from libnpu.runtime.guard import public
 from libnpu.runtime.job import Job
-from libnpu.runtime.operation import BoundModuleLaunch, KernelLaunch, ModuleLaunch, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from libnpu.runtime.commands import CommandWriter
     from libnpu.runtime.event import Event
     from libnpu.runtime.graph_exec import GraphExec
-    from libnpu.runtime.module import Module
+    from libnpu.runtime.operation import Operation
     from libnpu.runtime.stream import Stream
 
 
@@ -38,94 +36,6 @@ class CaptureStatus(enum.Enum):
     NONE = int(C.NPU_CAPTURE_NONE)
     ACTIVE = int(C.NPU_CAPTURE_ACTIVE)
     INVALID = int(C.NPU_CAPTURE_INVALID)
-
-
-class EventRecord(Operation):
-    """Record an event with each launch."""
-
-    __slots__ = ("event", "inner")
-    kind = "event_record"
-
-    def __init__(self, event: Event) -> None:
-        self.event = event
-        self.inner = event.operation()
-        self.name = self.inner.name
-
-    def encode(self, writer: CommandWriter) -> None:
-        """Write what the record of an event is."""
-        self.inner.encode(writer)
-
-
-class EventWait(Operation):
-    """Wait for what an event has recorded at the time of the launch; None: what is waited for is in the graph itself."""
-
-    __slots__ = ("event",)
-    kind = "event_wait"
-
-    def __init__(self, event: Event | None) -> None:
-        self.name = "event wait"
-        self.event = event
-
-    def encode(self, writer: CommandWriter) -> None:
-        """Write a FENCE_WAIT if there is something to wait for."""
-        job = self.event.job if self.event is not None else None
-        if job is not None:
-            writer.wait(job.stream.signal_of(job))
-
-
-class HostCall(Operation):
-    """Call a function on the host. No command of the device: the executable graph enqueues it as streams do."""
-
-    __slots__ = ("arguments", "function")
-    kind = "host_function"
-
-    def __init__(self, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-        self.name = getattr(function, "__name__", "host function")
-        self.function = function
-        self.arguments = arguments
-
-    def encode(self, writer: CommandWriter) -> None:
-        """Never called."""
-        raise AssertionError("a host function has no commands")
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One captured operation. `branch`: number of its stream, 0 is the origin's; nodes of a branch run in order.
-
-    `source`: of a wait for another branch, the index of the node whose end it waits for, else None.
-    """
-
-    branch: int
-    operation: Operation
-    source: int | None = None
-
-    @property
-    def kind(self) -> str:
-        """The word of enum npu_op_kind."""
-        return self.operation.kind
-
-    @property
-    def name(self) -> str:
-        """What people call it."""
-        return self.operation.name
-
-
-def module_of(operation: Operation) -> Module | None:
-    """Return the module that an operation launches."""
-    match operation:
-        case ModuleLaunch():
-            return operation.module
-        case KernelLaunch():
-            return operation.kernel.module
-    return None
-
-
-def bind(operation: Operation) -> Operation:
-    """Return the operation with what it needs for itself to be enqueued again and again."""
-    if isinstance(operation, ModuleLaunch) and not isinstance(operation, BoundModuleLaunch):
-        return operation.bound()
-    return operation
 
 
 class Capture:
@@ -145,7 +55,7 @@ class Capture:
         self._records: dict[Event, tuple[int, dict[int, int]]] = {}  # the node, and what is before it
         self._result: Graph | None = None
         self._is_open = True
-        self._join(origin, {})
+        self._join(origin)
         self.context.captures.append(self)
 
     @property
@@ -209,7 +119,7 @@ class Capture:
         if stream not in self._branches:
             if stream.context.is_default(stream):
                 raise self.refusal("the default stream")
-            self._join(stream, {})
+            self._join(stream)
         node, before = known
         branch = self._branches[stream]
         seen = self._seen[branch]
@@ -253,10 +163,10 @@ class Capture:
     def _invalidated(self) -> NpuError:
         return NpuError(C.NPU_ERROR_CAPTURE_INVALIDATED, f"the capture has failed: {self.problem}")
 
-    def _join(self, stream: Stream, seen: dict[int, int]) -> None:
+    def _join(self, stream: Stream) -> None:
         stream.check_open()
         self._branches[stream] = len(self._branches)
-        self._seen.append(seen)
+        self._seen.append({})
         stream.capturing = self
 
     def _append(self, stream: Stream, operation: Operation, source: int | None = None) -> int:
@@ -313,19 +223,3 @@ class Graph:
 
     def __exit__(self, *_: object) -> None:
         self.destroy()
-
-
-def hold_modules(user: object, nodes: tuple[Node, ...]) -> None:
-    """Keep the modules of nodes from being unloaded as long as `user` lives, or until `release_modules`."""
-    for node in nodes:
-        module = module_of(node.operation)
-        if module is not None:
-            module.users.add(user)
-
-
-def release_modules(user: object, nodes: tuple[Node, ...]) -> None:
-    """Undo `hold_modules`."""
-    for node in nodes:
-        module = module_of(node.operation)
-        if module is not None:
-            module.users.discard(user)

@@ -15,7 +15,7 @@ from npu_abi import C
 from libnpu.errors import NpuError
 from libnpu.runtime.command_list import check_fits, common_culprit, measure
 from libnpu.runtime.fences import Signal
-from libnpu.runtime.graph import EventRecord, HostCall, Node, bind, hold_modules, module_of, release_modules
+from libnpu.runtime.graph_nodes import EventRecord, HostCall, Node, bind, hold_modules, module_of, release_modules
 from libnpu.runtime.guard import public
 from libnpu.runtime.operation import Operation
 
