@@ -674,6 +674,17 @@ def _undo(job: Job) -> None:
 
 
 def _waits_for(job: Job) -> str:
-    return (
-        f"it waits for {', '.join(signal.what for signal in job.signals)}" if job.signals else "nothing will signal it"
-    )
+    """Say what `job` waits for, and what that waits for in turn, as far as the streams tell."""
+    chain, seen = [], {job}
+    while job.signals:
+        signal = next((signal for signal in job.signals if not signal.over), job.signals[0])
+        chain.append(signal.what)
+        head = signal.job.stream.jobs[0] if signal.job is not None and signal.job.stream.jobs else None
+        if head is None or head in seen:
+            if head is not None:
+                chain.append("it")
+            break
+        chain[-1] += f" in stream {head.stream.id}, where {head.operation.name!r} is at the head"
+        seen.add(head)
+        job = head
+    return f"it waits for {', which waits for '.join(chain)}" if chain else "nothing will signal it"

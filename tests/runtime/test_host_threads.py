@@ -418,3 +418,19 @@ def test_random_calls_of_eight_threads_give_the_same_trace_in_any_start_order_an
     assert first[3] is None
     assert program((7, 3, 1, 0, 2, 6, 5, 4), lambda device: device.record_order(tmp_path / "again")) == first
     assert program((4, 5, 6, 7, 0, 1, 2, 3), lambda device: device.replay_order(path)) == first
+
+
+def test_a_deadlock_is_told_with_what_waits_for_what(unit):
+    first, second = unit.create_stream(), unit.create_stream()
+    notify, event, memory = unit.create_notify(), unit.create_event(), unit.alloc(64)
+    notify.wait(second)
+    event.record(second)
+    first.wait_event(event)
+    first.fill(memory, 1)
+    chain = rf"waits for 'event record'.* in stream {second.id}, where 'wait for a notify' is at the head, which waits for a notify"
+    with pytest.raises(libnpu.NpuError, match=chain) as caught:
+        first.synchronize()
+    assert caught.value.result == C.NPU_ERROR_BARRIER_DEADLOCK
+    notify.record(unit.create_stream())
+    unit.synchronize()
+    assert (memory.read() == 1).all()
