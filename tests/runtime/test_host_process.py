@@ -23,6 +23,12 @@ def report(call):
     else:
         print("done")
 
+def job_or_deadlock(call):  # a slow machine takes so long to end that the deadlock is told
+    try:
+        call()
+    except libnpu.NpuError:
+        pass
+
 device = libnpu.open("unit")
 stream, notify, memory = device.create_stream(), device.create_notify(), device.alloc(4096)
 """
@@ -165,7 +171,7 @@ def test_an_interrupt_comes_out_at_once_of_a_wait_that_lets_others_go_on(in_a_fu
         "stream.add_host_function(print, 'never')\nnotify.wait(stream)",
         "notify.wait(stream)\nstream.add_host_function(print, 'never')",
         "stream.add_host_function(threading.Event().wait)\ndevice.host_delay(1000)",
-        "threading.Thread(target=lambda: (notify.wait(stream), stream.synchronize()), daemon=True).start()\ntime.sleep(0.1)",
+        "notify.wait(stream)\nthreading.Thread(target=lambda: job_or_deadlock(stream.synchronize), daemon=True).start()\ntime.sleep(0.1)",
         "team = device.team(2)",
         "threading.Thread(target=lambda: (device.host_delay(5), time.sleep(0.1), device.host_delay(5))).start()",
         "sys.exit()",
