@@ -68,11 +68,17 @@ def npu_free_sync(library: Library, ptr: int) -> None:
     if _is_nothing(context, ptr, "ptr"):
         return
     buffer = library.memory.allocation(context, ptr)
-    try:
-        if is_usable(context):
+    failure: NpuError | None = None
+    if is_usable(context):
+        try:
             context.synchronize()
-    finally:
-        buffer.release()
+        except NpuError as error:
+            if error.result > C.NPU_ERROR_DEVICE_PAGE_FAULT:
+                raise  # the caller's, not the work's
+            failure = error
+    buffer.release()
+    if failure is not None:
+        raise failure
 
 
 def npu_free_async(library: Library, ptr: int, stream: int) -> None:

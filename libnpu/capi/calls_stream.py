@@ -50,7 +50,7 @@ def npu_destroy_stream(library: Library, stream: int) -> None:
     if stream == 0:
         raise Refusal("NPU_ERROR_INVALID_HANDLE", "the default stream cannot be destroyed")
     queue = library.stream(stream)
-    if queue.context.semantics.destroy_stream is not InFlight.WAIT:
+    if queue.capturing is not None or queue.context.semantics.destroy_stream is not InFlight.WAIT:
         queue.close()  # may refuse
         library.handles.remove(Kind.STREAM, stream)
         return
@@ -105,7 +105,7 @@ def npu_stream_add_host_function(library: Library, stream: int, function: int, u
     def run() -> None:
         library.door.call(function, user_data)
 
-    run.__name__ = f"{function:#x}"  # its name in records and reports
+    run.__name__ = "of the program"  # its name in records and reports, the same wherever the program lies
     queue.add_host_function(run)
 
 

@@ -316,6 +316,9 @@ class Context(ContextMemory):
                 self._sticky = error
             elif error.job_status in MAY_BE_LOST:
                 self._sticky = self._loss()
+            if self._sticky is not None:
+                for capture in tuple(self.captures):
+                    capture.abandon()  # no call could end it any more
 
     def _loss(self) -> NpuError | None:
         """Return DEVICE_LOST when a fault has ended the context: the driver gives it no memory any more."""

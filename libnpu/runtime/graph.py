@@ -146,8 +146,8 @@ class Capture:
         return self._result
 
     def abandon(self) -> None:
-        """End it without a result: its context has ended."""
-        self.problem = self.problem or "the context has ended"
+        """End it without a result: its context has ended, or an error of the device sticks to it."""
+        self.problem = self.problem or "the context has ended or is lost"
         self._close()
 
     @property
