@@ -21,6 +21,10 @@ COMMANDS = {
     "run": ("run", "run a model or a blob on a simulated device and say where the time went"),
     "compile": ("compile", "compile an ONNX model to a blob"),
     "sweep": ("sweep", "compile with each value of an option and say what each costs"),
+    "compare": ("compare", "run a model in two ways and say what each costs"),
+    "kernels": ("kernels", "show the built-in kernels"),
+    "launch-profile": ("launch_profile", "launch a built-in kernel and say how long each of the five steps takes"),
+    "advise": ("advise", "say when to wait for launches, from measured ones or from the trace of a program"),
     "objdump": ("objdump", "show what is in a blob"),
     "info": ("info", "show hardware profiles and versions"),
     "timeline": ("timeline_report", "analyse the trace file of a run"),
@@ -33,6 +37,7 @@ USER_ERRORS = (
     ("libnpu.compiler.frontend.source", "ModelError"),
     ("libnpu.compiler.lower.errors", "CompileError"),
     ("libnpu.compiler.options", "BadOption"),
+    ("libnpu.kernels.params", "KernelArgumentError"),
     ("npu_model.profile", "ProfileError"),
 )
 

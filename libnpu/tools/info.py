@@ -10,11 +10,16 @@ from npu_abi import C
 from npu_model.profile import Profile, load_profile, names
 
 import libnpu
+from libnpu.kernels.params import Unit
+from libnpu.runtime.schedule import KINDS
+from libnpu.runtime.semantics import PROFILES
 from libnpu.tools import arithmetic
 from libnpu.tools.console import format_bytes, format_count, print_json, print_table
 
 if TYPE_CHECKING:
     import argparse
+
+SCHEDULES = (*KINDS, "seed:N")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,14 +33,15 @@ def run(options: argparse.Namespace) -> int:
     if options.profile:
         profile = load_profile(options.profile)
         if options.json:
-            print_json(msgspec.to_builtins(profile))
+            print_json(_profile_json(profile))
         else:
-            rows = _rows("", msgspec.to_builtins(profile), profile.sources)
+            rows = _rows("", _profile_json(profile), {"n_units": "tiles times shaves_per_tile"} | profile.sources)
             print_table(f"{profile.name}: {profile.description}", ("field", "value", "source"), rows, left=3)
         return 0
     profiles = [load_profile(name) for name in names()]
     if options.json:
-        print_json({"versions": _versions(), "profiles": [msgspec.to_builtins(p) for p in profiles]})
+        choices = {"semantics": list(PROFILES), "schedules": list(SCHEDULES)}
+        print_json({"versions": _versions(), "profiles": [_profile_json(p) for p in profiles], **choices})
         return 0
     print_table("versions", ("what", "version"), _versions().items(), left=2)
     columns = (
@@ -51,6 +57,13 @@ def run(options: argparse.Namespace) -> int:
         "also called",
     )
     print_table("hardware profiles", columns, [_profile_row(p) for p in profiles])
+    units = ("profile", "SHAVE units", "a block's CMX", "instruction cache of each", "lines", "ways", "fill")
+    print_table("units that kernels run on", units, [_units_row(p) for p in profiles])
+    rules = [
+        ("semantics", ", ".join(PROFILES), "libnpu.open(semantics=...), NPU_SEMANTICS for C"),
+        ("schedule", ", ".join(SCHEDULES), "Device.set_schedule, NPU_SCHEDULE"),
+    ]
+    print_table("host API", ("what", "there are", "chosen by"), rules, left=3)
     return 0
 
 
@@ -82,6 +95,26 @@ def _profile_row(profile: Profile) -> tuple[str, ...]:
         str(profile.dpu.macs_per_cycle.get("f16", "")),
         format_count(profile.ddr.bytes_per_second, "B/s"),
         ", ".join(profile.aliases),
+    )
+
+
+def _profile_json(profile: Profile) -> dict[str, Any]:
+    """Return all fields, and how many units the core has to choose from for a block of a kernel."""
+    found: dict[str, Any] = msgspec.to_builtins(profile)
+    return {**found, "n_units": Unit.of(profile).shaves}
+
+
+def _units_row(profile: Profile) -> tuple[str, ...]:
+    shave = profile.shave
+    lines = shave.icache_sets * shave.icache_ways
+    return (
+        profile.name,
+        str(Unit.of(profile).shaves),
+        format_bytes(Unit.of(profile).cmx_bytes),
+        format_bytes(lines * shave.icache_line_bytes),
+        f"{lines} of {shave.icache_line_bytes} B",
+        str(shave.icache_ways),
+        f"{shave.fetch_bytes_per_cycle} B/cycle",
     )
 
 

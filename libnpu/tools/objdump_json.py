@@ -36,7 +36,7 @@ def blob_json(image: BlobImage, data: bytes, problems: Sequence[blob.Problem] | 
             for section, array in image.tasks.items()
         },
         "mapped_inference": None if image.kernels else _mapped_json(image),
-        "kernels": [_kernel_json(kernel) for kernel in image.kernels],
+        "kernels": [kernel_json(kernel) for kernel in image.kernels],
         "relocations": [
             {"section": r.section, "offset": r.offset, "symbol": r.symbol, "addend": r.addend, "width": r.width}
             for r in image.relocations
@@ -57,7 +57,8 @@ def _mapped_json(image: BlobImage) -> dict[str, Any]:
     }
 
 
-def _kernel_json(kernel: blob.Kernel) -> dict[str, Any]:
+def kernel_json(kernel: blob.Kernel) -> dict[str, Any]:
+    """Return a kernel of a library for JSON."""
     return {
         "name": kernel.name,
         "text_offset": kernel.text_offset,

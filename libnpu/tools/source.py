@@ -12,6 +12,7 @@ from libnpu.tools.console import ToolError, progress
 
 if TYPE_CHECKING:
     from libnpu.blob import BlobImage
+    from libnpu.compiler import CompileOptions
 
 ELF_MAGIC = b"\x7fELF"
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -64,6 +65,13 @@ def count(text: str) -> int:
     """Return the number that `text` is, 0 or more and below 2^63."""
     if not _is_number(text):
         raise argparse.ArgumentTypeError(f"expected a number, 0 or more, found {text!r}")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    """Return the number that `text` is, 1 or more and below 2^63."""
+    if not _is_number(text) or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"expected a number, 1 or more, found {text!r}")
     return int(text)
 
 
@@ -152,21 +160,10 @@ def open_source(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> Sour
 
 def compile_source(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> Any:
     """Return the compiler's result for the model `options.model`; print its warnings on stderr, a line each."""
-    from libnpu.compiler import CompileOptions, compile_model
+    from libnpu.compiler import compile_model
     from libnpu.compiler.frontend import OpenShape
 
-    given = {
-        "precision": options.precision,
-        "profile": options.profile,
-        "cmx_bytes": options.cmx_bytes,
-        "prefetching_level_limit": options.prefetching_level_limit,
-    }
-    wanted = CompileOptions(
-        shapes=parse_shapes(options.shape),
-        pingpong=not options.no_pingpong,
-        dump=dump,
-        **{name: value for name, value in given.items() if value is not None},
-    )
+    wanted = compile_options(options, dump)
     try:
         compiled = compile_model(options.model, wanted)
     except OpenShape as error:
@@ -176,6 +173,24 @@ def compile_source(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> A
     for warning in compiled.report["warnings"]:
         print(f"npu: warning: {warning}", file=sys.stderr)
     return compiled
+
+
+def compile_options(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> CompileOptions:
+    """Return what the options of `add_compile_arguments` ask of the compiler. Raises ToolError."""
+    from libnpu.compiler import CompileOptions
+
+    given = {
+        "precision": options.precision,
+        "profile": options.profile,
+        "cmx_bytes": options.cmx_bytes,
+        "prefetching_level_limit": options.prefetching_level_limit,
+    }
+    return CompileOptions(
+        shapes=parse_shapes(options.shape),
+        pingpong=not options.no_pingpong,
+        dump=dump,
+        **{name: value for name, value in given.items() if value is not None},
+    )
 
 
 def _no_compile_options(options: argparse.Namespace) -> None:
