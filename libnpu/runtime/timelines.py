@@ -11,7 +11,7 @@ from npu_abi import C, name_of
 from libnpu.errors import NpuError
 from libnpu.runtime.operation import ModuleLaunch
 from libnpu.trace import chrome
-from libnpu.trace.slices import instants_of, slices_of
+from libnpu.trace.slices import instants_of, jobs_of, slices_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ def export_trace(device: Device, contexts: Sequence[Context], path: str) -> None
         chrome.process(chrome.DEVICE, "NPU"),
         chrome.process(chrome.HOST, "host"),
         chrome.process(chrome.STREAMS, "streams"),
-        *chrome.device_events(slices, instants_of(records)),
+        *chrome.device_events(slices, instants_of(records), jobs_of(records)),
         *_host_events(list(dict.fromkeys(call for context in contexts for call in context.profiler.calls))),
         *_stream_events(contexts),
     ]

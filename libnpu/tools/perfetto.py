@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from libnpu.tools.console import ToolError
 from libnpu.tools.files import write_file
 from libnpu.trace import chrome
-from libnpu.trace.slices import ENGINES, Instant, Slice
+from libnpu.trace.slices import ENGINES, JOBS, Instant, Slice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,6 +19,7 @@ def write_trace(
     path: str,
     slices: Sequence[Slice],
     instants: Sequence[Instant] = (),
+    jobs: Sequence[Slice] = (),
     host: Sequence[Slice] = (),
     ddr_bytes: Mapping[int, int] | None = None,
     summary: Mapping[str, Any] | None = None,
@@ -33,7 +34,7 @@ def write_trace(
         chrome.process(chrome.HOST, "host"),
         chrome.track(chrome.HOST, 1, "host"),
         *(chrome.task(s, chrome.HOST, 1) for s in host),
-        *chrome.device_events(slices, instants),
+        *chrome.device_events(slices, instants, jobs),
         *_bandwidth(slices, ddr_bytes or {}),
     ]
     write_file(path, chrome.document(events, summary or {}))
@@ -49,7 +50,11 @@ def read_trace(path: str) -> tuple[list[Slice], dict[str, Any]]:
             for event in events
             if event["ph"] == "M" and event["name"] == "thread_name" and event["pid"] == chrome.DEVICE
         }
-        found = [_slice(event, tracks) for event in events if event["ph"] == "X" and event["pid"] == chrome.DEVICE]
+        found = [
+            _slice(event, tracks)
+            for event in events
+            if event["ph"] == "X" and event["pid"] == chrome.DEVICE and tracks[event["tid"]] != JOBS
+        ]
         return found, dict(document["otherData"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ToolError(f"{path}: not a trace file of npu run --trace: {type(error).__name__}: {error}") from None

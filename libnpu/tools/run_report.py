@@ -52,7 +52,7 @@ def write_timeline(path: str, image: BlobImage, profile: str, execution: Executi
     summary = {"name": image.name, "profile": profile, "latency_ps": end_ps - start_ps}
     summary |= {"start_ps": start_ps, "end_ps": end_ps, "units": execution.units}
     moved = ddr_bytes_by_task(image)
-    write_trace(path, execution.slices, execution.instants, execution.host, moved, summary)
+    write_trace(path, execution.slices, execution.instants, execution.jobs, execution.host, moved, summary)
 
 
 def _usage(execution: Execution) -> list[timeline.Usage]:

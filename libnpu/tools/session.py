@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import libnpu
-from libnpu.trace.slices import Instant, Slice, instants_of, slices_of
+from libnpu.trace.slices import Instant, Slice, instants_of, jobs_of, slices_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +31,7 @@ class Execution:
     counters: dict[str, int]
     slices: list[Slice]
     instants: list[Instant]
+    jobs: list[Slice]
     host: list[Slice]
     host_busy_ps: int  # of the host's thread, from the launch to the end of the wait
     host_blocked_ps: int
@@ -104,6 +105,7 @@ def execute(
         counters=counters,
         slices=slices_of(records, tasks if isinstance(tasks, list) else []),
         instants=instants_of(records),
+        jobs=jobs_of(records),
         host=host,
         host_busy_ps=busy,
         host_blocked_ps=blocked,

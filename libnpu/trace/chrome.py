@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from libnpu.trace.slices import ENGINES
+from libnpu.trace.slices import CORE, ENGINES, INTERRUPTS, JOBS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,13 +63,13 @@ def task(s: Slice, pid: int, tid: int) -> Event:
     return complete(pid, tid, s.layer, s.track.split()[0], s.start_ps, s.end_ps, args)
 
 
-def device_events(slices: Sequence[Slice], instants: Sequence[Instant]) -> list[Event]:
-    """Return the device's tracks: the management core, then one per unit that did something."""
+def device_events(slices: Sequence[Slice], instants: Sequence[Instant], jobs: Sequence[Slice] = ()) -> list[Event]:
+    """Return the device's tracks: the management core, one per unit that did something, jobs, interrupts."""
     units = sorted({s.track for s in slices}, key=lambda name: (ENGINES.index(name.split()[0]), name))
-    tids = {"core": 1, **{name: tid for tid, name in enumerate(units, 2)}}
+    tids = {name: tid for tid, name in enumerate((CORE, *units, JOBS, INTERRUPTS), 1)}
     return [
         *(track(DEVICE, tid, name) for name, tid in tids.items()),
-        *(task(s, DEVICE, tids[s.track]) for s in slices),
+        *(task(s, DEVICE, tids[s.track]) for s in (*slices, *jobs)),
         *(instant(DEVICE, tids[i.track], i.name, i.time_ps) for i in instants),
     ]
 

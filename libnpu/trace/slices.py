@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ENGINES = ("DMA", "DPU", "SHAVE")
+CORE, JOBS, INTERRUPTS = "core", "jobs", "interrupts"  # the tracks of the device that are no engine's
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +70,32 @@ def slices_of(records: NDArray[np.void], tasks: Sequence[dict[str, Any]] = ()) -
     return found
 
 
-def instants_of(records: NDArray[np.void]) -> list[Instant]:
-    """Return what the management core did: everything in `records` but tasks' starts and ends."""
-    skip = (C.NPU_TRACE_START, C.NPU_TRACE_END, C.NPU_TRACE_BARRIER_READY)
+def jobs_of(records: NDArray[np.void]) -> list[Slice]:
+    """Return the jobs that began and ended in `records`, in order of their end, on the track "jobs"."""
+    started: dict[int, int] = {}
     found = []
-    for kind, task_id, time_ps in zip(*(records[c].tolist() for c in ("kind", "task_id", "time_ps")), strict=True):
-        if kind not in skip:
-            name = name_of("npu_trace_kind", kind).removeprefix("NPU_TRACE_").lower().replace("_", " ")
-            found.append(Instant("core", f"{name} {task_id}", time_ps))
+    for kind, job_id, time_ps in zip(*(records[c].tolist() for c in ("kind", "job_id", "time_ps")), strict=True):
+        if kind == C.NPU_TRACE_JOB_START:
+            started[job_id] = time_ps
+        elif kind == C.NPU_TRACE_JOB_END and job_id in started:
+            name = f"job {job_id:#x}"
+            found.append(Slice(JOBS, name, name, started.pop(job_id), time_ps, job_id=job_id))
+    return found
+
+
+def instants_of(records: NDArray[np.void]) -> list[Instant]:
+    """Return what the management core did, and its interrupts: everything in `records` but tasks, jobs and ready barriers."""
+    skip = (C.NPU_TRACE_START, C.NPU_TRACE_END, C.NPU_TRACE_BARRIER_READY, C.NPU_TRACE_JOB_START, C.NPU_TRACE_JOB_END)
+    found = []
+    columns = ("kind", "task_id", "time_ps", "value")
+    for kind, task_id, time_ps, value in zip(*(records[c].tolist() for c in columns), strict=True):
+        if kind in skip:
+            continue
+        if kind == C.NPU_TRACE_FENCE_WRITE:
+            found.append(Instant(CORE, f"fence_write value={value}", time_ps))
+            continue
+        name = name_of("npu_trace_kind", kind).removeprefix("NPU_TRACE_").lower().replace("_", " ")
+        found.append(Instant(INTERRUPTS if kind == C.NPU_TRACE_IRQ else CORE, f"{name} {task_id}", time_ps))
     return found
 
 

@@ -13,6 +13,7 @@ from npu_abi import C
 import libnpu
 from libnpu import blob
 from libnpu.tools import timeline
+from libnpu.trace.chrome import DEVICE
 from libnpu.trace.slices import Slice
 from samples.python.pipeline import pipeline, run
 
@@ -59,15 +60,20 @@ def test_the_core_fetches_every_descriptor_once_in_the_order_of_its_list(chain_r
 
 
 def test_the_trace_file_of_a_run_has_a_fetch_per_task(npu, tmp_path, chain_blob):
-    """E010, E012: and the fence is written after all of them."""
+    """E010, E012: and the last thing that the core does is to write the fence, as the job ends and before the interrupt."""
     assert npu("run", chain_blob, "--no-compute", "--trace", tmp_path / "t.json")[0] == 0
-    events = [e for e in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if e["ph"] == "i"]
-    names = [e["name"].rsplit(" ", 1)[0] for e in events]
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    tracks = {e["args"]["name"]: e["tid"] for e in events if e["name"] == "thread_name" and e["pid"] == DEVICE}
+    core = [e for e in events if e["ph"] == "i" and e["tid"] == tracks["core"]]
+    names = [e["name"].rsplit(" ", 1)[0] for e in core]
     image = blob.read(Path(chain_blob).read_bytes())
     assert names.count("fetch") == sum(map(len, lists(image)))
-    assert names.count("fence write") == 1
-    after = names[names.index("fence write") :]
-    assert not {"fetch", "dispatch", "barrier retire"} & {*after}
+    assert core[-1]["name"] == "fence_write value=1"
+    assert names.count("fence_write") == 1
+    (job,) = [e for e in events if e["ph"] == "X" and e["pid"] == DEVICE and e["tid"] == tracks["jobs"]]
+    assert round(job["ts"] + job["dur"], 6) == core[-1]["ts"]
+    interrupts = [e["ts"] for e in events if e["ph"] == "i" and e["tid"] == tracks["interrupts"]]
+    assert interrupts[-1] > core[-1]["ts"]
 
 
 def test_a_task_starts_after_the_barriers_that_it_waits_for_and_enters_a_fifo_after_start_after(chain_run):
