@@ -13,7 +13,10 @@ from onnx import TensorProto, helper, numpy_helper, save
 from libnpu.tools import values
 
 
-@pytest.mark.parametrize("command", ["run", "compile", "sweep", "objdump", "info", "timeline"])
+@pytest.mark.parametrize(
+    "command",
+    ["run", "compile", "sweep", "compare", "kernels", "launch-profile", "advise", "objdump", "info", "timeline"],
+)
 def test_every_command_has_help(npu, command):
     status, out, err = npu(command, "--help")
     assert (status, err) == (0, "")
