@@ -72,11 +72,20 @@ def parse(hal: Hal, ssid: int, va: int) -> tuple[list[Command], tuple[int, int] 
     refusal: tuple[int, int] | None = None
     try:
         data, offset, descriptors, fences = _buffer(hal, ssid, va)
-        index = 0
-        while offset < len(data):
-            length = _size(data, offset, index)
+        end, index = len(data), 0
+        while offset < end:
+            if end - offset < COMMAND.size:
+                raise ParseError(C.NPU_PARSE_BAD_COMMAND, index)
+            kind, length, reserved = COMMAND.unpack_from(data, offset)
+            layout = _LAYOUTS.get(kind)
+            if layout is None or length != layout.size or length > end - offset:
+                raise ParseError(C.NPU_PARSE_BAD_COMMAND, index)
             try:
-                commands.append(_command(data, offset, index, va, descriptors, fences))
+                if reserved:
+                    raise ParseError(C.NPU_PARSE_RESERVED_NOT_ZERO, index)
+                commands.append(
+                    _command(kind, index, va + offset, layout.unpack_from(data, offset), descriptors, fences)
+                )
             except ParseError as error:
                 refusal = refusal or (error.code, error.info)
             offset += length
@@ -103,47 +112,25 @@ def _buffer(hal: Hal, ssid: int, va: int) -> tuple[bytes, int, int, int]:
     return _load(hal, ssid, va, size), offset, descriptors, fences
 
 
-def _size(data: bytes, offset: int, index: int) -> int:
-    """Return the size of a command. ParseError when it has no known type, or not the size of its type."""
-    room = len(data) - offset
-    if room < COMMAND.size:
-        raise ParseError(C.NPU_PARSE_BAD_COMMAND, index)
-    kind, length, _ = COMMAND.unpack_from(data, offset)
-    layout = _LAYOUTS.get(kind)
-    if layout is None or length != layout.size or length > room:
-        raise ParseError(C.NPU_PARSE_BAD_COMMAND, index)
-    return int(length)
-
-
-def _command(data: bytes, offset: int, index: int, va: int, descriptors: int, fences: int) -> Command:
-    kind, _, reserved = COMMAND.unpack_from(data, offset)
-    members = _LAYOUTS[kind].unpack_from(data, offset)
-    if reserved:
-        raise ParseError(C.NPU_PARSE_RESERVED_NOT_ZERO, index)
-    if kind == C.NPU_CMD_KERNEL_LAUNCH:
-        return Command(kind, index, va + offset, kernel=Kernel(*members))
-    if any(members[2:]):
-        raise ParseError(C.NPU_PARSE_RESERVED_NOT_ZERO, index)
-    if kind not in INFERENCES:
-        members = _resolve(kind, index, members, descriptors, fences)
-    return Command(kind, index, va + offset, *members)
-
-
-def _resolve(kind: int, index: int, members: tuple[int, ...], descriptors: int, fences: int) -> tuple[int, ...]:
-    """Check the members of a command, and turn offsets in a heap into addresses."""
+def _command(kind: int, index: int, va: int, members: tuple[int, ...], descriptors: int, fences: int) -> Command:
+    """Check the members of a command, and turn offsets in a heap into addresses. Raises ParseError."""
     if kind in FENCES:
         offset, value = members
         if not fences or offset % 8:
             raise ParseError(C.NPU_PARSE_BAD_COMMAND, index)
-        return fences + offset, value
+        return Command(kind, index, va, fences + offset, value)
+    if kind == C.NPU_CMD_KERNEL_LAUNCH:
+        return Command(kind, index, va, kernel=Kernel(*members))
+    if any(members[2:]):
+        raise ParseError(C.NPU_PARSE_RESERVED_NOT_ZERO, index)
     if kind == C.NPU_CMD_COPY:
         offset, count, _ = members
         if not descriptors or not 0 < count <= MAX_COPY_DESCRIPTORS:
             raise ParseError(C.NPU_PARSE_BAD_COMMAND, index)
-        return descriptors + offset, count
+        return Command(kind, index, va, descriptors + offset, count)
     if kind == C.NPU_CMD_MEMORY_FILL and (not members[1] or members[1] % 4):
         raise ParseError(C.NPU_PARSE_BAD_COMMAND, index)
-    return members[:2]
+    return Command(kind, index, va, *members[:2])
 
 
 def _load(hal: Hal, ssid: int, va: int, nbytes: int) -> bytes:

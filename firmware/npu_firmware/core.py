@@ -357,7 +357,7 @@ class Core:
 
     def _serve_tiles(self) -> None:
         """Give tiles to the inferences that wait for them, as far as there are enough."""
-        while (job := self.tiles.serve()) is not None:
+        while self.tiles.waiting and (job := self.tiles.serve()) is not None:
             assert job.inference is not None
             self._enter_engines(job, job.inference)
 

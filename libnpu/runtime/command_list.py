@@ -12,7 +12,8 @@ from npu_abi import C
 
 from libnpu.errors import NpuError
 from libnpu.runtime import copies
-from libnpu.runtime.commands import FENCE, HEADER, CommandWriter
+from libnpu.runtime.command_formats import FENCE, HEADER
+from libnpu.runtime.commands import CommandWriter
 from libnpu.runtime.graph_nodes import bind, module_of
 from libnpu.runtime.guard import public
 from libnpu.runtime.job import Job

@@ -10,9 +10,10 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from npu_abi import C, codec
+from npu_abi import C
 
 from libnpu.runtime.buffer import BufferObject
+from libnpu.runtime.command_formats import FENCE, HEADER, SIGNAL, VERSION, WAIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -22,12 +23,6 @@ if TYPE_CHECKING:
     from libnpu.runtime.job import Job
     from libnpu.syscalls import Node
 
-HEADER = codec(
-    "npu_cmd_buffer_header", "cmd_buffer_size", "cmd_offset", "api_version", "descriptor_heap_va", "fence_heap_va"
-)
-FENCE = codec("npu_cmd_fence", "h.type", "h.size", "offset", "value")
-WAIT, SIGNAL = int(C.NPU_CMD_FENCE_WAIT), int(C.NPU_CMD_FENCE_SIGNAL)
-VERSION = int(C.NPU_CMD_API_VERSION)
 HEADER_ALIGNMENT = 64
 POOLED_BYTES = 4096  # chosen: one page holds what all but graphs need
 

@@ -61,11 +61,7 @@ class FenceHeap:
         self._free: list[Cell] = []
         self._made = 0
         self.va: int = self._bo.va
-
-    @property
-    def handle(self) -> int:
-        """The driver's handle of the heap."""
-        return self._bo.handle
+        self.handle: int = self._bo.handle
 
     @property
     def in_use(self) -> int:

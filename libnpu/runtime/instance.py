@@ -9,6 +9,7 @@ the other.
 from __future__ import annotations
 
 import weakref
+from array import array
 from typing import TYPE_CHECKING
 
 from npu_abi import C
@@ -25,7 +26,18 @@ if TYPE_CHECKING:
 class Instance:
     """`key` is what it is bound to: the addresses of inputs and outputs, in order; () before the first launch."""
 
-    __slots__ = ("_scratch", "_tasks", "bound_handles", "handles", "jobs", "key", "mapped_va", "owner")
+    __slots__ = (
+        "_held",
+        "_scratch",
+        "_tasks",
+        "bound_handles",
+        "handles",
+        "jobs",
+        "key",
+        "mapped_va",
+        "owner",
+        "segment",
+    )
 
     def __init__(self, node: Node, layout: Layout, patch: Patch, scratch_bytes: int, shared: dict[str, int]) -> None:
         """Copy and relocate the task lists. `shared` are the addresses of the module's shared sections."""
@@ -42,6 +54,8 @@ class Instance:
         self.handles = [self._tasks.handle, *([self._scratch.handle] if self._scratch else [])]
         self.key: tuple[int, ...] | None = None
         self.bound_handles: dict[int, None] = {}  # of all memory that a job touches
+        self.segment = b""  # the same as an array of uint32
+        self._held: list[int] | None = None  # the handles of the latest `hold`
         self.jobs: list[Job] = []  # that may not have finished
         self.owner: weakref.ref[object] | None = None  # the one launch that may use it, as long as that lives
 
@@ -64,8 +78,14 @@ class Instance:
         self.key = key
 
     def hold(self, objects: list[BufferObject], handles: list[int]) -> None:
-        """Note what else the next job touches: the module's objects, and the handles of inputs and outputs."""
+        """Note what else the next job touches: the module's objects, always the same, and the handles of inputs and
+        outputs.
+        """
+        if handles == self._held:
+            return
+        self._held = handles
         self.bound_handles = dict.fromkeys([*self.handles, *[bo.handle for bo in objects], *handles])
+        self.segment = array("I", self.bound_handles).tobytes()
 
     def free(self) -> None:
         """Give its memory back."""

@@ -7,10 +7,12 @@ write to one, and one may be enqueued again, so what belongs to a single run goe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from struct import Struct
 from typing import TYPE_CHECKING, ClassVar
 
 from npu_abi import C, codec, sizeof
 
+from libnpu.runtime.command_formats import ALONE, EXECUTE, FENCE, HEADER, SIGNAL, VERSION
 from libnpu.runtime.job import Block
 
 if TYPE_CHECKING:
@@ -18,14 +20,14 @@ if TYPE_CHECKING:
 
     from libnpu.runtime.buffer import Buffer, DeviceSpan
     from libnpu.runtime.commands import CommandWriter
-    from libnpu.runtime.fences import Signal
+    from libnpu.runtime.fences import Cell, Signal
     from libnpu.runtime.instance import Instance
     from libnpu.runtime.job import Job
     from libnpu.runtime.kernel import LibraryKernel
     from libnpu.runtime.module import Module
     from libnpu.runtime.stream import Stream
 
-EXECUTE = codec("npu_cmd_inference", "h.type", "h.size", "inference_id", "mapped_inference_va")
+TWO_HANDLES = Struct("<2I")
 INFERENCE_EXECUTE, INFERENCE_DYNAMIC = int(C.NPU_CMD_INFERENCE_EXECUTE), int(C.NPU_CMD_INFERENCE_DYNAMIC)
 TIMESTAMP = codec("npu_cmd_timestamp", "h.type", "h.size", "va")
 LAUNCH = codec(
@@ -170,6 +172,29 @@ class ModuleLaunch(Operation):
         job.ends.append(instance.jobs.remove)
         writer.handles.update(instance.bound_handles)
         writer.command(EXECUTE.pack(self._command, EXECUTE.size, job.number, instance.mapped_va))
+
+    def encode_alone(self, job: Job, cell: Cell) -> None:
+        """Write the command buffer of a job that is this launch and waits for nothing, and signals `cell`: what a
+        CommandWriter would write, several times faster.
+        """
+        context = job.stream.context
+        bo, fences = context.commands.take(), context.fences
+        try:
+            instance = self._instance(job.stream)
+        except BaseException:
+            context.commands.give(bo)
+            raise
+        instance.jobs.append(job)
+        job.ends.append(instance.jobs.remove)
+        number, offset = job.number, cell.offset
+        ALONE.pack_into(
+            bo.view, 0,
+            ALONE.size, HEADER.size, VERSION, bo.va, fences.va,
+            self._command, EXECUTE.size, number, instance.mapped_va,
+            SIGNAL, FENCE.size, offset, number,
+        )  # fmt: skip
+        job.bo = bo
+        job.segment = TWO_HANDLES.pack(bo.handle, fences.handle) + instance.segment
 
     def _instance(self, stream: Stream) -> Instance:
         handles = [span.buffer.handle for span in self._spans]

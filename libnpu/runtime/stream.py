@@ -17,12 +17,13 @@ from npu_abi import C
 
 from libnpu.errors import NpuError, errno_error
 from libnpu.runtime import copies, host_functions
-from libnpu.runtime.commands import FENCE, SIGNAL, CommandWriter
+from libnpu.runtime.command_formats import FENCE, SIGNAL
+from libnpu.runtime.commands import CommandWriter
 from libnpu.runtime.fences import Signal
 from libnpu.runtime.graph import Capture, CaptureStatus
 from libnpu.runtime.guard import failures_yield_to, public
 from libnpu.runtime.job import Job
-from libnpu.runtime.operation import FenceWait
+from libnpu.runtime.operation import FenceWait, ModuleLaunch
 from libnpu.runtime.semantics import InFlight
 from libnpu.runtime.time import LAST_PS, duration_ps
 from libnpu.syscalls import Request
@@ -136,7 +137,10 @@ class Stream:
 
     def _encode(self, job: Job) -> None:
         """Write the job's command buffer. When that fails, nothing is left of it."""
-        context = self.context
+        operation, context = job.operation, self.context
+        if type(operation) is ModuleLaunch and not self._ordered:
+            operation.encode_alone(job, self._cell)
+            return
         bo = context.commands.take()
         while True:
             writer = CommandWriter(context, job, bo)
@@ -144,7 +148,7 @@ class Stream:
                 if self._ordered:
                     for signal in context.implicit_signals(self):
                         writer.wait(signal)
-                job.operation.encode(writer)
+                operation.encode(writer)
                 writer.command(FENCE.pack(SIGNAL, FENCE.size, self._cell.offset, job.number))
                 content = writer.pack()
                 if len(content) <= bo.size:
