@@ -2,6 +2,8 @@
 
     npu.h ──header.py──► embed.c, results.c, paths.h (generated) + start.c, shield.c, errors.c, door.c, coverage.c ──gcc──► CACHE/KEY/libnpu.so
 
+and beside it libnpu.pc, for pkg-config.
+
 KEY is a digest over the interpreter and everything that the library is made from. A build happens in a folder of its own, which then gets its final
 name in one step: builds may run at the same time, and nobody sees half a library.
 """
@@ -14,6 +16,7 @@ import importlib.util
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -96,6 +99,7 @@ def library_folder() -> Path:
             work = Path(scratch) / "library"
             work.mkdir()
             compile_library(work)
+            (work / "libnpu.pc").write_text(package_file(folder), encoding="utf-8")
             (work / DIGEST).write_text(_digest_of(work), encoding="ascii")
             if folder.exists() and not is_whole(folder):
                 folder.rename(Path(scratch) / "damaged")
@@ -116,6 +120,23 @@ def is_whole(folder: Path) -> bool:
 
 def _digest_of(folder: Path) -> str:
     return hashlib.sha256((folder / "libnpu.so").read_bytes()).hexdigest()
+
+
+def package_file(folder: Path) -> str:
+    """Return the text of libnpu.pc for a library in `folder`."""
+
+    def quoted(path: Path) -> str:
+        return re.sub(r"([^\w/.+:@%-])", r"\\\1", str(path))
+
+    return f"""includedir={quoted(INCLUDE_DIR)}
+libdir={quoted(folder)}
+
+Name: libnpu
+Description: an NPU software stack that runs without an NPU
+Version: {C.NPU_VERSION_MAJOR}.{C.NPU_VERSION_MINOR}
+Cflags: -I${{includedir}}
+Libs: -L${{libdir}} -lnpu -Wl,-rpath,${{libdir}}
+"""
 
 
 def run_path(folder: Path) -> list[str]:

@@ -1,8 +1,9 @@
 """`npu-config`: how to compile and link a C program with libnpu.
 
     gcc prog.c $(npu-config --cflags --libs)
+    PKG_CONFIG_PATH=$(npu-config --pkg-config) pkg-config --cflags --libs libnpu
 
-The library is built on the first use of `--libs`, `--libdir` or `--selftest`. One line on standard output; an error is one line on standard
+The library is built on the first use of `--libs`, `--libdir`, `--pkg-config` or `--selftest`. One line on standard output; an error is one line on standard
 error and exit status 1.
 """
 
@@ -16,12 +17,13 @@ from npu_abi import INCLUDE_DIR, C
 
 from libnpu.capi.build import BuildError, library_folder, run_path
 
-USAGE = """usage: npu-config [--cflags] [--libs] [--includedir] [--libdir] [--version] [--selftest] [--help]
+USAGE = """usage: npu-config [--cflags] [--libs] [--includedir] [--libdir] [--pkg-config] [--version] [--selftest] [--help]
 
   --cflags      compiler flags: where npu.h is
   --libs        linker flags: libnpu.so, and where the program finds it at run time
   --includedir  the folder of npu.h
   --libdir      the folder of libnpu.so
+  --pkg-config  the folder of libnpu.pc, for PKG_CONFIG_PATH
   --version     the version of npu.h
   --selftest    start the library in this process, and say what is wrong when it does not
 """
@@ -54,6 +56,13 @@ def _answer(option: str) -> list[str]:
         return [shlex.quote(f"-I{INCLUDE_DIR}")]
     if option == "--libdir":
         return [str(library_folder())]
+    if option == "--pkg-config":
+        folder = library_folder()
+        if "," in str(
+            folder
+        ):  # pkg-config drops all but the first of several -Xlinker, by which --libs names such a folder
+            raise BuildError(f"{folder} has a comma, which -Wl cannot take: set XDG_CACHE_HOME to another folder")
+        return [str(folder)]
     if option == "--libs":
         folder = library_folder()
         return [shlex.quote(word) for word in (f"-L{folder}", "-lnpu", *run_path(folder))]

@@ -101,6 +101,24 @@ def test_commas_in_the_cache_folder_reach_the_linker_whole(stand_in, monkeypatch
     assert capsys.readouterr().out == f"-L{folder} -lnpu -Xlinker -rpath -Xlinker {folder}\n"
 
 
+def test_comma_in_the_cache_folder_is_refused_for_pkg_config(stand_in, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a,b"))
+    assert config.main(["--pkg-config"]) == 1
+    assert capsys.readouterr().err.endswith(
+        "has a comma, which -Wl cannot take: set XDG_CACHE_HOME to another folder\n"
+    )
+
+
+def test_the_package_file_is_beside_the_library(stand_in, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a b"))
+    assert config.main(["--pkg-config"]) == 0
+    folder = capsys.readouterr().out.rstrip("\n")
+    assert (tmp_path / "a b") in Path(folder).parents
+    lines = Path(folder, "libnpu.pc").read_text().splitlines()
+    assert "libdir=" + folder.replace(" ", "\\ ") in lines
+    assert lines[-2:] == ["Cflags: -I${includedir}", "Libs: -L${libdir} -lnpu -Wl,-rpath,${libdir}"]
+
+
 def test_colon_in_the_cache_folder_is_refused(stand_in, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a:b"))
     assert config.main(["--libs"]) == 1
