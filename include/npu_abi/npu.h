@@ -248,7 +248,8 @@ typedef enum npu_schedule_kind {
 NPU_API npu_result_t npu_set_schedule(npu_schedule_kind_t kind, uint64_t seed);
 
 /* Several host threads. The device advances to a time only when every thread that has made calls is waiting in one or has come to that time, so the order of
- * calls follows from virtual time. A thread that makes no call for 50 ms of real time is set aside; npu_is_reproducible then says 0.
+ * calls follows from virtual time. A thread that makes no call for 50 ms of real time (10 s while there is a team) while others wait for it is
+ * set aside; npu_is_reproducible then says 0.
  * A team makes it exact: the owner begins a team of `count` threads on the current device and is suspended (NPU_ERROR_NOT_PERMITTED of all its calls but npu_team_end);
  * every member enters with its rank, 0 ... count - 1, makes its calls and leaves; equal positions go by rank. Members begin at the owner's position, and nobody gets
  * past it until all have entered; when the owner ends the team it is at the last member's. There is one team at a time.

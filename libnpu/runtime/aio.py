@@ -20,7 +20,8 @@ from weakref import WeakKeyDictionary
 
 from libnpu.errors import Unsupported
 from libnpu.runtime.guard import public
-from libnpu.runtime.host_threads import HOST, Target
+from libnpu.runtime.host_participants import Target
+from libnpu.runtime.host_threads import HOST
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future

@@ -21,8 +21,10 @@ from npu_abi import C
 
 from libnpu.errors import NpuError
 from libnpu.runtime.fences import Signal
-from libnpu.runtime.host_threads import FOR_EVER_PS, HOST, Participant, State, Target, Wait
+from libnpu.runtime.host_participants import Participant, State, Target, Wait
+from libnpu.runtime.host_threads import HOST
 from libnpu.runtime.operation import FenceWait, Marker
+from libnpu.runtime.time import FOR_EVER_PS
 from libnpu.syscalls import Request
 
 if TYPE_CHECKING:

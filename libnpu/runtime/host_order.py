@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from npu_abi import C
 
 from libnpu.errors import NpuError
+from libnpu.runtime.time import NEVER_PS
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
-
-NEVER_PS = (1 << 64) - 1
 
 
 class Numbers:

@@ -3,6 +3,8 @@
 Teams are threads that take part from the same moment on, whatever order the machine starts them in.
 They begin at the owner's position, and nobody gets past it until all have entered, so the order of
 their calls is the same in every run. The owner is suspended until the end; then it is where the last one came to.
+While there is a team, the others wait for `TEAM_GRACE_S` for a thread that computes between its calls, or that blocks on
+something else than the API: members that wait for each other should do so by events, or leave the team.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from npu_abi import C
 
 from libnpu.errors import NpuError
 from libnpu.runtime.host_order import Recorder, Replay
-from libnpu.runtime.host_threads import HOST, Participant, State
+from libnpu.runtime.host_participants import Participant, State
+from libnpu.runtime.host_threads import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +48,7 @@ class Team:
                 if owner not in machine.positions:
                     HOST.set_position(owner, machine, machine.now_ps)
                 for member in self._members:
+                    member.in_team = True
                     machine.positions[member] = machine.begun_ps[member] = HOST.position(owner, machine)
                 owner.state, owner.forbidden = State.SUSPENDED, OWNER
                 self._outer: dict[Participant, Participant | None] = {}
@@ -69,7 +73,6 @@ class Team:
                 outer.state = State.SUSPENDED
             late = member.state is State.ASIDE
             member.bind()
-            member.in_team = True
             member.state = State.RUNNING
             self._outer[member] = outer
             HOST.be(member)

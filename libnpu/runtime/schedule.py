@@ -21,6 +21,7 @@ from npu_abi import C
 
 from libnpu.errors import NpuError
 from libnpu.runtime.dispatch import Dispatcher
+from libnpu.runtime.time import FOR_EVER_PS, NEVER_PS
 from libnpu.syscalls import Request
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from libnpu.runtime.stream import Stream
     from libnpu.syscalls import Node
 
-FOR_EVER_PS = (1 << 63) - 1
-NEVER_PS = (1 << 64) - 1
 MAX_SEED = (1 << 64) - 1
 
 

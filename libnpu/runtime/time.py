@@ -7,6 +7,8 @@ from npu_abi import C
 from libnpu.errors import NpuError
 
 LAST_PS = 1 << 62  # end of the clock: 53 days
+FOR_EVER_PS = (1 << 63) - 1  # deadlines from here on never pass
+NEVER_PS = (1 << 64) - 1  # later than all that happens
 
 
 def duration_ps(duration_ns: float, what: str) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import npu_abi
 import numpy as np
 import pytest
@@ -96,3 +98,75 @@ def empty_bytes():
             tasks={},
         )
     )
+
+
+@pytest.fixture
+def run_team():
+    """Runs one thread per function in a team, started in `order`; returns what they returned or raised, by rank."""
+
+    def run(device, *functions, order=None):
+        results = [None] * len(functions)
+        with device.team(len(functions)) as team:
+
+            def member(rank):
+                team.enter(rank)
+                try:
+                    results[rank] = functions[rank]()
+                except libnpu.NpuError as error:
+                    results[rank] = error
+                finally:
+                    team.leave()
+
+            threads = [threading.Thread(target=member, args=(rank,)) for rank in order or range(len(functions))]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        return results
+
+    return run
+
+
+@pytest.fixture
+def context(device):
+    """The device's primary context."""
+    return device.primary
+
+
+@pytest.fixture
+def add(context):
+    """The built-in kernel "add"."""
+    return context.kernel("add")
+
+
+@pytest.fixture
+def floats(context):
+    """Makes memory with 256 floats of a value."""
+
+    def make(value=0.0):
+        buffer = context.alloc(1024)
+        buffer.write(np.full(256, value, np.float32))
+        return buffer
+
+    return make
+
+
+@pytest.fixture
+def memory(context):
+    """64 KiB of floats 1.0."""
+    buffer = context.alloc(1 << 16)
+    buffer.write(np.ones(1 << 14, np.float32))
+    return buffer
+
+
+@pytest.fixture
+def refused():
+    """Makes a call that must raise NpuError with a result, and returns the error."""
+
+    def refuse(result, call, *arguments, **options):
+        with pytest.raises(libnpu.NpuError) as caught:
+            call(*arguments, **options)
+        assert caught.value.result == result, caught.value
+        return caught.value
+
+    return refuse

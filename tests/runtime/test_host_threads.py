@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 
 import numpy as np
 import pytest
 from npu_abi import C
 
 import libnpu
+from libnpu.runtime import host_turns
 from libnpu.runtime.host_threads import HOST
+from libnpu.runtime.host_turns import GRACE_S
 
 MIB = 1 << 20
 
@@ -22,30 +25,8 @@ def unit():
         yield opened
 
 
-def run_team(device, *functions, order=None):
-    """Run one thread per function in a team, started in `order`; return what they returned, by rank."""
-    results = [None] * len(functions)
-    with device.team(len(functions)) as team:
-
-        def member(rank):
-            team.enter(rank)
-            try:
-                results[rank] = functions[rank]()
-            except libnpu.NpuError as error:
-                results[rank] = error
-            finally:
-                team.leave()
-
-        threads = [threading.Thread(target=member, args=(rank,)) for rank in order or range(len(functions))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    return results
-
-
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
-def test_calls_of_a_team_go_by_position_and_then_by_rank(unit, order):
+def test_calls_of_a_team_go_by_position_and_then_by_rank(unit, order, run_team):
     seen, start = [], unit.now_ps
 
     def steps(rank, step_ns):
@@ -61,7 +42,7 @@ def test_calls_of_a_team_go_by_position_and_then_by_rank(unit, order):
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_a_thread_works_while_another_is_blocked_and_the_device_waits_for_it(order):
+def test_a_thread_works_while_another_is_blocked_and_the_device_waits_for_it(order, run_team):
     with libnpu.open("npu-37xx", trace=True) as device:
         one, two = device.create_stream(), device.create_stream()
         big, small = device.alloc(8 * MIB), device.alloc(4096)
@@ -88,7 +69,7 @@ def test_a_thread_works_while_another_is_blocked_and_the_device_waits_for_it(ord
         assert device.reproducible
 
 
-def test_a_blocked_thread_wakes_when_it_would_have_woken_alone(empty_bytes):
+def test_a_blocked_thread_wakes_when_it_would_have_woken_alone(empty_bytes, run_team):
     def wait(device):
         stream, memory = device.create_stream(), device.alloc(MIB)
         stream.fill(memory, 1)
@@ -102,7 +83,7 @@ def test_a_blocked_thread_wakes_when_it_would_have_woken_alone(empty_bytes):
     assert together == alone
 
 
-def test_a_team_gives_the_same_trace_whatever_order_its_threads_start_in(blob_bytes):
+def test_a_team_gives_the_same_trace_whatever_order_its_threads_start_in(blob_bytes, run_team):
     def program(order):
         with libnpu.open("npu-37xx", trace=True) as device:
             module = device.load(blob_bytes())
@@ -128,7 +109,7 @@ def test_a_team_gives_the_same_trace_whatever_order_its_threads_start_in(blob_by
     assert program((1, 2, 0)) == first
 
 
-def test_a_thread_may_wait_for_what_another_enqueues_later(unit):
+def test_a_thread_may_wait_for_what_another_enqueues_later(unit, run_team):
     one, two, notify = unit.create_stream(), unit.create_stream(), unit.create_notify()
 
     def waiting():
@@ -146,7 +127,7 @@ def test_a_thread_may_wait_for_what_another_enqueues_later(unit):
     assert woken > recorded
 
 
-def test_two_threads_may_wait_for_the_same_job(unit):
+def test_two_threads_may_wait_for_the_same_job(unit, run_team):
     stream, memory = unit.create_stream(), unit.alloc(MIB)
     stream.fill(memory, 3)
     job = stream.fill(memory, 4)
@@ -156,7 +137,7 @@ def test_two_threads_may_wait_for_the_same_job(unit):
     assert (memory.read() == 4).all()
 
 
-def test_a_timeout_passes_at_its_time_while_others_go_on(unit):
+def test_a_timeout_passes_at_its_time_while_others_go_on(unit, run_team):
     one, notify = unit.create_stream(), unit.create_notify()
     notify.wait(one)
 
@@ -177,7 +158,7 @@ def test_a_timeout_passes_at_its_time_while_others_go_on(unit):
     one.synchronize()
 
 
-def test_when_all_are_blocked_and_nothing_is_left_to_happen_each_is_told_what_it_waits_for(unit):
+def test_when_all_are_blocked_and_nothing_is_left_to_happen_each_is_told_what_it_waits_for(unit, run_team):
     streams, notifies = [unit.create_stream() for _ in range(2)], [unit.create_notify() for _ in range(2)]
 
     def wait(rank):
@@ -292,7 +273,7 @@ def test_a_member_that_ends_without_leaving_has_left(unit):
     assert unit.now_ps == begin + 700_000
 
 
-def test_threads_of_two_devices_do_not_wait_for_each_other():
+def test_threads_of_two_devices_do_not_wait_for_each_other(run_team):
     with libnpu.open("unit") as one, libnpu.open("unit") as two:
 
         def work(device, times):
@@ -403,7 +384,7 @@ def random_calls(device, rank, streams, buffers, count):
     return failed
 
 
-def test_random_calls_of_eight_threads_give_the_same_trace_in_any_start_order_and_in_a_replay(tmp_path):
+def test_random_calls_of_eight_threads_give_the_same_trace_in_any_start_order_and_in_a_replay(tmp_path, run_team):
     def program(order, record):
         with libnpu.open("npu-37xx", trace=True) as device, record(device):
             streams, buffers = [device.create_stream() for _ in range(3)], [device.alloc(4096) for _ in range(3)]
@@ -434,3 +415,45 @@ def test_a_deadlock_is_told_with_what_waits_for_what(unit):
     notify.record(unit.create_stream())
     unit.synchronize()
     assert (memory.read() == 1).all()
+
+
+@pytest.mark.parametrize("in_a_function", [False, True])
+def test_a_member_or_a_function_of_a_team_may_compute_for_longer_than_others_wait_outside(
+    unit, run_team, in_a_function
+):
+    stream = unit.create_stream()
+    seen = []
+
+    def compute():
+        until = time.monotonic() + 3 * GRACE_S
+        while time.monotonic() < until:
+            pass
+        seen.append("computed")
+
+    def member():
+        if in_a_function:
+            stream.add_host_function(compute)
+            stream.synchronize()
+        else:
+            compute()
+            unit.host_delay(1)
+
+    def other():
+        unit.host_delay(100_000)
+        seen.append("called")
+
+    run_team(unit, member, other)
+    assert seen == ["computed", "called"]
+    assert unit.reproducible
+
+
+def test_a_member_that_blocks_outside_of_the_api_is_set_aside_in_the_end(unit, run_team, monkeypatch):
+    monkeypatch.setattr(host_turns, "TEAM_GRACE_S", 0.1)
+    go_on = threading.Event()
+
+    def other():
+        unit.host_delay(1000)
+        go_on.set()
+
+    run_team(unit, go_on.wait, other)
+    assert unit.disorder.endswith("was silent for 100 ms of wall time")

@@ -1,0 +1,113 @@
+"""The threads of the host as others have to know them: who takes part, what it does, and what it waits for."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from enum import Enum, auto
+from pathlib import Path
+from threading import get_ident
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from libnpu.runtime.job import Job
+    from libnpu.syscalls import Machine, Node
+
+TASKS = Path("/proc/self/task")
+
+
+class State(Enum):
+    """What a participant does, as far as others have to know."""
+
+    RUNNING = auto()  # in the program, or in a call that waits for its turn
+    EXPECTED = auto()  # a member of a team whose thread has not entered yet
+    BLOCKED = auto()  # in `Host.wait`
+    SUSPENDED = auto()  # said that it will be silent
+    ASIDE = auto()  # was silent too long
+
+
+ACTIVE = (State.RUNNING, State.EXPECTED)
+
+
+class Target:
+    """A job that somebody waits for, by its command buffer. `done_ps`: when the host learns of its end. `job`: what it is
+    in the runtime, when it may be that the driver does not have it yet.
+    """
+
+    __slots__ = ("done_ps", "handle", "job", "node", "status", "taken")
+
+    def __init__(self, node: Node, handle: int, job: Job | None = None) -> None:
+        self.node = node
+        self.handle = handle
+        self.job = job
+        self.done_ps: int | None = None
+        self.status = 0  # enum npu_job_status, once it is done
+        self.taken = False  # another thread took its end from the driver
+
+
+class Wait:
+    """What a blocked participant waits for: the first of `targets`, or the deadline.
+
+    `patient`: it is none of the program's calls, so it is never told of a deadlock.
+    """
+
+    __slots__ = ("deadline_ps", "patient", "since_s", "targets", "woken")
+
+    def __init__(self, targets: list[Target], deadline_ps: int, *, patient: bool = False) -> None:
+        self.targets = targets
+        self.deadline_ps = deadline_ps
+        self.patient = patient
+        self.woken = False
+        self.since_s: float | None = None  # wall time since when nothing is left to happen
+
+
+class Participant:
+    """A thread. `depth` counts the calls that it is in; `function`: it runs a host function; `forbidden`: why it may not
+    call now, "" while it may.
+    """
+
+    __slots__ = (
+        "arrived", "awaited_since", "condition", "depth", "final", "forbidden", "function", "ident", "in_team",
+        "machine", "native_id", "number", "raced", "sleeps", "state", "thread", "wait", "waits_for",
+    )  # fmt: skip
+
+    def __init__(self, number: int, state: State, condition: threading.Condition) -> None:
+        self.number = number
+        self.state = state
+        self.condition = condition
+        self.sleeps = False  # on `condition`
+        self.ident = 0
+        self.native_id = 0
+        self.thread: threading.Thread | None = None
+        self.depth = 0
+        self.machine: Machine | None = None  # whose turn its outermost call has
+        self.arrived = False  # it is about to take the lock
+        self.awaited_since: float | None = None  # wall time since when others wait for it
+        self.raced: Participant | None = None  # turned up while this one ran
+        self.function = False
+        self.forbidden = ""
+        self.in_team = False
+        self.final: weakref.WeakKeyDictionary[Machine, int] = weakref.WeakKeyDictionary()  # where it was when removed
+        self.wait: Wait | None = None
+        self.waits_for: Participant | None = None  # in its turn: who is behind it
+
+    def bind(self) -> None:
+        """Be the calling thread."""
+        self.ident = get_ident()
+        self.native_id = threading.get_native_id()
+        thread = threading.current_thread()
+        self.thread = None if isinstance(thread, threading._DummyThread) else thread
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its thread is gone."""
+        if not self.native_id:  # it has not begun
+            return False
+        if self.thread is not None:
+            return not self.thread.is_alive()
+        return not (TASKS / str(self.native_id)).exists()
+
+    def rouse(self) -> None:
+        """Let it look again, if it waits."""
+        if self.sleeps:
+            self.condition.notify()

@@ -1,0 +1,141 @@
+"""Waits for the device, the one place where a call lets others go on; and what becomes of them when all are blocked."""
+
+from __future__ import annotations
+
+import errno
+import time
+from typing import TYPE_CHECKING, Any
+
+from libnpu.runtime.host_participants import ACTIVE, Participant, State, Target, Wait
+from libnpu.runtime.host_turns import Turns
+from libnpu.runtime.time import FOR_EVER_PS, NEVER_PS
+
+if TYPE_CHECKING:
+    from libnpu.syscalls import Machine, Node
+
+DEADLOCK_GRACE_S = 2.0  # chosen: a thread set aside may still do what the blocked ones wait for
+
+
+class Waits(Turns):
+    """The waits of all participants."""
+
+    def wait(self, node: Node, request: Any, deadline_ps: int) -> int:
+        """As `Node.wait`."""
+        me = self.me()
+        machine = node.machine
+        target = Target(node, request.arg.handle)
+        if deadline_ps > machine.now_ps:
+            self.block(me, node, Wait([target], deadline_ps))
+        if target.taken:
+            return -errno.EAGAIN
+        request.arg.handle, request.arg.deadline_ps = target.handle, deadline_ps
+        ret = node.try_ioctl(request)
+        if ret == 0:
+            self.take(node, target.handle)
+        return ret
+
+    def wait_ahead(self, node: Node, handle: int, deadline_ps: int) -> None:
+        """As `Node.wait_ahead`."""
+        me, machine = self.me(), node.machine
+        before_ps = machine.now_ps
+        self.block(me, node, Wait([Target(node, handle)], deadline_ps))
+        machine.note_blocked(before_ps)
+
+    def wait_for_first(self, node: Node, targets: list[Target]) -> None:
+        """Block the calling thread, which is in a call, until one of `targets`, of one machine, is done, or nothing is
+        left to happen: then none is.
+        """
+        machine, me = node.machine, self.me()
+        for target in targets:
+            self._look_at(target)
+        if all(target.done_ps is None for target in targets):
+            before_ps = machine.now_ps
+            self.block(me, node, Wait(targets, FOR_EVER_PS))
+            machine.note_blocked(before_ps)
+            for target in targets:
+                self._look_at(target)
+
+    def block(self, me: Participant, node: Node, wait: Wait) -> None:
+        """Return at the turn of `me` when one of the targets is done, or the deadline has passed, or nothing that
+        could bring it about is left: then the driver will say so.
+        """
+        machine = node.machine
+        me.wait = wait
+        me.state = State.BLOCKED
+        machine.positions[me] = machine.now_ps
+        try:
+            self._wake(node)
+            while not wait.woken:
+                self._progress(me, node, wait)
+            me.state = State.RUNNING
+            self._follow(me, machine)
+            self.take_turn(me, node)  # meanwhile another thread may take the end of the job: `take`
+        finally:
+            me.wait = None
+            me.state = State.RUNNING
+
+    def block_on_any(self, me: Participant, wait: Wait) -> None:
+        """As `block`, for the thread of host functions, whose targets may be on several machines."""
+        me.depth = 1
+        while not wait.woken:
+            nodes = {target.node.machine: target.node for target in wait.targets}
+            first = None
+            for machine, node in nodes.items():
+                ahead = self._first(machine)
+                first = first or ahead
+                if self._wake(node) or (node.is_usable and self._step(node, self._bound(ahead, machine))):
+                    break
+            else:
+                self._pause(me, first)
+
+    def _progress(self, me: Participant, node: Node, wait: Wait) -> None:
+        """Step the device, or wait for who may not be overtaken, or give up."""
+        machine = node.machine
+        first = self._first(machine)
+        if not node.is_usable:
+            wait.woken = True
+            return
+        bound = self._bound(first, machine)
+        deadlines = (who.wait.deadline_ps for who in machine.positions if who.wait and not who.wait.woken)
+        deadline = min(deadlines, default=FOR_EVER_PS)
+        if self._step(node, min(bound, deadline) if deadline < FOR_EVER_PS else bound):
+            wait.since_s = None
+            return
+        other = first if bound < NEVER_PS else None  # in a replay, a thread without calls is not waited for
+        if other is None and self.replay is None:
+            other = next((who for who in self.participants if who.state in ACTIVE), None)
+        if other is not None:
+            wait.since_s = None
+            if other.function and wait.deadline_ps >= FOR_EVER_PS and self._run.arg.next_ps == NEVER_PS:
+                self._pause(me, other, patient=True)  # there is nothing that it could be too late for
+                return
+        elif self._is_dead(wait):
+            for who in self.participants:
+                if who.wait is not None and not who.wait.patient:
+                    who.wait.woken = True
+            self.notify()
+            return
+        self._pause(me, other)
+
+    def _is_dead(self, wait: Wait) -> bool:
+        """Whether nobody is left who could end this wait. Nobody runs, and nothing is left to happen on its machine."""
+        now_s = time.monotonic()
+        wait.since_s = wait.since_s or now_s
+        waits = [who.wait for who in self.participants if who.wait is not None and not who.wait.patient]
+        if any(other.since_s is None for other in waits):
+            return False
+        aside = [who for who in self.participants if who.state is State.ASIDE]
+        for who in aside:
+            if not who.depth and who.has_ended:
+                self.remove(who)
+            elif who.function or who.arrived:
+                return False  # a function takes the time that it takes
+        return not aside or now_s - wait.since_s > DEADLOCK_GRACE_S
+
+    def _follow(self, me: Participant, machine: Machine) -> None:
+        """On other machines that others use, a thread that was blocked is where the device is by now."""
+        for other in self.machines:
+            if other is not machine and len(other.positions) > 1 and me in other.positions:
+                node = other.any_node()
+                if node is not None:
+                    self.set_position(me, other, max(self.position(me, other), self.device_ps(node)))
