@@ -87,6 +87,7 @@ def _sweep(options: argparse.Namespace) -> int:
     if largest < SMALLEST:
         raise ToolError(f"--size {largest}: a sweep begins at {SMALLEST}")
     sizes = [SMALLEST << n for n in range(largest.bit_length()) if SMALLEST << n <= largest]
+    problems.check(options.kernel, sizes[-1], options.profile)
     found = {size: [_measure(options, size, way) for way in WAYS] for size in sizes}
     beyond = crossover([found[size][0].overhead < 0.5 for size in sizes])
     advice = _sweep_advice(sizes, found, beyond)

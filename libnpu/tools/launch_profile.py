@@ -133,6 +133,7 @@ def _sweep(options: argparse.Namespace) -> int:
     if largest < SMALLEST:
         raise ToolError(f"--size {largest}: a sweep begins at {SMALLEST}")
     sizes = [SMALLEST << n for n in range(largest.bit_length()) if SMALLEST << n <= largest]
+    problems.check(options.kernel, sizes[-1], options.profile)
     found: dict[int, Launch] = {}
     for size in sizes:
         (found[size],), code_bytes = measure(options, size, 1)

@@ -15,7 +15,10 @@ from npu_abi import C
 from libnpu.tools.console import ToolError
 
 if TYPE_CHECKING:
+    from npu_model.profile import Profile
+
     from libnpu.blob import Kernel as ImageKernel
+    from libnpu.kernels.params import Plan
     from libnpu.runtime import Device, Job, Kernel, Stream
 
 INSTRUCTION_BYTES = 16
@@ -53,20 +56,33 @@ def scalars(name: str, size: int) -> tuple[int | float, ...]:
     return tuple(values[scalar] for scalar in BUILTINS[base].scalars)
 
 
+def check(name: str, size: int, profile: str) -> None:
+    """Raise what `make` raises for the kernel and the size: ToolError, KernelArgumentError, ProfileError."""
+    from npu_model.profile import load_profile
+
+    _plan(name, size, load_profile(profile))
+
+
+def _plan(name: str, size: int, profile: Profile) -> Plan:
+    from libnpu.kernels.catalogue import BUILTINS
+    from libnpu.kernels.params import Unit, plan
+
+    numbers = scalars(name, size)
+    buffers = BUILTINS[name.removesuffix(".f16")].buffers
+    return plan(name, (*[0] * len(buffers), *numbers), Unit.of(profile))
+
+
 def make(device: Device, name: str, size: int, code_bytes: int | None = None) -> KernelProblem:
     """Return the problem of size `size` for built-in kernel `name`, with memory of zeros; waits until it is there.
 
     `code_bytes`: with so long a program, the rest of it never executed. Raises ToolError, KernelArgumentError, NpuError.
     """
-    from libnpu.kernels.params import Unit, plan
-
     numbers = scalars(name, size)
     if code_bytes is None:
         kernel = device.kernel(name)
     else:
         kernel = device.load(padded_library(name, code_bytes))[name]
-    buffers = len(kernel.params) - len(numbers)
-    needs = plan(name, (*[0] * buffers, *numbers), Unit.of(device.node.profile))
+    needs = _plan(name, size, device.node.profile)
     stream = device.create_stream()
     memory = [None if need.optional else device.alloc(need.size_bytes) for need in needs.buffers]
     for buffer in memory:

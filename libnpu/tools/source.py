@@ -152,7 +152,10 @@ def open_source(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> Sour
     path: str = options.model
     if is_blob(path):
         _no_compile_options(options)
-        return Source(*read_blob(path), {}, None)
+        data, image = read_blob(path)
+        if image.kernels:
+            raise ToolError(f"{path}: is a kernel library; expected a model, or a blob of one")
+        return Source(data, image, {}, None)
     with progress(f"Compiling {path}"):
         compiled = compile_source(options, dump)
     return Source(compiled.blob, compiled.image, compiled.report, path)

@@ -100,6 +100,7 @@ def test_a_program_with_few_waits_and_much_work_is_told_nothing(npu, trace):
         (["{trace}", "--sweep", "size"], 1, "expected a trace file or --sweep size"),
         (["--sweep", "depth"], 2, "argument --sweep: invalid choice: 'depth'"),
         (["--sweep", "size", "--size", "4"], 1, "--size 4: a sweep begins at 8"),
+        (["--sweep", "size", "--size", "10000000"], 1, "relu: count is"),
         (["--sweep", "size", "--launches", "0"], 2, "expected a number, 1 or more, found '0'"),
         (["--sweep", "size", "--kernel", "nope"], 1, "there is no built-in kernel 'nope'"),
         (["--sweep", "size", "--profile", "nope"], 1, "no hardware profile named 'nope'"),

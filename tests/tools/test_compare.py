@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from libnpu.compiler.layers import compile_layers
+from libnpu.kernels import builtin_library
 from libnpu.tools import reference, source
 
 SHAPE = ("--shape", "x=1,3,8,8")
@@ -100,6 +101,7 @@ def test_outputs_that_no_layer_makes_are_there_too(npu, tmp_path):
         (["--mode", "blob,static", "{blob}"], 2, "expected blob,launch, found 'blob,static'"),
         (["--sched", "static,lazy", "{blob}"], 2, "argument --sched: expected static,dynamic, found 'static,lazy'"),
         (["--mode", "blob,launch"], 2, "the following arguments are required: MODEL|BLOB"),
+        (["--sched", "static,dynamic", "{library}"], 1, "builtin.npu: is a kernel library; expected a model"),
         (["--mode", "blob,launch", "{blob}"], 1, "is a blob already; expected an ONNX model"),
         (["--mode", "blob,launch", "{model}"], 1, "give one with --shape x=N,N,..."),
         (["--sched", "static,dynamic", "/no/such.blob"], 1, "/no/such.blob: No such file or directory"),
@@ -108,7 +110,9 @@ def test_outputs_that_no_layer_makes_are_there_too(npu, tmp_path):
     ],
 )
 def test_a_mistake_is_one_line_on_stderr(npu, model_path, blob_path, arguments, status, message):
-    found, out, err = npu("compare", *(a.format(model=model_path, blob=blob_path) for a in arguments))
+    found, out, err = npu(
+        "compare", *(a.format(model=model_path, blob=blob_path, library=builtin_library()) for a in arguments)
+    )
     assert (found, out) == (status, "")
     assert err.startswith("npu: error: ")
     assert err.count("\n") == 1

@@ -154,6 +154,7 @@ def test_the_cross_over_is_where_all_that_follow_hold():
         (["launch-profile", "softmax", "--size", "99999999"], 1, "softmax: cols is 99999999"),
         (["launch-profile", "relu", "--size", "9" * 18], 1, "relu: count is"),
         (["launch-profile", "relu", "--sweep", "--runs", "2"], 1, "--runs: a sweep measures the first launch"),
+        (["launch-profile", "matmul", "--sweep", "--size", "1000000"], 1, "matmul: "),
         (["launch-profile", "relu", "--sweep", "--size", "7"], 1, "--size 7: a sweep begins at 8"),
         (["launch-profile", "relu", "--profile", "nope"], 1, "no hardware profile named 'nope'"),
     ],
