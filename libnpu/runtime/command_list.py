@@ -92,7 +92,17 @@ def check_fits(size: int, handles: Collection[int]) -> None:
 
 
 class CommandList:
-    """Made by `Context.create_command_list`; open until `close`, then it can be submitted. A context manager."""
+    """Made by `Context.create_command_list`; open until `close`, then it can be submitted. A context manager.
+
+    >>> memory, result = device.alloc(64), device.alloc(64)
+    >>> with device.primary.create_command_list() as commands:
+    ...     commands.append_fill(memory, 5)
+    ...     commands.append_copy(result, memory)
+    ...     commands.close()
+    ...     commands.submit().wait()  # one job
+    >>> int(result.read()[63])
+    5
+    """
 
     def __init__(self, context: Context) -> None:
         self.context = context

@@ -29,7 +29,18 @@ if TYPE_CHECKING:
 
 
 class Event:
-    """Made by `Context.create_event`. `timing`: it keeps the time. Waiting and asking cost host time, as all calls."""
+    """Made by `Context.create_event`. `timing`: it keeps the time. Waiting and asking cost host time, as all calls.
+
+    >>> one, two, filled = device.create_stream(), device.create_stream(), device.create_event()
+    >>> memory, result = device.alloc(64), device.alloc(64)
+    >>> job = one.fill(memory, 7)
+    >>> filled.record(one)
+    >>> two.wait_event(filled)  # what is enqueued in `two` from here on comes behind the fill
+    >>> job = two.copy(result, memory)
+    >>> two.synchronize()
+    >>> filled.query(), int(result.read()[0])
+    (True, 7)
+    """
 
     def __init__(self, context: Context, *, timing: bool = True) -> None:
         self.context = context
@@ -177,7 +188,13 @@ class Event:
 
 
 class Notify:
-    """Made by `Context.create_notify`. One record releases one wait, in the order in which they are enqueued."""
+    """Made by `Context.create_notify`. One record releases one wait, in the order in which they are enqueued.
+
+    >>> waiting, token = device.create_stream(), device.create_notify()
+    >>> token.wait(waiting)  # a wait may come first
+    >>> token.record()
+    >>> waiting.synchronize()
+    """
 
     def __init__(self, context: Context) -> None:
         self.context = context

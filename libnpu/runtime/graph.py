@@ -186,7 +186,21 @@ class Capture:
 
 
 class Graph:
-    """What was captured. `nodes` keep the memory addresses and the arguments that they were enqueued with."""
+    """What was captured. `nodes` keep the memory addresses and the arguments that they were enqueued with.
+
+    >>> stream, memory, total = device.create_stream(), device.alloc(4), device.to_device(np.zeros(1, np.float32))
+    >>> with stream.capture() as capture:
+    ...     job = stream.copy(memory, total)
+    ...     job = device.kernel("scale_add").launch(stream, memory, total, 1.0, 1, grid=1)  # total += memory
+    >>> [node.name for node in capture.graph.nodes]
+    ['copy device to device', 'scale_add']
+    >>> total.write(np.ones(1, np.float32))
+    >>> with capture.graph.instantiate() as executable:
+    ...     jobs = [executable.launch(stream) for _ in range(4)]
+    ...     stream.synchronize()
+    >>> total.read(np.float32).tolist()
+    [16.0]
+    """
 
     def __init__(self, capture: Capture) -> None:
         self.context = capture.context

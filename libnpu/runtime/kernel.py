@@ -53,6 +53,14 @@ class Kernel(ABC):
 
     `code_bytes` go through a SHAVE's instruction cache. `alignment` of memory arguments is in bytes. `is_cooperative`:
     all blocks run at the same time.
+
+    >>> relu = device.kernel("relu")
+    >>> [param.name for param in relu.params]
+    ['input', 'output', 'count']
+    >>> memory = device.to_device(np.array([-1, 2], np.float32))
+    >>> relu.launch(None, memory, memory, 2, grid=1).wait()
+    >>> memory.read(np.float32).tolist()
+    [0.0, 2.0]
     """
 
     max_grid: int

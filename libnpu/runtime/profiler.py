@@ -60,7 +60,16 @@ class Entry:
 
 
 class Profiler:
-    """`Context.profiler`. `is_active`: records are being kept."""
+    """`Context.profiler`. `is_active`: records are being kept.
+
+    >>> profiler, memory = device.primary.profiler, device.alloc(64)
+    >>> profiler.start()
+    >>> job = device.default_stream.fill(memory, 0)
+    >>> device.synchronize()
+    >>> profiler.stop()
+    >>> [(record.name, record.bytes, record.result) for record in profiler.records]
+    [('fill with 0x00', 64, 0)]
+    """
 
     def __init__(self, context: Context) -> None:
         self.context = context
