@@ -11,23 +11,6 @@ import libnpu
 from libnpu.errors import NpuError
 
 
-@pytest.fixture
-def context(device):
-    return device.primary
-
-
-@pytest.fixture
-def add(context):
-    return context.kernel("add")
-
-
-@pytest.fixture
-def memory(context):
-    buffer = context.alloc(1 << 16)
-    buffer.write(np.ones(1 << 14, np.float32))
-    return buffer
-
-
 def operands(memory, out=0):
     return memory.at(0, 4096), memory.at(4096, 4096), memory.at(8192 + 4096 * out, 4096)
 

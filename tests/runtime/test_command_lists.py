@@ -4,40 +4,11 @@ import numpy as np
 import pytest
 from npu_abi import C
 
-from libnpu.errors import NpuError, Unsupported
-
-
-@pytest.fixture
-def context(device):
-    return device.primary
-
-
-@pytest.fixture
-def add(context):
-    return context.kernel("add")
-
-
-@pytest.fixture
-def floats(context):
-    """Makes memory with 256 floats of a value."""
-
-    def make(value):
-        buffer = context.alloc(1024)
-        buffer.write(np.full(256, value, np.float32))
-        return buffer
-
-    return make
+from libnpu.errors import Unsupported
 
 
 def first(buffer):
     return float(buffer.read(np.float32)[0])
-
-
-def refused(result, call, *arguments, **options):
-    with pytest.raises(NpuError) as caught:
-        call(*arguments, **options)
-    assert caught.value.result == result, caught.value
-    return caught.value
 
 
 def test_a_list_is_one_job_of_its_stream_and_runs_in_order(device, context, add, floats):
@@ -87,7 +58,7 @@ def test_a_model_in_a_list_has_task_lists_of_its_own(context, blob_bytes):
     assert [int(buffer.read()[0]) for buffer in (a, b, c, d)] == [4, 4, 4, 4]
 
 
-def test_states(context, add, floats):
+def test_states(context, add, floats, refused):
     x = floats(1.0)
     commands = context.create_command_list()
     refused(C.NPU_ERROR_BAD_STATE, commands.submit)
@@ -115,7 +86,7 @@ def test_an_empty_list_does_nothing(context):
     commands.submit().wait()
 
 
-def test_a_list_in_flight_is_not_submitted_to_another_stream(context, add, floats):
+def test_a_list_in_flight_is_not_submitted_to_another_stream(context, add, floats, refused):
     x = floats(1.0)
     one, other = context.create_stream(), context.create_stream()
     commands = context.create_command_list()
@@ -129,7 +100,7 @@ def test_a_list_in_flight_is_not_submitted_to_another_stream(context, add, float
     assert first(x) == 8.0
 
 
-def test_freed_memory_and_foreign_streams_are_refused_at_the_submit(device, context, add, floats):
+def test_freed_memory_and_foreign_streams_are_refused_at_the_submit(device, context, add, floats, refused):
     x, y = floats(1.0), floats(1.0)
     commands = context.create_command_list()
     commands.append(add, x, y, y, 256)
@@ -142,7 +113,7 @@ def test_freed_memory_and_foreign_streams_are_refused_at_the_submit(device, cont
     context.synchronize()
 
 
-def test_a_module_in_a_list_stays_loaded(context, blob_bytes):
+def test_a_module_in_a_list_stays_loaded(context, blob_bytes, refused):
     module = context.load(blob_bytes(nbytes=64))
     a, b = context.alloc(64), context.alloc(64)
     commands = context.create_command_list()
@@ -162,7 +133,7 @@ def test_a_list_that_is_forgotten_holds_nothing(context, blob_bytes):
     module.unload()
 
 
-def test_wrong_arguments_append_nothing(context, add, floats):
+def test_wrong_arguments_append_nothing(context, add, floats, refused):
     x = floats(1.0)
     commands = context.create_command_list()
     refused(C.NPU_ERROR_ARG_COUNT, commands.append, add, x, x, x)
@@ -173,7 +144,7 @@ def test_wrong_arguments_append_nothing(context, add, floats):
     assert len(commands) == 0
 
 
-def test_a_list_holds_one_mebibyte_of_commands(context, floats):
+def test_a_list_holds_one_mebibyte_of_commands(context, floats, refused):
     """A KERNEL_LAUNCH has 48 bytes, a COPY 24: the limit is set down to what a test can reach."""
     from libnpu.runtime import command_list
 
@@ -203,7 +174,7 @@ def test_a_large_list_fits_the_firmware(context, floats):
     assert first(x) == 2.0
 
 
-def test_a_failure_ends_the_list_and_names_the_site(context, blob_bytes):
+def test_a_failure_ends_the_list_and_names_the_site(context, blob_bytes, refused):
     good, bad = context.load(blob_bytes(nbytes=64)), context.load(blob_bytes(nbytes=64, deadlock=True, name="stuck"))
     a, b, c = (context.alloc(64) for _ in range(3))
     c.write(np.full(64, 7, np.uint8))

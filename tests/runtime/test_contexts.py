@@ -13,13 +13,6 @@ import libnpu
 FAR = 1 << 40  # an address that no context maps
 
 
-def refused(result, call):
-    with pytest.raises(libnpu.NpuError) as caught:
-        call()
-    assert caught.value.result == result
-    return caught.value
-
-
 def run_copy(context, blob, value):
     x, y = context.alloc(1024), context.alloc(1024)
     x.write(np.full(1024, value, np.uint8))
@@ -48,7 +41,7 @@ def test_contexts_on_one_machine_share_the_clock_and_nothing_else(device, blob_b
     assert run_copy(second, second.load(blob_bytes()), 4) == 4
 
 
-def test_objects_of_one_context_are_refused_by_another(device, blob_bytes):
+def test_objects_of_one_context_are_refused_by_another(device, blob_bytes, refused):
     other = device.create_context()
     mine, theirs = device.load(blob_bytes()), other.load(blob_bytes())
     x, y, z = device.alloc(1024), device.alloc(1024), other.alloc(1024)
@@ -67,7 +60,7 @@ def test_objects_of_one_context_are_refused_by_another(device, blob_bytes):
     assert device.counters()["DOORBELLS"] == before
 
 
-def test_a_context_lost_by_a_fault_does_not_harm_its_sibling(device, image, blob_bytes):
+def test_a_context_lost_by_a_fault_does_not_harm_its_sibling(device, image, blob_bytes, refused):
     from libnpu.blob import write
 
     good = device.create_context()
@@ -90,7 +83,7 @@ def test_a_context_lost_by_a_fault_does_not_harm_its_sibling(device, image, blob
 
 
 @pytest.mark.parametrize("child", ["alloc", "load", "stream", "event", "notify"])
-def test_destroy_with_live_children_is_refused_unless_forced(device, blob_bytes, child):
+def test_destroy_with_live_children_is_refused_unless_forced(device, blob_bytes, child, refused):
     context = device.create_context()
     kept = {
         "alloc": lambda: context.alloc(64),
@@ -128,13 +121,13 @@ def test_a_context_without_children_is_destroyed_and_its_memory_comes_back(devic
     assert device.memory_info()[0] == free
 
 
-def test_a_with_block_ends_a_context_with_all_that_is_in_it(device):
+def test_a_with_block_ends_a_context_with_all_that_is_in_it(device, refused):
     with device.create_context() as context:
         buffer = context.alloc(64)
     refused(C.NPU_ERROR_STALE_HANDLE, buffer.read)
 
 
-def test_reset_ends_all_contexts_of_the_device(device):
+def test_reset_ends_all_contexts_of_the_device(device, refused):
     context = device.create_context()
     mine, theirs = device.alloc(64), context.alloc(64)
     device.reset()
@@ -155,7 +148,7 @@ def test_synchronising_the_device_waits_for_all_contexts(device, blob_bytes):
     assert [job.done for job in jobs] == [True, True]
 
 
-def test_all_contexts_of_the_device_can_be_used_and_come_back(device):
+def test_all_contexts_of_the_device_can_be_used_and_come_back(device, refused):
     contexts = []
     error = refused(C.NPU_ERROR_OUT_OF_RESOURCES, lambda: contexts.extend(iter(device.create_context, None)))
     assert "all 64 contexts are in use" in error.message
@@ -167,7 +160,7 @@ def test_all_contexts_of_the_device_can_be_used_and_come_back(device):
     again.destroy(force=True)
 
 
-def test_a_context_that_finds_no_memory_leaves_nothing_behind(device, monkeypatch):
+def test_a_context_that_finds_no_memory_leaves_nothing_behind(device, monkeypatch, refused):
     before = device.memory_info()[0]
     with monkeypatch.context() as patch:
         patch.setattr("libnpu.runtime.context.CommandPool", refuse_memory)

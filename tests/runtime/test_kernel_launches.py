@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from npu_abi import C
 
-import libnpu
 from libnpu.blob import KernelParam, KernelSource, kernel_library
 
 OUT = KernelParam("out", C.NPU_ARG_BUFFER, C.NPU_ARG_OUT, C.NPU_DT_I64)
@@ -50,14 +49,7 @@ def library(device, library_bytes):
     return device.load(library_bytes)
 
 
-def refused(result, call):
-    with pytest.raises(libnpu.NpuError) as caught:
-        call()
-    assert caught.value.result == result
-    return caught.value
-
-
-def test_a_module_names_its_kernels(library, device, blob_bytes):
+def test_a_module_names_its_kernels(library, device, blob_bytes, refused):
     assert list(library.kernels) == ["spin", "store", "fault", "large"]
     assert library["store"].name == "store"
     assert [(p.name, p.kind) for p in library["store"].params] == [("out", 1), ("loops", 2), ("scale", 3)]
@@ -101,7 +93,7 @@ def test_without_a_grid_every_shave_gets_a_block(library, device):
     assert len(job.blocks) == 1
 
 
-def test_wrong_arguments_are_refused_and_nothing_is_enqueued(library, device):
+def test_wrong_arguments_are_refused_and_nothing_is_enqueued(library, device, refused):
     out, other = device.alloc(64), device.create_context().alloc(64)
     gone = device.alloc(64)
     gone.free()
@@ -132,7 +124,7 @@ def test_wrong_arguments_are_refused_and_nothing_is_enqueued(library, device):
     assert device.counters()["DOORBELLS"] == 0
 
 
-def test_a_model_is_launched_as_a_kernel_too(device, blob_bytes):
+def test_a_model_is_launched_as_a_kernel_too(device, blob_bytes, refused):
     model = device.load(blob_bytes())
     x, y = device.alloc(1024), device.alloc(1024)
     x.write(np.full(1024, 3, np.uint8))
@@ -145,13 +137,13 @@ def test_a_model_is_launched_as_a_kernel_too(device, blob_bytes):
     refused(C.NPU_ERROR_BAD_STATE, lambda: job.steps)
 
 
-def test_a_library_is_no_model(library, device):
+def test_a_library_is_no_model(library, device, refused):
     stream = device.create_stream()
     refused(C.NPU_ERROR_BAD_STATE, lambda: stream.launch(library, {}, {}))
     refused(C.NPU_ERROR_BAD_STATE, lambda: library.run({}))
 
 
-def test_a_library_stays_loaded_while_a_launch_is_in_flight(library, device):
+def test_a_library_stays_loaded_while_a_launch_is_in_flight(library, device, refused):
     out = device.alloc(64)
     job = library["spin"].launch(None, out, 10**4)
     refused(C.NPU_ERROR_IN_USE, library.unload)
@@ -161,7 +153,7 @@ def test_a_library_stays_loaded_while_a_launch_is_in_flight(library, device):
     refused(C.NPU_ERROR_STALE_HANDLE, lambda: kernel.launch(None, out, 1))
 
 
-def test_a_fault_names_kernel_block_and_line(library, device):
+def test_a_fault_names_kernel_block_and_line(library, device, refused):
     job = library["fault"].launch(None, grid=1)
     error = refused(C.NPU_ERROR_KERNEL_FAULT, job.wait)
     assert error.operation == "fault"
@@ -173,7 +165,7 @@ def test_a_fault_names_kernel_block_and_line(library, device):
 # ---- the five steps: rows P010 to P015 ----
 
 
-def test_packing_costs_the_call_and_the_copy_of_the_arguments(library, device):
+def test_packing_costs_the_call_and_the_copy_of_the_arguments(library, device, refused):
     out, stream = device.alloc(64), device.create_stream()
     library["store"].launch(stream, out, 1, 1.0).wait()  # makes the command buffer and registers the queue
     job = library["store"].launch(stream, out, 1, 1.0)
@@ -235,7 +227,7 @@ def test_steps_lie_one_behind_the_other(library, device):
 # ---- the built-in library ----
 
 
-def test_built_in_kernels_are_found_by_name(device):
+def test_built_in_kernels_are_found_by_name(device, refused):
     x, y, z = (device.alloc(4000) for _ in range(3))
     x.write(np.arange(1000, dtype=np.float32))
     y.write(np.ones(1000, np.float32))

@@ -3,40 +3,13 @@
 import json
 from itertools import pairwise
 
-import numpy as np
-import pytest
 from npu_abi import C
 
 import libnpu
-from libnpu.errors import NpuError
-
-
-@pytest.fixture
-def context(device):
-    return device.primary
-
-
-@pytest.fixture
-def add(context):
-    return context.kernel("add")
-
-
-@pytest.fixture
-def memory(context):
-    buffer = context.alloc(1 << 16)
-    buffer.write(np.ones(1 << 14, np.float32))
-    return buffer
 
 
 def parts(memory):
     return memory.at(0, 4096), memory.at(4096, 4096), memory.at(8192, 4096)
-
-
-def refused(result, call, *arguments):
-    with pytest.raises(NpuError) as caught:
-        call(*arguments)
-    assert caught.value.result == result
-    return caught.value
 
 
 def test_records_say_what_was_enqueued_where_and_how_it_went(device, context, add, memory):
@@ -71,7 +44,7 @@ def test_records_say_what_was_enqueued_where_and_how_it_went(device, context, ad
     assert (copy.pack_ps, copy.submit_ps, copy.schedule_ps, copy.load_ps, copy.execute_ps, copy.units) == (0,) * 6
 
 
-def test_failures_and_work_in_flight_have_results_too(context, blob_bytes):
+def test_failures_and_work_in_flight_have_results_too(context, blob_bytes, refused):
     module = context.load(blob_bytes(nbytes=64, deadlock=True, name="stuck"))
     a, b = context.alloc(64), context.alloc(64)
     context.profiler.start()
@@ -115,7 +88,7 @@ def test_lists_graphs_host_functions_and_notifies_are_one_record_each(context, a
     ]
 
 
-def test_take_forgets_the_oldest_and_start_forgets_all(context, memory):
+def test_take_forgets_the_oldest_and_start_forgets_all(context, memory, refused):
     stream, profiler = context.create_stream(), context.profiler
     refused(C.NPU_ERROR_BAD_STATE, profiler.stop)
     profiler.start()
@@ -219,7 +192,7 @@ def test_two_runs_write_the_same_bytes(tmp_path):
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-def test_a_trace_file_that_cannot_be_written(device, tmp_path):
+def test_a_trace_file_that_cannot_be_written(device, tmp_path, refused):
     error = refused(C.NPU_ERROR_FILE, device.export_trace, str(tmp_path / "none" / "x.json"))
     assert "No such file or directory" in str(error)
 

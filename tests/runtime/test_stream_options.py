@@ -14,13 +14,6 @@ from libnpu.blob import write
 LONG = 1 << 20
 
 
-def refused(result, call):
-    with pytest.raises(libnpu.NpuError) as caught:
-        call()
-    assert caught.value.result == result
-    return caught.value
-
-
 class Work:
     """Copies that last (`long`), and one that never ends well (`fail`), on a device's primary context."""
 
@@ -75,7 +68,7 @@ def test_a_priority_reaches_the_driver(device):
 
 
 @pytest.mark.parametrize("priority", [-1, 5])
-def test_a_priority_out_of_range_is_refused_or_clamped(device, cuda, strict, priority):
+def test_a_priority_out_of_range_is_refused_or_clamped(device, cuda, strict, priority, refused):
     for refusing in (device, strict.device):
         error = refused(C.NPU_ERROR_INVALID_VALUE, lambda d=refusing: d.create_stream(priority=priority))
         assert f"priority {priority}; 0 to 4 are allowed" in error.message
@@ -85,7 +78,7 @@ def test_a_priority_out_of_range_is_refused_or_clamped(device, cuda, strict, pri
 # ---- failures ----
 
 
-def test_work_goes_on_after_a_failure_by_default(device, work):
+def test_work_goes_on_after_a_failure_by_default(device, work, refused):
     stream = device.create_stream()
     work.fail(stream)
     job, target = work.long(stream)
@@ -95,7 +88,7 @@ def test_work_goes_on_after_a_failure_by_default(device, work):
     assert target.read()[0] == 5
 
 
-def test_stop_on_failure_ends_all_later_work_of_the_context(device, work):
+def test_stop_on_failure_ends_all_later_work_of_the_context(device, work, refused):
     stream, neighbour = device.create_stream(), device.create_stream()
     stream.set_failure_mode(libnpu.FailureMode.STOP)
     first = work.fail(stream)
@@ -109,7 +102,7 @@ def test_stop_on_failure_ends_all_later_work_of_the_context(device, work):
     assert other.create_stream().query()  # not a matter of other contexts
 
 
-def test_the_failure_mode_cannot_change_with_work_in_flight(device, work):
+def test_the_failure_mode_cannot_change_with_work_in_flight(device, work, refused):
     stream = device.create_stream()
     work.long(stream)
     refused(C.NPU_ERROR_IN_USE, lambda: stream.set_failure_mode(libnpu.FailureMode.STOP))
@@ -122,7 +115,7 @@ def test_the_failure_mode_cannot_change_with_work_in_flight(device, work):
     assert stream.fence == 2
 
 
-def test_a_failed_job_names_its_operation_and_its_line(device, work):
+def test_a_failed_job_names_its_operation_and_its_line(device, work, refused):
     stream = device.create_stream()
     line = test_a_failed_job_names_its_operation_and_its_line.__code__.co_firstlineno + 3
     job = stream.launch(work.stuck, {"x": work.small}, {"y": work.small})
@@ -136,7 +129,7 @@ def test_a_failed_job_names_its_operation_and_its_line(device, work):
 # ---- abort ----
 
 
-def test_abort_ends_what_has_not_ended_and_the_stream_goes_on(device, work):
+def test_abort_ends_what_has_not_ended_and_the_stream_goes_on(device, work, refused):
     stream = device.create_stream()
     jobs = [work.long(stream)[0] for _ in range(3)]
     before = device.now_ps
@@ -154,7 +147,7 @@ def test_abort_ends_what_has_not_ended_and_the_stream_goes_on(device, work):
     assert target.read()[0] == 5
 
 
-def test_whoever_waits_for_an_aborted_stream_goes_on(device, work):
+def test_whoever_waits_for_an_aborted_stream_goes_on(device, work, refused):
     stream, waiter = device.create_stream(), device.create_stream()
     event, notify = device.create_event(), device.create_notify()
     for _ in range(3):
@@ -171,7 +164,7 @@ def test_whoever_waits_for_an_aborted_stream_goes_on(device, work):
     refused(C.NPU_ERROR_ABORTED_BY_PRIOR_ERROR, event.synchronize)
 
 
-def test_abort_frees_a_stream_that_waits_for_ever(device):
+def test_abort_frees_a_stream_that_waits_for_ever(device, refused):
     stream, notify = device.create_stream(), device.create_notify()
     notify.wait(stream)
     stream.abort()
@@ -236,7 +229,7 @@ def test_under_ascend_closing_a_stream_waits_for_its_work(device, work):
     assert target.read()[0] == 5
 
 
-def test_under_cuda_closing_returns_at_once_and_the_work_drains(cuda):
+def test_under_cuda_closing_returns_at_once_and_the_work_drains(cuda, refused):
     device = cuda.device
     stream = device.create_stream()
     job, target = cuda.long(stream)
@@ -250,7 +243,7 @@ def test_under_cuda_closing_returns_at_once_and_the_work_drains(cuda):
     assert target.read()[0] == 5
 
 
-def test_under_strict_closing_with_work_in_flight_is_refused(strict):
+def test_under_strict_closing_with_work_in_flight_is_refused(strict, refused):
     stream = strict.device.create_stream()
     strict.long(stream)
     refused(C.NPU_ERROR_IN_USE, stream.close)
@@ -271,7 +264,7 @@ def test_hundreds_of_streams_come_and_go(device, work):
 
 
 @pytest.mark.parametrize("semantics", ["cuda", "strict"])
-def test_a_device_s_error_sticks_to_its_context(semantics, image):
+def test_a_device_s_error_sticks_to_its_context(semantics, image, refused):
     with libnpu.open("npu-37xx", semantics=semantics) as device:
         work = Work(device, image)
         stream, event, other = device.create_stream(), device.create_event(), device.create_context()
@@ -294,7 +287,7 @@ def test_a_device_s_error_sticks_to_its_context(semantics, image):
         assert device.alloc(64).size == 64
 
 
-def test_under_ascend_an_error_is_reported_once(device, work):
+def test_under_ascend_an_error_is_reported_once(device, work, refused):
     stream = device.create_stream()
     work.fail(stream)
     refused(C.NPU_ERROR_BARRIER_DEADLOCK, stream.synchronize)
@@ -316,13 +309,13 @@ def test_an_event_that_was_never_recorded_is_complete(semantics):
         assert device.counters()["DOORBELLS"] == 0
 
 
-def test_under_strict_an_event_that_was_never_recorded_is_an_error(strict):
+def test_under_strict_an_event_that_was_never_recorded_is_an_error(strict, refused):
     event, stream = strict.device.create_event(), strict.device.create_stream()
     for call in (event.query, event.synchronize, lambda: stream.wait_event(event)):
         refused(C.NPU_ERROR_NOT_RECORDED, call)
 
 
-def test_semantics_have_names():
+def test_semantics_have_names(refused):
     error = refused(C.NPU_ERROR_INVALID_VALUE, lambda: libnpu.open("npu-37xx", semantics="levelzero"))
     assert "semantics 'levelzero'; there are 'ascend', 'cuda', 'strict'" in error.message
     with libnpu.open("npu-37xx") as device:
@@ -357,7 +350,7 @@ def test_jobs_in_flight_name_the_memory_that_they_touch(device, work):
 
 @pytest.mark.parametrize("semantics", ["ascend", "cuda", "strict"])
 @pytest.mark.parametrize("schedule", ["timed", "lazy"])
-def test_an_abort_is_no_failure_of_the_context(semantics, schedule, image):
+def test_an_abort_is_no_failure_of_the_context(semantics, schedule, image, refused):
     with libnpu.open("npu-37xx", semantics=semantics) as device:
         work = Work(device, image)
         device.set_schedule(schedule)
