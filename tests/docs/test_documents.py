@@ -1,9 +1,12 @@
 """What the documents name exists: links, files, functions, make targets."""
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+
+from libnpu.runtime.semantics import PROFILES, InFlight, Pageable, Semantics
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -47,6 +50,64 @@ def test_every_function_that_the_architecture_names_exists(sources):
     }
     assert len(calls) > 20
     assert calls - defined == {"ceil"}  # a formula
+
+
+def test_the_host_api_names_functions_that_exist():
+    text = (ROOT / "docs" / "host-api.md").read_text()
+    header = (ROOT / "include" / "npu_abi" / "npu.h").read_text()
+    named = set(re.findall(r"\bnpu_\w+", "\n".join(code_spans(text))))
+    assert len(named) > 30
+    assert {name for name in named if not re.search(rf"\b{name}\b", header)} == set()
+    samples = {path.stem for path in (ROOT / "samples").rglob("*.c")} | {
+        path.stem for path in (ROOT / "samples").rglob("*.py")
+    }
+    shown = re.findall(r"\(`(\w+)`(?:, `\w+`)?\)", text)
+    assert {name for name in shown if not name.startswith("npu_")} <= samples
+
+
+# What the table of the semantics says of a rule, and the value that is meant.
+SEMANTICS = {
+    "legacy_default_stream": (
+        "legacy default stream",
+        {"no: a stream like others": False, "no": False, "yes: waits": True},
+    ),
+    "unrecorded_event_is_error": ("wait for, ask an event", {"success": False, "NOT_RECORDED": True}),
+    "free": (
+        "free memory in use",
+        {"returns, the memory": InFlight.KEEP, "waits": InFlight.WAIT, "IN_USE": InFlight.REFUSE},
+    ),
+    "free_null": ("free NULL", {"NULL_POINTER": False, "success": True}),
+    "empty_allocation": ("allocate 0", {"INVALID_SIZE": False, "success, NULL": True}),
+    "pageable": (
+        "asynchronous copy of pageable",
+        {
+            "waits for the stream": Pageable.COMPLETE,
+            "to the device: staged": Pageable.STAGED,
+            "NOT_PERMITTED": Pageable.REFUSE,
+        },
+    ),
+    "sticky_errors": ("device errors", {"reported once": False, "stick": True}),
+    "clamp_priority": ("priority out of", {"INVALID_VALUE": False, "clamped": True}),
+    "destroy_stream": (
+        "destroy a stream",
+        {"waits for it": InFlight.WAIT, "returns, the work": InFlight.KEEP, "IN_USE": InFlight.REFUSE},
+    ),
+}
+
+
+def test_the_table_of_semantics_has_every_rule_as_the_library_has_it():
+    text = (ROOT / "docs" / "host-api.md").read_text()
+    section = re.search(r"^## Semantics\n(.*?)^## ", text, re.M | re.S)[1]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("|")][
+        2:
+    ]
+    assert {field.name for field in fields(Semantics)} == {"name", *SEMANTICS}
+    assert len(rows) == len(SEMANTICS)
+    for rule, (title, meanings) in SEMANTICS.items():
+        (row,) = [row for row in rows if row[0].startswith(title)]
+        for name, cell in zip(("ascend", "cuda", "strict"), row[1:], strict=True):
+            (meant,) = {value for start, value in meanings.items() if cell.startswith(start)}
+            assert getattr(PROFILES[name], rule) == meant, (rule, name)
 
 
 def test_make_targets_exist():

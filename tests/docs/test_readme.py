@@ -52,6 +52,25 @@ def test_the_examples_work_one_after_the_other(tmp_path):
     assert found[1:] == pytest.approx([first, second], abs=1e-6)  # the same values from C and from Python
 
 
+def test_the_host_programs_work(tmp_path):
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+    def run(*command):
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    printed = run(sys.executable, "-c", block("Host programs", "python"))
+    assert printed.startswith("[0. 0. 0. 0. 0. 1. 2. 3.]\n")
+    assert re.search(r"^stream 1 +relu +\|.*=", printed, re.M)
+
+    (tmp_path / "host.c").write_text(block("Host programs", "c"))
+    run("bash", "-eu", "-c", "gcc -Wall -Wextra -Werror host.c $(npu-config --cflags --libs) -o host")
+    assert run("./host") == "0 2 0 4: success\n"
+    folder = run("npu-config", "--pkg-config").strip()
+    assert Path(folder, "libnpu.pc").exists()
+
+
 def test_two_commands_lead_from_the_clone_to_the_demo_and_the_tests():
     start = re.search(r"^## Start\n(.*?)^## ", README, re.M | re.S)[1]
     assert re.findall(r"^make (\w+)", start, re.M) == ["demo", "test"]
