@@ -21,7 +21,7 @@ class State(Enum):
 
     RUNNING = auto()  # in the program, or in a call that waits for its turn
     EXPECTED = auto()  # a member of a team whose thread has not entered yet
-    BLOCKED = auto()  # in `Host.wait`
+    BLOCKED = auto()  # in a wait for the device
     SUSPENDED = auto()  # said that it will be silent
     ASIDE = auto()  # was silent too long
 
@@ -42,7 +42,7 @@ class Target:
         self.job = job
         self.done_ps: int | None = None
         self.status = 0  # enum npu_job_status, once it is done
-        self.taken = False  # another thread took its end from the driver
+        self.taken = False  # another thread took its end from the driver, or its command buffer is gone
 
 
 class Wait:

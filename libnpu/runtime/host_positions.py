@@ -186,6 +186,7 @@ class Positions:
             self._current = me
 
     def _save(self) -> None:
+        """Note where the machines' `now_ps` have come to, which `positions` does not follow during a turn."""
         old = self._current
         if old is not None:
             for machine in self.machines:

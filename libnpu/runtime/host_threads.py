@@ -5,9 +5,9 @@ Each thread that calls is a *participant* with a position of its own on each mac
 1. It waits for its turn: until no running participant is behind its position (ties go by participant number). The
    device meanwhile runs no further than the smallest position of those who run.
 2. It runs with the lock held, and takes the device with it to its end.
-3. `wait` is the one place where it lets others go on. The thread that finds nothing else to do steps the device from
-   interrupt to interrupt, as far as the running participants allow, and wakes whoever's job has ended, at that
-   position.
+3. A wait (`Waits.block`) is the one place where it lets others go on. The thread that finds nothing else to do steps
+   the device from interrupt to interrupt, as far as the running participants allow, and wakes whoever's job has ended,
+   at that position.
 
 So the order of calls follows from positions, not from the machine that simulates. Exceptions are noted, and the
 machine is then not reproducible: a participant that stays silent for `GRACE_S` while others wait for it is set aside,

@@ -1,4 +1,4 @@
-"""Whose turn it is: the running participant that is furthest behind, and how long the others wait for it."""
+"""Whose turn it is: the running participant's that is furthest behind; and for how long the others wait for it."""
 
 from __future__ import annotations
 
@@ -67,9 +67,11 @@ class Turns(Waking):
         return min(running, key=lambda who: self._order(who, machine), default=None)
 
     def _bound(self, first: Participant | None, machine: Machine) -> int:
+        """Return how far the device may run while `first` is the one furthest behind."""
         return NEVER_PS if first is None else self._next_ps(first, machine)
 
     def _order(self, who: Participant, machine: Machine) -> tuple[int, int]:
+        """Return what a participant goes by: its position, then its number."""
         return (self._next_ps(who, machine) if who in machine.positions else NEVER_PS, who.number)
 
     def _next_ps(self, who: Participant, machine: Machine) -> int:

@@ -106,7 +106,7 @@ class Waits(Turns):
             other = next((who for who in self.participants if who.state in ACTIVE), None)
         if other is not None:
             wait.since_s = None
-            if other.function and wait.deadline_ps >= FOR_EVER_PS and self._run.arg.next_ps == NEVER_PS:
+            if other.function and wait.deadline_ps >= FOR_EVER_PS and self._is_idle:
                 self._pause(me, other, patient=True)  # there is nothing that it could be too late for
                 return
         elif self._is_dead(wait):

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 from npu_abi import C
 
+from libnpu.errors import errno_error
 from libnpu.runtime.host_participants import Participant, State, Target
 from libnpu.runtime.host_positions import Positions
+from libnpu.runtime.time import NEVER_PS
 from libnpu.syscalls import Request
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ class Waking(Positions):
                 self.skip_to(me, machine, self.device_ps(node))
 
     def _join_machine(self, me: Participant, machine: Machine, node: Node) -> None:
+        """Give `me` a position on a machine that it has not used yet: where the device is."""
         if me not in machine.positions:
             start_ps = self.device_ps(node) if machine.positions and node.is_usable else machine.now_ps
             if self.replay is not None:
@@ -63,16 +66,27 @@ class Waking(Positions):
             assert machine.lost is None
 
     def _run_to(self, node: Node, until_ps: int) -> tuple[int, int]:
+        """Run the device to a time, at most until it interrupts; return its time and how many interrupts there were."""
         arg = self._run.arg
         arg.until_ps, arg.now_ps, arg.next_ps, arg.interrupts = until_ps, 0, 0, 0
-        behind = node.machine.behind
-        # At time 0: the call must not take the device to the caller's position.
-        now_ps, node.machine.now_ps = node.machine.now_ps, 0
-        try:
-            node.ioctl(self._run)
-        finally:
-            node.machine.now_ps, node.machine.behind = now_ps, behind
+        ret = self._ask(node, self._run)
+        if ret < 0:
+            raise errno_error(-ret, self._run.name, node.log)
         return int(arg.now_ps), int(arg.interrupts)
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether nothing is left to happen in the device that ran last."""
+        return bool(self._run.arg.next_ps == NEVER_PS)
+
+    def _ask(self, node: Node, request: Request) -> int:
+        """Do a request that does not take the device to the caller's position."""
+        machine = node.machine
+        now_ps, behind, machine.now_ps = machine.now_ps, machine.behind, 0
+        try:
+            return node.try_ioctl(request)
+        finally:
+            machine.now_ps, machine.behind = now_ps, behind
 
     def _wake(self, node: Node, now_ps: int = 0) -> bool:
         """Wake who waits for a job of this machine that has ended, or has waited long enough; whether there were any."""
@@ -112,24 +126,17 @@ class Waking(Positions):
                     self._wake_at(who, node.machine, target.done_ps or 0)
 
     def _look_at(self, target: Target) -> bool:
-        """Whether a target is done; one whose command buffer is gone is, and was somebody else's."""
+        """Whether a target is done."""
         if target.done_ps is not None:
             return True
-        node, arg, job = target.node, self._look.arg, target.job
-        if job is not None and not job.submitted and not job.done and node.is_usable:
+        node, job, arg = target.node, target.job, self._look.arg
+        is_held = job is not None and not job.submitted
+        if job is not None and is_held and not job.done and node.is_usable:
             return False
-        if not node.is_usable or (job is not None and not job.submitted):
-            target.taken, target.done_ps, target.status = True, 0, int(C.NPU_JOB_ABORTED)
-            return True
         arg.handle, arg.finished, arg.done_ps, arg.job_status = target.handle, 0, 0, 0
-        machine = node.machine
-        now_ps, behind, machine.now_ps = machine.now_ps, machine.behind, 0
-        try:
-            ret = node.try_ioctl(self._look)
-        finally:
-            machine.now_ps, machine.behind = now_ps, behind
-        if ret < 0:
-            target.taken, target.done_ps, target.status = True, 0, int(C.NPU_JOB_ABORTED)
+        if is_held or not node.is_usable or self._ask(node, self._look) < 0:
+            target.done_ps, target.status = 0, int(C.NPU_JOB_ABORTED)
+            target.taken = True
         elif arg.finished:
             target.done_ps, target.status = int(arg.done_ps), int(arg.job_status)
         return target.done_ps is not None
