@@ -78,6 +78,7 @@ def test_run_model_says_what_is_wrong(c_samples, tmp_path, arguments, message):
     assert (run.returncode, run.stderr) == (1, f"{message}\n")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
 @pytest.mark.timeout(600)
 def test_valgrind_finds_nothing_in_a_sample(c_samples):

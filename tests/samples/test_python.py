@@ -23,7 +23,7 @@ def test_the_sample_prints_what_was_recorded(name, environment, check_recorded, 
 
 def test_there_is_the_same_in_both_languages():
     in_c = {path.stem for path in (ROOT / "samples" / "c").glob("*.c")}
-    assert set(NAMES) - in_c == {"async_pipeline", "kernel_merge", "pipeline"}
+    assert set(NAMES) - in_c == {"async_pipeline", "kernel_merge", "local_sync", "pipeline"}
     assert in_c <= set(NAMES)
 
 
