@@ -223,5 +223,9 @@ def catch_up(me: Participant) -> None:
     for machine in HOST.machines:
         node = machine.any_node()
         if node is not None and me in machine.positions:
-            HOST.take_turn(me, node)
+            outer, me.machine = me.machine, machine
+            try:
+                HOST.take_turn(me, node)
+            finally:
+                me.machine = outer
             node.catch_up()
