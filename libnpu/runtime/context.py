@@ -45,7 +45,13 @@ FILE_FACTOR = 2  # chosen: a file has names and relocations beside what it place
 
 
 class Context(ContextMemory):
-    """Made by `Device.create_context`; a context manager. Everything made from it ends with it."""
+    """Made by `Device.create_context`; a context manager. Everything made from it ends with it.
+
+    >>> with device.create_context() as mine, device.alloc(64) as memory:
+    ...     mine.create_stream().fill(memory, 0)
+    Traceback (most recent call last):
+    libnpu.errors.NpuError: NPU_ERROR_WRONG_CONTEXT: ...
+    """
 
     def __init__(self, device: Device, node: Node) -> None:
         super().__init__()

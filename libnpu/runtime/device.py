@@ -65,6 +65,15 @@ class Device:
     """An open device; a context manager. Everything made from it ends with `close`.
 
     It and everything made from it may be used by several threads; one call runs at a time (`guard.py`).
+
+    >>> import numpy as np, libnpu
+    >>> with libnpu.open("npu-37xx") as npu:
+    ...     x = npu.to_device(np.arange(4, dtype=np.float32))
+    ...     npu.kernel("scale_add").launch(npu.default_stream, x, x, 10.0, 4)  # x = 10 x + x
+    ...     npu.synchronize()
+    ...     x.read(np.float32)
+    <...Job object at ...>
+    array([ 0., 11., 22., 33.], dtype=float32)
     """
 
     def __init__(self, node: Node, *, compute: bool, semantics: Semantics = ASCEND) -> None:

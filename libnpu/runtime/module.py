@@ -50,6 +50,12 @@ class Module:
 
     `inputs` and `outputs` are a model's tensors, in order; `kernels` is what can be launched, by name. `unload` or the
     context's end frees it.
+
+    >>> from libnpu.blob import KernelSource, kernel_library
+    >>> with device.load(kernel_library("mine", {"nothing": KernelSource("halt", ())})) as module:
+    ...     module["nothing"].launch(None, grid=1).wait()
+    ...     list(module.kernels)
+    ['nothing']
     """
 
     def __init__(self, context: Context, image: BlobImage, kind: type[LibraryKernel] = LibraryKernel) -> None:

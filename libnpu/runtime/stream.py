@@ -55,6 +55,14 @@ class Stream:
 
     `blocking`: it takes part in the order of a legacy default stream. `capturing`: the capture that takes operations
     instead of the queue, None while there is none. `id` is unique in its context.
+
+    >>> memory, pinned = device.alloc(64), device.alloc_host(64)
+    >>> with device.create_stream() as stream:
+    ...     fill, copy = stream.fill(memory, 3), stream.copy(pinned, memory)  # both calls return at once
+    ...     print(pinned.array[0], end=", ")
+    ...     stream.synchronize()
+    ...     print(pinned.array[0])
+    255, 3
     """
 
     def __init__(self, context: Context, stream_id: int, *, blocking: bool, priority: int) -> None:
