@@ -61,7 +61,9 @@ static inline int timeline_order(const void *left, const void *right)
 
     if (a->begin_ps != b->begin_ps)
         return a->begin_ps < b->begin_ps ? -1 : 1;
-    return a->stream - b->stream;
+    if (a->stream != b->stream)
+        return a->stream - b->stream;
+    return (a->end_ps > b->end_ps) - (a->end_ps < b->end_ps);
 }
 
 /* Print a line for each operation and each timed call, and forget them. Returns when the device was done, in microseconds. */
@@ -73,6 +75,8 @@ static inline double timeline_print(void)
 
     CHECK(npu_get_op_records(records, TIMELINE_ROWS / 2, &count));
     for (size_t i = 0; i < count; i++) {
+        if (records[i].kind == NPU_OP_EVENT_WAIT) /* its name says where the event was recorded, which takes more room */
+            strcpy(records[i].name, "event wait");
         timeline_add(0, '#', records[i].name, records[i].enqueue_ps, records[i].enqueued_ps);
         if (records[i].result == NPU_NOT_READY)
             continue;

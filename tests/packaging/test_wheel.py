@@ -26,7 +26,6 @@ def run(*command, **options):
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """The wheel of this tree; the build tool is the one of this environment."""
-    pytest.importorskip("hatchling", reason="builds wheels; pip install hatchling")
     folder = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, ROOT)
     (found,) = folder.glob("*.whl")
