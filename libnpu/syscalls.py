@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from npu_model.profile import Profile
 
-    from libnpu.runtime.host_threads import Host, Participant
+    from libnpu.runtime.host_participants import Participant
+    from libnpu.runtime.host_threads import Host
 
     Syscall = Callable[[int, bytes, list[bytes], int], tuple[int, bytes, list[Any], int]]
     Started = tuple[Syscall, Sequence[str]]  # a kernel's door and its log

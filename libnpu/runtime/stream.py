@@ -132,6 +132,8 @@ class Stream:
         try:
             context.dispatcher.submit(job)
         except BaseException as error:
+            if job.submitted or job.done:  # by another thread, while this one waited in a full queue
+                raise
             self._jobs.remove(job)
             if self._cell.last == number:  # else another thread enqueued behind it meanwhile
                 self._cell.last = before
@@ -175,14 +177,15 @@ class Stream:
         if writer.copied_bytes:
             context.charge_copy(writer.copied_bytes)
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: Job, deadline_ps: int = FOR_EVER_PS) -> bool:
         """Hand a job, and what is before it in the stream, to the driver (for `Dispatcher`).
 
-        A full queue makes it wait for the oldest job.
+        A full queue makes it wait for the oldest job; another thread may hand the job over meanwhile, or end it. False
+        when the deadline passes first.
         """
         request, jobs = self._submit, self._jobs
         arg = request.arg
-        while not job.submitted:
+        while not (job.submitted or job.done):
             in_order = job is jobs[-1] and (len(jobs) == 1 or jobs[-2].submitted)
             first = job if in_order else next(held for held in jobs if not held.submitted)
             arg.buffer_count = len(first.segment) // 4
@@ -195,9 +198,13 @@ class Stream:
             oldest = jobs[0] if jobs[0].submitted else self.context.oldest_submitted()
             if ret != -errno.EBUSY or oldest is None:
                 raise errno_error(-ret, request.name, self._node.log)
-            if oldest.stream.finish(oldest, FOR_EVER_PS) is None:
+            finished = oldest.stream.finish(oldest, deadline_ps)
+            if finished is False:
+                return job.submitted or job.done
+            if finished is None and not (job.submitted or job.done):
                 full = f"the queue is full, and {oldest.operation.name!r}{oldest.where} cannot end"
                 raise NpuError(C.NPU_ERROR_OUT_OF_RESOURCES, full, errno=errno.EBUSY)
+        return True
 
     @public
     def launch(
@@ -594,6 +601,16 @@ class Stream:
 
     def finish(self, job: Job, deadline_ps: int) -> bool | None:
         """Wait for the oldest job. False when the deadline passes, None when nothing is left that could end it."""
+        if not job.submitted:  # a full queue has not taken it, or its schedule could not run what comes before it
+            try:
+                in_time = self.submit(job, deadline_ps)
+            except NpuError as refusal:
+                if refusal.errno == errno.EBUSY:
+                    return None
+                self.refuse(job, refusal)
+                return True
+            if job.done or not in_time:
+                return in_time
         assert job.bo is not None
         request = self._waits.pop() if self._waits else Request(C.NPU_IOCTL_BO_WAIT, "npu_bo_wait", "BO_WAIT")
         arg = request.arg
