@@ -61,9 +61,9 @@ static void *member(void *argument)
     OK(npu_team_enter(rank));
     expect(NPU_ERROR_BAD_STATE, npu_team_enter(1 - rank));
     expect(NPU_ERROR_BAD_STATE, npu_team_begin(1));
-    OK(npu_host_delay(1000 * (rank + 1)));
     pthread_barrier_wait(&inside);
     pthread_barrier_wait(&done);
+    OK(npu_host_delay(1000 * (rank + 1)));
     OK(npu_team_leave());
     return NULL;
 }

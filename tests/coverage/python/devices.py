@@ -85,11 +85,11 @@ def teams() -> None:
             team.enter(rank)
             with expect("BAD_STATE"):
                 team.enter(1 - rank)
-            device.host_delay(1000 * (rank + 1))
         except BaseException as error:
             failures.append(error)
         inside.wait(10)
         done.wait(10)
+        device.host_delay(1000 * (rank + 1))
         team.leave()
 
     threads = [threading.Thread(target=member, args=(rank,)) for rank in range(2)]
