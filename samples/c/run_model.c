@@ -18,13 +18,14 @@ static void fail(const char *what, const char *name)
     exit(1);
 }
 
-static void read_file(const char *path, void *data, size_t size)
+/* Read (mode "rb") or write ("wb") a whole file. */
+static void transfer(const char *path, const char *mode, void *data, size_t size)
 {
-    FILE *file = fopen(path, "rb");
+    FILE *file = fopen(path, mode);
 
-    if (file == NULL || fread(data, 1, size, file) != size || fgetc(file) != EOF)
-        fail("cannot be read, or is not as long as the tensor", path);
-    fclose(file);
+    if (file == NULL || (*mode == 'r' ? fread(data, 1, size, file) != size || fgetc(file) != EOF : fwrite(data, 1, size, file) != size) ||
+        fclose(file) != 0)
+        fail("cannot be read or written, or is not as long as the tensor", path);
 }
 
 static void show_output(const npu_arg_info_t *info, const float *values, const float *expected)
@@ -61,10 +62,8 @@ int main(int argc, char **argv)
         prefix = argv[argc - 1];
         end -= 2;
     }
-    if (end - argv < 2) {
-        fprintf(stderr, "usage: run_model BLOB [INPUT.raw ...] [OUTPUT.raw ...] [-o PREFIX]\n");
-        return 2;
-    }
+    if (end - argv < 2)
+        fail("BLOB [INPUT.raw ...] [OUTPUT.raw ...] [-o PREFIX]", "usage");
     CHECK(npu_init(NPU_INIT_CHECK));
     CHECK(npu_load_blob(&blob, blob_path));
     CHECK(npu_get_kernel(&kernel, blob, NULL)); /* a model is one kernel */
@@ -92,7 +91,7 @@ int main(int argc, char **argv)
             continue;
         if (files == end)
             fail("needs a file for this input", info[i].name);
-        read_file(*files++, values, info[i].size_bytes);
+        transfer(*files++, "rb", values, info[i].size_bytes);
         CHECK(npu_memcpy_async(buffers[i], info[i].size_bytes, values, info[i].size_bytes, NPU_MEMCPY_HOST_TO_DEVICE, stream));
     }
 
@@ -108,24 +107,15 @@ int main(int argc, char **argv)
             continue;
         CHECK(npu_memcpy(values, largest, buffers[i], info[i].size_bytes, NPU_MEMCPY_DEVICE_TO_HOST));
         if (files != end)
-            read_file(*files, expected, info[i].size_bytes);
+            transfer(*files, "rb", expected, info[i].size_bytes);
         show_output(&info[i], values, files != end ? expected : NULL);
         files += files != end;
-        if (prefix != NULL) {
-            FILE *file;
-            snprintf(path, sizeof path, "%s%u.raw", prefix, output++);
-            if ((file = fopen(path, "wb")) == NULL || fwrite(values, 1, info[i].size_bytes, file) != info[i].size_bytes || fclose(file) != 0)
-                fail("cannot be written", path);
-        }
+        snprintf(path, sizeof path, "%s%u.raw", prefix ? prefix : "", output++);
+        if (prefix != NULL)
+            transfer(path, "wb", values, info[i].size_bytes);
     }
     if (files != end)
         fail("the model has no input or output for this file", *files);
-    for (uint32_t i = 0; i < count; i++)
-        CHECK(npu_free(buffers[i]));
-    CHECK(npu_destroy_stream(stream));
-    CHECK(npu_unload(blob));
-    CHECK(npu_shutdown());
-    free(values);
-    free(expected);
+    CHECK(npu_shutdown()); /* ends what is left: memory, stream, blob */
     return 0;
 }

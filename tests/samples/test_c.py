@@ -61,8 +61,12 @@ def test_run_model_gives_the_bytes_of_python(c_samples, tmp_path):
             ["missing.blob"],
             "npu_load_blob: a file cannot be opened or read (No such file or directory: 'missing.blob')",
         ),
+        ([], "run_model: usage: BLOB [INPUT.raw ...] [OUTPUT.raw ...] [-o PREFIX]"),
         (["model.blob"], "run_model: x: needs a file for this input"),
-        (["model.blob", "short.raw"], "run_model: short.raw: cannot be read, or is not as long as the tensor"),
+        (
+            ["model.blob", "short.raw"],
+            "run_model: short.raw: cannot be read or written, or is not as long as the tensor",
+        ),
         (["model.blob", "x.raw", "wrong.raw"], "this is not so: the output is what was expected"),
         (["model.blob", "x.raw", "y.raw", "x.raw"], "run_model: x.raw: the model has no input or output for this file"),
     ],
