@@ -130,7 +130,9 @@ class Turns(Waking):
             except BaseException as error:
                 self.broke_off = error
                 raise
-        if other is not None and other in self.participants and not other.depth and not other.arrived:
+        if other is None or other.depth or other.arrived or (other.number < 0 and not other.function):
+            return  # it is in a call, or about to be, or will run a function as soon as the machine lets it
+        if other in self.participants:
             self._judge(other, patient)
 
     def _judge(self, other: Participant, patient: bool) -> None:

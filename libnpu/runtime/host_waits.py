@@ -96,9 +96,7 @@ class Waits(Turns):
             wait.woken = True
             return
         bound = self._bound(first, machine)
-        deadlines = (who.wait.deadline_ps for who in machine.positions if who.wait and not who.wait.woken)
-        deadline = min(deadlines, default=FOR_EVER_PS)
-        if self._step(node, min(bound, deadline) if deadline < FOR_EVER_PS else bound):
+        if self._step(node, bound):
             wait.since_s = None
             return
         other = first if bound < NEVER_PS else None  # in a replay, a thread without calls is not waited for

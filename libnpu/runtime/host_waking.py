@@ -13,7 +13,7 @@ from npu_abi import C
 from libnpu.errors import errno_error
 from libnpu.runtime.host_participants import Participant, State, Target
 from libnpu.runtime.host_positions import Positions
-from libnpu.runtime.time import NEVER_PS
+from libnpu.runtime.time import FOR_EVER_PS, NEVER_PS
 from libnpu.syscalls import Request
 
 if TYPE_CHECKING:
@@ -55,8 +55,14 @@ class Waking(Positions):
     def _step(self, node: Node, until_ps: int) -> bool:
         """Run the device for those who are blocked on it, at most to `until_ps`, until one of them is woken."""
         machine = node.machine
-        if not any(who.wait is not None and not who.wait.woken and who.wait.targets for who in self.participants):
+        waits = [who.wait for who in self.participants if who.wait is not None and not who.wait.woken]
+        if not any(wait.targets for wait in waits):
             return False
+        # Not past a deadline: who gives up then must not find what is later.
+        here = [wait.deadline_ps for wait in waits if any(t.node.machine is machine for t in wait.targets)]
+        deadline_ps = min(here, default=FOR_EVER_PS)
+        if deadline_ps < FOR_EVER_PS:
+            until_ps = min(until_ps, deadline_ps)
         while True:
             now_ps, interrupts = self._run_to(node, until_ps)
             if self._wake(node, now_ps):
@@ -113,7 +119,7 @@ class Waking(Positions):
             wait.woken = True
             who.state = State.RUNNING
             who.rouse()
-            machine.positions.setdefault(who, 0)
+            machine.positions.setdefault(who, who.final.pop(machine, 0))  # of a thread that has rested
             self.set_position(who, machine, max(self.position(who, machine), time_ps))
 
     def take(self, node: Node, handle: int) -> None:
