@@ -95,9 +95,9 @@ def command_lists() -> None:
     device.close()
 
 
-def full_list_and_graph() -> None:
+def full_list() -> None:
     device = open_device()
-    context, stream = device.primary, device.create_stream()
+    context = device.primary
     spin = device.load(blob("library"))["spin"]
     commands = context.create_command_list()
     memory: list[libnpu.Buffer] = []
@@ -109,12 +109,27 @@ def full_list_and_graph() -> None:
         commands.append_copy(memory[-1], memory[0])
     with expect("OUT_OF_RESOURCES"):
         commands.append(spin)
-    commands.destroy()
+    device.close()
+
+
+def fences() -> None:
+    """Each wait of a branch for another has a fence in each executable graph, and each token of a notify has one."""
+    device = open_device()
+    stream, other = device.create_stream(), device.create_stream()
+    event, notify = device.create_event(), device.create_notify()
     with stream.capture() as capture:
-        for buffer in memory:
-            stream.fill(buffer, 1)
+        for _ in range(500):
+            event.record(stream)
+            other.wait_event(event)
+            event.record(other)
+            stream.wait_event(event)
+    executables = []
     with expect("OUT_OF_RESOURCES"):
-        capture.graph.instantiate()
+        while len(executables) < 100:
+            executables.append(capture.graph.instantiate())
+    with expect("OUT_OF_RESOURCES"):
+        for _ in range(1000):
+            notify.record()
     device.close()
 
 
@@ -224,7 +239,8 @@ def no_memory() -> None:
 
 
 command_lists()
-full_list_and_graph()
+full_list()
+fences()
 captures()
 launches()
 no_memory()
