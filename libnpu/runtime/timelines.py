@@ -109,7 +109,7 @@ def timeline(context: Context) -> str:
         (c.begin_ps, 0, c.thread, f"host {c.thread}" if c.thread else "host", c.name, c.end_ps, c.blocked)
         for c in context.profiler.calls
     ] + [
-        (r.start_ps, 1, r.stream_id, f"stream {r.stream_id}", r.name, r.end_ps, ())
+        (r.start_ps, 1, r.stream_id, f"stream {r.stream_id}", _label(r), r.end_ps, ())
         for r in context.profiler.records
         if r.result != C.NPU_NOT_READY
     ]
@@ -128,3 +128,8 @@ def timeline(context: Context) -> str:
         label = f"{lane[:LANE]:<{LANE}} {name[:NAME]:<{NAME}}"
         lines.append(f"{label} |{''.join(bar)}| {(end - begin) / PS_PER_US:10.3f} us")
     return "\n".join(lines) + "\n"
+
+
+def _label(record: OperationRecord) -> str:
+    """Return the name of an operation, but for waits, whose names say where the event was recorded, too long for a line."""
+    return "event wait" if record.kind == C.NPU_OP_EVENT_WAIT else record.name
