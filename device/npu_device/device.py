@@ -48,6 +48,8 @@ class Device:
         fabric.interrupts.on_edge = self._count_interrupt
         self.bus = Bus(self)
         self._clock = fabric.clock
+        # Runs all events up to a time and moves to it; an earlier time changes nothing.
+        self.run_until: Callable[[int], None] = self._clock.run_until
 
     @property
     def dram(self) -> Dram:
@@ -63,10 +65,6 @@ class Device:
     def idle(self) -> bool:
         """Whether no engine and no step of the core is in progress."""
         return self.core.idle and all(engine.task is None for engine in self.fabric.engines)
-
-    def run_until(self, time_ps: int) -> None:
-        """Run all events with time <= `time_ps` and move to it; an earlier time changes nothing."""
-        self._clock.run_until(time_ps)
 
     def run_until_interrupt(self, time_ps: int) -> bool:
         """Run events with time <= `time_ps` until one raised the interrupt line; return whether one did.

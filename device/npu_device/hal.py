@@ -21,6 +21,7 @@ from npu_device.dpu import DpuPlan, plan_dpu
 from npu_device.engine import Channel, Engine, Task
 from npu_device.faults import MemoryFault
 from npu_device.kernel import BlockSlot, Launch
+from npu_device.mmu import PAGE_SHIFT
 from npu_device.shave import ShaveEngine, ShavePlan, block_task, plan_shave
 from npu_device.slot import JobSlot
 
@@ -63,6 +64,7 @@ class Hal:
         self._fabric = fabric
         self._core = core
         self._window = fabric.mmu.window
+        self._pages = fabric.mmu.pages
         self._ports = ports
         self._dpus = dpus
         self._shaves = shaves
@@ -96,17 +98,22 @@ class Hal:
 
     def load(self, ssid: int, va: int, nbytes: int) -> bytes:
         """Return bytes of a context. Raises Fault; nothing is queued for the driver."""
-        if nbytes < 0 or va < 0:
-            raise MemoryFault(va)
-        if nbytes:
-            memory, offset = self._window(ssid, va, False)
+        if nbytes > 0:
+            memory, start, _ = self._pages.get((ssid, va >> PAGE_SHIFT)) or self._window(ssid, va, False)
+            offset = va - start
             if offset + nbytes <= len(memory):
                 return memory[offset : offset + nbytes].tobytes()
+        elif nbytes < 0 or va < 0:
+            raise MemoryFault(va)
         return b"".join(piece.tobytes() for piece in self._fabric.mmu.segments(ssid, va, nbytes, False))
 
     def store(self, ssid: int, va: int, data: bytes) -> None:
         """Write bytes of a context. Raises Fault before anything is written."""
-        memory, offset = self._window(ssid, va, True)
+        window = self._pages.get((ssid, va >> PAGE_SHIFT))
+        if window is None or window[2]:
+            window = self._window(ssid, va, True)
+        memory, start, _ = window
+        offset = va - start
         if offset + len(data) <= len(memory):
             memory[offset : offset + len(data)] = data
             return
@@ -117,7 +124,8 @@ class Hal:
 
     def read(self, ssid: int, va: int, layout: Struct) -> tuple[Any, ...]:
         """Load a structure and return the members that `layout` names. Raises Fault."""
-        memory, offset = self._window(ssid, va, False)
+        memory, start, _ = self._pages.get((ssid, va >> PAGE_SHIFT)) or self._window(ssid, va, False)
+        offset = va - start
         if offset + layout.size <= len(memory):
             return layout.unpack_from(memory, offset)
         return layout.unpack(self.load(ssid, va, layout.size))

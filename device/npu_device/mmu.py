@@ -30,6 +30,11 @@ ADDRESS = int(C.NPU_PTE_ADDR_MASK)
 VA_END = 1 << int(C.NPU_VA_BITS)
 
 
+Window = tuple[
+    memoryview, int, bool
+]  # a translated range: memory, the address where it starts, whether it is read-only
+
+
 @dataclass(slots=True, frozen=True)
 class MmuEvent:
     """A queued fault, as the EVT registers show it."""
@@ -60,6 +65,7 @@ class Mmu:
         self._dram = dram
         self._raise_event = raise_event
         self.misses = 0  # walks, ever
+        self.pages: dict[tuple[int, int], Window] = {}  # by SSID and page, as `window` found them
         self.era = 0  # changes whenever translations are dropped: until then those that succeeded succeed
         self.reset()
 
@@ -70,14 +76,12 @@ class Mmu:
         self.context_table_pa = 0
         self.events: deque[MmuEvent] = deque()
         self._tlb: dict[int, _Tlb] = {}
-        self._pages: dict[
-            tuple[int, int], tuple[memoryview, int, bool]
-        ] = {}  # entries of the TLB by page, for `window`
+        self.pages.clear()
 
     def invalidate(self, ssid: int | None = None) -> None:
         """Drop the cached translations of `ssid`, or all."""
         self.era += 1
-        self._pages.clear()
+        self.pages.clear()
         if ssid is None:
             self._tlb.clear()
         else:
@@ -104,15 +108,16 @@ class Mmu:
         self._fill(ssid, va, write)
         return self.locate(ssid, va, write)
 
-    def window(self, ssid: int, va: int, write: bool) -> tuple[memoryview, int]:
-        """As `locate`, with a memoryview: for single structures, where an array costs more than its bytes."""
-        found = self._pages.get((ssid, va >> PAGE_SHIFT))
-        if found is None or (write and found[2]):
-            self.locate(ssid, va, write)
-            tlb = self._tlb[ssid]
-            index = bisect_right(tlb.starts, va) - 1
-            found = self._pages[ssid, va >> PAGE_SHIFT] = tlb.raw[index], tlb.starts[index], tlb.read_only[index]
-        return found[0], va - found[1]
+    def window(self, ssid: int, va: int, write: bool) -> Window:
+        """Return the entry of the TLB around `va`, for single structures, where an array costs more than its bytes.
+
+        Raises MemoryFault. Whoever is in a hurry looks at `pages` before.
+        """
+        self.locate(ssid, va, write)
+        tlb = self._tlb[ssid]
+        index = bisect_right(tlb.starts, va) - 1
+        found = self.pages[ssid, va >> PAGE_SHIFT] = tlb.raw[index], tlb.starts[index], tlb.read_only[index]
+        return found
 
     def view(self, ssid: int, va: int, nbytes: int, write: bool) -> Bytes:
         """Return the bytes [va, va + nbytes) in place. Raises MemoryFault."""

@@ -45,7 +45,8 @@ class Row:
     needs_file: bool
     ctype: Any
     size: int
-    reserved: tuple[tuple[int, int, bytes], ...]  # byte ranges, start and end, and their zeros
+    reserved: tuple[tuple[int, int], ...]  # byte ranges, start and end
+    reserved_mask: int  # their bits in the structure as a little-endian number
 
     def copy_in(self, arg: bytes, segments: list[bytes]) -> Any:
         """Return the call's structure (a cffi pointer), None without one. EINVAL, EFAULT."""
@@ -53,9 +54,9 @@ class Row:
             raise KernelError(errno.EINVAL, f"{len(arg)} bytes of structure, {self.struct} has {self.size}")
         if self.struct is None:
             return None
-        for start, end, zeros in self.reserved:
-            if arg[start:end] != zeros:
-                raise KernelError(errno.EINVAL, f"reserved bytes {start}..{end - 1} of {self.struct} are not zero")
+        if self.reserved_mask and int.from_bytes(arg, "little") & self.reserved_mask:
+            start, end = next((start, end) for start, end in self.reserved if any(arg[start:end]))
+            raise KernelError(errno.EINVAL, f"reserved bytes {start}..{end - 1} of {self.struct} are not zero")
         struct = ffi.new(self.ctype)
         ffi.memmove(struct, arg, self.size)
         index = 0
@@ -70,14 +71,15 @@ class Row:
         return struct
 
 
-def _reserved(struct: str) -> tuple[tuple[int, int, bytes], ...]:
+def _reserved(struct: str) -> tuple[tuple[int, int], ...]:
     fields = [f for name, f in ffi.typeof(f"struct {struct}").fields if name.startswith("reserved")]
-    return tuple((f.offset, f.offset + ffi.sizeof(f.type), bytes(ffi.sizeof(f.type))) for f in fields)
+    return tuple((f.offset, f.offset + ffi.sizeof(f.type)) for f in fields)
 
 
 def _row(
     number: int, struct: str | None, handler: Handler, *pointers: Pointer, free: bool = False, needs_file: bool = True
 ) -> tuple[int, Row]:
+    reserved = _reserved(struct) if struct else ()
     enum = "npu_syscall_nr" if number < C.NPU_IOCTL_GET_PARAM else "npu_ioctl_nr"
     return ioctl_request(number, struct), Row(
         name=name_of(enum, number),
@@ -88,7 +90,8 @@ def _row(
         needs_file=needs_file,
         ctype=ffi.typeof(f"struct {struct} *") if struct else None,
         size=ffi.sizeof(f"struct {struct}") if struct else 0,
-        reserved=_reserved(struct) if struct else (),
+        reserved=reserved,
+        reserved_mask=sum((1 << 8 * end) - (1 << 8 * start) for start, end in reserved),
     )
 
 

@@ -130,7 +130,8 @@ def _command(kind: int, index: int, va: int, members: tuple[int, ...], descripto
         return Command(kind, index, va, descriptors + offset, count)
     if kind == C.NPU_CMD_MEMORY_FILL and (not members[1] or members[1] % 4):
         raise ParseError(C.NPU_PARSE_BAD_COMMAND, index)
-    return Command(kind, index, va, *members[:2])
+    address, value = (*members, 0, 0)[:2]
+    return Command(kind, index, va, address, value)
 
 
 def _load(hal: Hal, ssid: int, va: int, nbytes: int) -> bytes:

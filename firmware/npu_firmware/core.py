@@ -12,7 +12,7 @@ from typing import Any
 
 from npu_abi import C, codec
 
-from npu_firmware import inference, transfers
+from npu_firmware import inference
 from npu_firmware.commands import FENCES, INFERENCES, Command, parse
 from npu_firmware.dynamic import DynamicWalk
 from npu_firmware.errors import ParseError
@@ -24,6 +24,7 @@ from npu_firmware.messages import Messages
 from npu_firmware.queues import Entry, Queue
 from npu_firmware.structs import read
 from npu_firmware.tiles import Tiles
+from npu_firmware.transfers import Transfers
 from npu_firmware.walk import NO_BARRIERS, Walk
 
 NOTHING = -1
@@ -60,6 +61,7 @@ class Core:
         self._costs = hal.profile.core
         self.tiles = Tiles(tile for tile in range(hal.profile.tiles) if params.tile_config >> tile & 1)
         self.inferences = inference.Inferences(hal, len(self.tiles.free))
+        self.transfers = Transfers(hal)
         self._kernels = Kernels(hal, self.tiles)
         self.stopped: set[int] = set()  # contexts whose jobs no longer run, until SSID_RELEASE
         self._by_slot: dict[Slot, Job] = {}
@@ -115,6 +117,12 @@ class Core:
         self._argument = argument
         return cost
 
+    def _perform(self, action: Callable[[Any], None], argument: Any) -> int:
+        """Do at once what costs nothing."""
+        self.heartbeat += 1
+        action(argument)
+        return 0
+
     def _pick_input(self) -> int:
         """Plan the answer to an input. When there is none, `pending` and `attention` go down."""
         hal, costs = self._hal, self._costs
@@ -126,10 +134,8 @@ class Core:
             address = hal.pop_message()
             if address:
                 return self._plan(self._messages.handle, address, costs.message_cycles)
-            doorbell = hal.pop_doorbell()
-            if doorbell:
+            while doorbell := hal.pop_doorbell():
                 self._ring(doorbell)
-                return 0
             block = hal.pop_ended()
             if block is not None:
                 return self._plan(self._end_block, block, costs.block_cycles)
@@ -182,7 +188,7 @@ class Core:
         if slot.running or slot.failed or self._inputs.retired:
             return NOTHING
         if not walk.remaining and not slot.outstanding:
-            return self._plan(self._leave_engines, job, 0)
+            return self._perform(self._leave_engines, job)
         if slot.quiet():
             return self._plan(self._deadlock, job, 0)
         return NOTHING
@@ -193,11 +199,11 @@ class Core:
             if job.failure is not None:
                 return self._plan(self._signal_failed, job, self._costs.fence_cycles)
             if job.position >= len(job.commands):
-                return self._plan(self._succeed, job, 0)
+                return self._perform(self._succeed, job)
             command = job.commands[job.position]
-            fence = command.type in FENCES
-            job.taken_ps = self._hal.now_ps()
-            cost = self._costs.fence_cycles if fence else self._costs.command_cycles
+            if command.kernel is not None:
+                job.taken_ps = self._hal.now_ps()
+            cost = self._costs.fence_cycles if command.type in FENCES else self._costs.command_cycles
             return self._plan(self._run, (job, command), cost)
         if state is BARRIERS:
             assert job.walk is not None
@@ -427,10 +433,7 @@ class Core:
             job.state = UNITS
             return
         if kind in (C.NPU_CMD_COPY, C.NPU_CMD_MEMORY_FILL):
-            copy = kind == C.NPU_CMD_COPY
-            tasks = transfers.copy_tasks(hal, job.ssid, command) if copy else transfers.fill_tasks(hal, command)
-            ports = hal.profile.dma_ports
-            plans = [hal.plan_dma(tasks[port::ports]) for port in range(ports)]
+            plans = self.transfers.load(job.ssid, command)
             self._enter_engines(job, inference.Inference(0, 0, plans, None, None, NO_BARRIERS))
             return
         if kind == C.NPU_CMD_FENCE_WAIT:

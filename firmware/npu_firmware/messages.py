@@ -95,6 +95,7 @@ class Messages:
         for job in [job for job in core.jobs if job.ssid == body.host_ssid]:
             core.abort(job)
         core.inferences.forget(body.host_ssid)
+        core.transfers.forget(body.host_ssid)
         self._hal.drop_code(body.host_ssid)
         core.stopped.discard(body.host_ssid)
         for number in [n for n, queue in core.queues.items() if queue.ssid == body.host_ssid]:

@@ -22,13 +22,13 @@ INCLUDE_DIR = Path(__file__).parent
 class _Constants:
     """Every enumerator and `#define` of the headers as an attribute: `C.NPU_PAGE_SIZE`."""
 
-    def __getattr__(self, name: str) -> int:
-        try:
-            value = int(ffi.integer_const(name))
-        except AttributeError:
-            raise AttributeError(f"no constant {name} in the npu headers") from None
-        setattr(self, name, value)
-        return value
+    def __init__(self) -> None:
+        names = [name for name in dir(ffi.dlopen(None)) if name.isupper()]  # the others are functions
+        vars(self).update({name: int(ffi.integer_const(name)) for name in names})
+
+    if TYPE_CHECKING:  # a real one would make every access several times slower
+
+        def __getattr__(self, name: str) -> int: ...
 
 
 C = _Constants()

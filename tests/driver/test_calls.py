@@ -30,7 +30,7 @@ def test_descriptor_that_is_not_open_is_ebadf(kernel, process):
 @pytest.mark.parametrize("request_word", sorted(TABLE))
 def test_reserved_bytes_that_are_not_zero_are_einval(process, request_word):
     row = TABLE[request_word]
-    for start, _, _ in row.reserved:
+    for start, _ in row.reserved:
         arg = bytearray(row.size)
         arg[start] = 1
         assert process.raw(request_word, bytes(arg))[0] == -errno.EINVAL
