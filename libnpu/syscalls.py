@@ -91,7 +91,7 @@ class Machine:
 
     def note_blocked(self, since_ps: int) -> None:
         """Note that the calling thread was blocked since `since_ps`."""
-        who = self.caller
+        who = self.host.known() if self.host is not None else None
         self.blocked_ps[who] = self.blocked_ps.get(who, 0) + self.now_ps - since_ps
         if self.host is not None and self.host.call_log is not None:
             self.host.call_log.note_blocked(self, since_ps)
@@ -113,15 +113,17 @@ class Machine:
 
 
 class Node:
-    """One open device node of a process: a context. `calls` counts the calls that were made."""
+    """One open device node of a process: a context. `calls` counts the calls that were made; `down` says why nothing can
+    be asked (enum npu_result, reason), None while it can.
+    """
 
-    __slots__ = ("__weakref__", "_down", "_fd_bits", "_sys_mmap", "calls", "is_open", "machine")
+    __slots__ = ("__weakref__", "_fd_bits", "_sys_mmap", "calls", "down", "is_open", "machine")
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.calls = 0
         self.is_open = False
-        self._down: tuple[int, str] | None = None  # why nothing can be asked: enum npu_result, reason
+        self.down: tuple[int, str] | None = None
         self._fd_bits = 0
         self._sys_mmap = Request(C.NPU_SYS_MMAP, "npu_mmap", "mmap")
         self.open()
@@ -149,8 +151,8 @@ class Node:
         return Node(self.machine)
 
     def _call(self, number: int, arg: bytes, segments: list[bytes]) -> tuple[int, bytes, list[Any]]:
-        if self._down is not None:
-            raise NpuError(*self._down)
+        if self.down is not None:
+            raise NpuError(*self.down)
         self.calls += 1
         machine = self.machine
         try:
@@ -163,8 +165,8 @@ class Node:
 
     def check_usable(self) -> None:
         """Raise STALE_HANDLE when the node is closed, DEVICE_LOST after `lose`."""
-        if self._down is not None:
-            raise NpuError(*self._down)
+        if self.down is not None:
+            raise NpuError(*self.down)
 
     def lose(self, error: BaseException) -> None:
         """Give the device up, see `Machine.lose`."""
@@ -172,8 +174,8 @@ class Node:
 
     def go_down(self, result: int, reason: str) -> None:
         """Answer every call with an error from now on; the first reason counts."""
-        if self._down is None:
-            self._down = (int(result), reason)
+        if self.down is None:
+            self.down = (int(result), reason)
 
     def ioctl(self, request: Request, segments: Sequence[bytes] = ()) -> list[Any]:
         """Do `request`; its structure then has the outputs.
@@ -251,7 +253,7 @@ class Node:
         assert not self.is_open
         machine = self.machine
         machine.start_again()
-        self._down = None
+        self.down = None
         self._fd_bits = 0
         machine.nodes.add(self)
         fd, *_ = self._call(ioctl_request(C.NPU_SYS_OPEN, None), b"", _NO_SEGMENTS)
@@ -268,14 +270,14 @@ class Node:
     @property
     def is_usable(self) -> bool:
         """Whether calls reach the driver: neither closed nor lost."""
-        return self._down is None
+        return self.down is None
 
     def close(self) -> None:
         """Close the node: the driver waits for its jobs and frees what it owned. Twice is allowed."""
-        if self._down is None:
+        if self.down is None:
             self._call(ioctl_request(C.NPU_SYS_CLOSE, None), b"", _NO_SEGMENTS)
         self.is_open = False
-        self._down = (int(C.NPU_ERROR_STALE_HANDLE), "the device is closed")
+        self.down = (int(C.NPU_ERROR_STALE_HANDLE), "the device is closed")
 
 
 def open_device(profile: str, *, compute: bool, numerics: str, trace: bool) -> Node:

@@ -91,12 +91,13 @@ def _guard(library: Library, lib: Any, function: Callable[..., int | None]) -> C
     host = HOST
 
     def call(*arguments: int) -> int:
-        if host.solo != get_ident():
+        ident = get_ident()
+        if host.solo != ident:
             host.arrive()
         with host.lock:
             me = node = mark = None
             try:
-                if host.solo != get_ident() and not (of_team and not host.in_function):
+                if host.solo != ident and not (of_team and not host.in_function):
                     host.check_permitted()
                     node = library.node
                     if node is not None:

@@ -13,4 +13,6 @@ EXECUTE = codec("npu_cmd_inference", "h.type", "h.size", "inference_id", "mapped
 FENCE = codec("npu_cmd_fence", "h.type", "h.size", "offset", "value")
 WAIT, SIGNAL = int(C.NPU_CMD_FENCE_WAIT), int(C.NPU_CMD_FENCE_SIGNAL)
 VERSION = int(C.NPU_CMD_API_VERSION)
+HEADER_BYTES, EXECUTE_BYTES, FENCE_BYTES = HEADER.size, EXECUTE.size, FENCE.size
 ALONE = Struct(HEADER.format + EXECUTE.format[1:] + FENCE.format[1:])  # one launch of a model, and the stream's fence
+ALONE_BYTES = ALONE.size

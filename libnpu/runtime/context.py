@@ -74,6 +74,7 @@ class Context(ContextMemory):
         self.operation_count = 0  # that were enqueued
         self.profiler = Profiler(self)
         self.is_alive = True
+        self.has_failed = False  # an error sticks to it
         self._sticky: NpuError | None = None
         self._modules: list[Module] = []
         self._streams: list[Stream] = []
@@ -266,11 +267,6 @@ class Context(ContextMemory):
         if self._sticky is not None:
             raise self._sticky
 
-    @property
-    def has_failed(self) -> bool:
-        """Whether an error sticks to the context."""
-        return self._sticky is not None
-
     def enter(self) -> None:
         """Let the host make a call."""
         self.check()
@@ -322,6 +318,7 @@ class Context(ContextMemory):
                 self._sticky = error
             elif error.job_status in MAY_BE_LOST:
                 self._sticky = self._loss()
+            self.has_failed = self._sticky is not None
             if self._sticky is not None:
                 for capture in tuple(self.captures):
                     capture.abandon()  # no call could end it any more

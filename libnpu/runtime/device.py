@@ -22,7 +22,7 @@ from libnpu.runtime.host_team import Team
 from libnpu.runtime.records import read_records
 from libnpu.runtime.schedule import TIMED, Schedule, schedule_of
 from libnpu.runtime.semantics import ASCEND, Semantics, semantics_of
-from libnpu.runtime.site import calling_line
+from libnpu.runtime.site import Place, calling_place
 from libnpu.runtime.time import LAST_PS, duration_ps
 from libnpu.syscalls import Node, Request
 
@@ -84,7 +84,9 @@ class Device:
         self.semantics = semantics
         self.schedule = TIMED
         self.times_meaningful = True  # False once another schedule than "timed" was chosen
-        self.call_site: Callable[[], str | int] = calling_line  # where an operation is enqueued; C has addresses
+        self.call_site: Callable[[], Place | str | int] = (
+            calling_place  # where an operation is enqueued; C has addresses
+        )
         self._primary: Context | None = None
         self._contexts: list[Context] = []  # besides the primary one
 

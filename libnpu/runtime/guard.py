@@ -67,11 +67,12 @@ def public(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Se
     @functools.wraps(method)
     def call(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         node = self.guard.node  # type: ignore[attr-defined]
+        ident = get_ident()
         try:
-            if host.solo != get_ident():
+            if host.solo != ident:
                 host.arrive()
             with host.lock:
-                me = None if host.solo == get_ident() else host.enter(node, name)
+                me = None if host.solo == ident else host.enter(node, name)
                 before = node.calls
                 mark = host.call_log.begin(node, name) if host.call_log is not None else None
                 try:

@@ -27,11 +27,11 @@ class Instance:
     """`key` is what it is bound to: the addresses of inputs and outputs, in order; () before the first launch."""
 
     __slots__ = (
-        "_held",
         "_scratch",
         "_tasks",
         "bound_handles",
         "handles",
+        "held",
         "jobs",
         "key",
         "mapped_va",
@@ -55,7 +55,7 @@ class Instance:
         self.key: tuple[int, ...] | None = None
         self.bound_handles: dict[int, None] = {}  # of all memory that a job touches
         self.segment = b""  # the same as an array of uint32
-        self._held: list[int] | None = None  # the handles of the latest `hold`
+        self.held: list[int] | None = None  # the handles of the latest `hold`
         self.jobs: list[Job] = []  # that may not have finished
         self.owner: weakref.ref[object] | None = None  # the one launch that may use it, as long as that lives
 
@@ -81,9 +81,7 @@ class Instance:
         """Note what else the next job touches: the module's objects, always the same, and the handles of inputs and
         outputs.
         """
-        if handles == self._held:
-            return
-        self._held = handles
+        self.held = handles
         self.bound_handles = dict.fromkeys([*self.handles, *[bo.handle for bo in objects], *handles])
         self.segment = array("I", self.bound_handles).tobytes()
 

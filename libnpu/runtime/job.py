@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from npu_abi import C, name_of
 
 from libnpu.errors import NpuError, job_result
+from libnpu.runtime.site import line_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from libnpu.runtime.buffer import BufferObject
     from libnpu.runtime.fences import Signal
     from libnpu.runtime.operation import Operation
+    from libnpu.runtime.site import Place
     from libnpu.runtime.stream import Stream
 
 _WHAT_DETAIL_IS = {
@@ -53,19 +55,21 @@ class Steps:
 class Job:
     """`done` once a wait or query has seen its end; then `start_ps`, `end_ps` (device time) and `error`, None when it
     succeeded. `number` counts the operations of the stream; its fence reaches it when the job has ended.
-    `enqueue_ps` ... `submitted_ps` are the host's positions; `site` is "file:line", or a code address when C called.
+    `enqueue_ps` ... `submitted_ps` are the host's positions.
     """
 
     __slots__ = (
-        "blocks", "bo", "commands_offset", "done", "end_ps", "ends", "enqueue_ps", "error", "number", "operation",
-        "packed_ps", "reported", "segment", "signals", "site", "start_ps", "stream", "submitted", "submitted_ps", "written",
+        "_site", "blocks", "bo", "commands_offset", "done", "end_ps", "ends", "enqueue_ps", "error", "number", "operation",
+        "packed_ps", "reported", "segment", "signals", "start_ps", "stream", "submitted", "submitted_ps", "written",
     )  # fmt: skip
 
-    def __init__(self, stream: Stream, operation: Operation, number: int, enqueue_ps: int, site: str | int) -> None:
+    def __init__(
+        self, stream: Stream, operation: Operation, number: int, enqueue_ps: int, site: Place | str | int
+    ) -> None:
         self.stream = stream
         self.operation = operation
         self.number = number
-        self.site = site
+        self._site = site
         self.enqueue_ps = self.packed_ps = self.submitted_ps = enqueue_ps
         self.bo: BufferObject | None = None  # the command buffer, while it is in flight
         self.commands_offset = 0
@@ -80,6 +84,11 @@ class Job:
         self.error: NpuError | None = None
         self.start_ps = 0
         self.end_ps = 0
+
+    @property
+    def site(self) -> str | int:
+        """Where it was enqueued: "file:line", or a code address when C called."""
+        return line_of(self._site) if isinstance(self._site, tuple) else self._site
 
     @property
     def latency_ps(self) -> int:
@@ -139,7 +148,9 @@ class Job:
     @property
     def where(self) -> str:
         """The site for people: ", enqueued at x.py:3"."""
-        site = f"{self.site:#x}" if isinstance(self.site, int) else self.site
+        site = self.site
+        if isinstance(site, int):
+            site = f"{site:#x}"
         return f", enqueued at {site}" if site else ""
 
     def failure(

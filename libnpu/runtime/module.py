@@ -149,12 +149,14 @@ class Module:
         dynamic: bool = False,
     ) -> Operation:
         """Return the launch of a model in `stream` on memory by tensor name; raises as `Stream.launch`."""
-        self._check_model(stream)
+        if self.is_library or stream.context is not self.context:
+            self._check_model(stream)  # raises
         if inputs.keys() != self.input_names:
             check_names(inputs, [t.name for t in self.inputs], "inputs")
         if outputs.keys() != self.output_names:
             check_names(outputs, [t.name for t in self.outputs], "outputs")
         spans: list[Buffer | DeviceSpan] = []
+        key: list[int] = []
         for tensors, given in ((self.inputs, inputs), (self.outputs, outputs)):
             for tensor in tensors:
                 span = given[tensor.name]
@@ -167,7 +169,8 @@ class Module:
                 if span.buffer.context is not self.context:
                     raise NpuError(C.NPU_ERROR_WRONG_CONTEXT, f"the memory of {tensor.name!r} is another context's")
                 spans.append(span)
-        return self._launch(spans, tuple([span.device_address for span in spans]), dynamic)
+                key.append(span.device_address)
+        return self._launch(spans, tuple(key), dynamic)
 
     def operation_at(self, stream: Stream, addresses: Sequence[int]) -> Operation:
         """Return the launch of a model on addresses; raises as `Stream.launch_addresses`."""
@@ -203,7 +206,8 @@ class Module:
         idle = None
         for instance in self._instances:
             if instance.key == key and instance.only_in(stream):
-                instance.hold(self._objects, handles)  # other allocations may be at the same addresses now
+                if instance.held != handles:  # other allocations are at the same addresses now
+                    instance.hold(self._objects, handles)
                 return instance
             if idle is None and not instance.jobs and not instance.is_owned:
                 idle = instance

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 from npu_abi import C, codec, sizeof
 
-from libnpu.runtime.command_formats import ALONE, EXECUTE, FENCE, HEADER, SIGNAL, VERSION
+from libnpu.runtime.command_formats import (
+    ALONE,
+    ALONE_BYTES,
+    EXECUTE,
+    EXECUTE_BYTES,
+    FENCE_BYTES,
+    HEADER_BYTES,
+    SIGNAL,
+    VERSION,
+)
 from libnpu.runtime.job import Block
 
 if TYPE_CHECKING:
@@ -187,11 +196,12 @@ class ModuleLaunch(Operation):
         instance.jobs.append(job)
         job.ends.append(instance.jobs.remove)
         number, offset = job.number, cell.offset
+        assert bo.view is not None
         ALONE.pack_into(
             bo.view, 0,
-            ALONE.size, HEADER.size, VERSION, bo.va, fences.va,
-            self._command, EXECUTE.size, number, instance.mapped_va,
-            SIGNAL, FENCE.size, offset, number,
+            ALONE_BYTES, HEADER_BYTES, VERSION, bo.va, fences.va,
+            self._command, EXECUTE_BYTES, number, instance.mapped_va,
+            SIGNAL, FENCE_BYTES, offset, number,
         )  # fmt: skip
         job.bo = bo
         job.segment = TWO_HANDLES.pack(bo.handle, fences.handle) + instance.segment

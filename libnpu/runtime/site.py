@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from types import CodeType
 
 INSIDE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # this library's files
+CERTAINLY_INSIDE = 3  # frames below: this function, Stream.enqueue, a method that programs call; then its wrapper
+
+Place = tuple[CodeType, int]  # a code object and the offset of an instruction; its line is found when somebody asks
 
 
 class _Insiders(dict[str, bool]):
@@ -19,12 +23,19 @@ class _Insiders(dict[str, bool]):
 _is_inside = _Insiders()
 
 
-def calling_line() -> str:
-    """Return "file:line" of the innermost frame outside of this library, "" when there is none."""
-    frame = sys._getframe(1)
+def calling_place() -> Place | str:
+    """Return the place of the innermost frame outside of this library, "" when there is none."""
+    frame = sys._getframe(CERTAINLY_INSIDE)
     while _is_inside[frame.f_code.co_filename]:
         outer = frame.f_back
         if outer is None:
             return ""
         frame = outer
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return frame.f_code, frame.f_lasti
+
+
+def line_of(place: Place) -> str:
+    """Return "file:line"."""
+    code, offset = place
+    line = next((line for start, end, line in code.co_lines() if start <= offset < end), None)
+    return f"{code.co_filename}:{line or code.co_firstlineno}"

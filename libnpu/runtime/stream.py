@@ -74,6 +74,7 @@ class Stream:
         self.failure_mode = FailureMode.CONTINUE
         self.capturing: Capture | None = None
         self._node = context.node
+        self._machine = context.node.machine
         self._submit = Request(C.NPU_IOCTL_CMDQ_SUBMIT, "npu_cmdq_submit", "CMDQ_SUBMIT")
         self._submit.arg.buffers_ptr = 1  # the handles travel as a segment
         self._waits: list[Request] = []  # BO_WAIT, of no wait that is under way
@@ -117,26 +118,28 @@ class Stream:
         self.check_open()
         if self.capturing is not None:
             return self.capturing.add(self, operation)
-        context, node = self.context, self._node
-        entered_ps = node.now_ps
-        node.advance(self._api_ps)
-        if len(self._jobs) >= REAP_AT:
+        context, machine, cell, jobs = self.context, self._machine, self._cell, self._jobs
+        entered_ps = machine.now_ps
+        self._node.advance(self._api_ps)
+        if len(jobs) >= REAP_AT:
             self._reap()
-        number = self._cell.last + 1
+        number = cell.last + 1
         job = Job(self, operation, number, entered_ps, context.device.call_site())
-        self._encode(job)
-        job.packed_ps = node.now_ps
-        before = self._cell.last
-        self._cell.last = number
-        self._jobs.append(job)
+        if type(operation) is ModuleLaunch and not self._ordered:
+            operation.encode_alone(job, cell)
+        else:
+            self._encode(job)
+        job.packed_ps = machine.now_ps
+        cell.last = number
+        jobs.append(job)
         try:
             context.dispatcher.submit(job)
         except BaseException as error:
             if job.submitted or job.done:  # by another thread, while this one waited in a full queue
                 raise
-            self._jobs.remove(job)
-            if self._cell.last == number:  # else another thread enqueued behind it meanwhile
-                self._cell.last = before
+            jobs.remove(job)
+            if cell.last == number:  # else another thread enqueued behind it meanwhile
+                cell.last = number - 1
             self._retire(job, error if isinstance(error, NpuError) else None)
             raise
         if operation.kind:
@@ -147,10 +150,7 @@ class Stream:
 
     def _encode(self, job: Job) -> None:
         """Write the job's command buffer. When that fails, nothing is left of it."""
-        operation, context = job.operation, self.context
-        if type(operation) is ModuleLaunch and not self._ordered:
-            operation.encode_alone(job, self._cell)
-            return
+        context = self.context
         bo = context.commands.take()
         while True:
             writer = CommandWriter(context, job, bo)
@@ -158,7 +158,7 @@ class Stream:
                 if self._ordered:
                     for signal in context.implicit_signals(self):
                         writer.wait(signal)
-                operation.encode(writer)
+                job.operation.encode(writer)
                 writer.command(FENCE.pack(SIGNAL, FENCE.size, self._cell.offset, job.number))
                 content = writer.pack()
                 if len(content) <= bo.size:
@@ -193,7 +193,7 @@ class Stream:
             ret = self._node.try_ioctl(request, [first.segment])
             if ret >= 0:
                 first.submitted = True
-                first.submitted_ps = self._node.now_ps
+                first.submitted_ps = self._machine.now_ps
                 continue
             oldest = jobs[0] if jobs[0].submitted else self.context.oldest_submitted()
             if ret != -errno.EBUSY or oldest is None:
@@ -543,7 +543,8 @@ class Stream:
         """Raise STALE_HANDLE after `close`, and the context's sticky error."""
         if not self._open:
             raise NpuError(C.NPU_ERROR_STALE_HANDLE, "the stream is closed")
-        self.context.check()
+        if self._node.down is not None or self.context.has_failed:
+            self.context.check()  # raises
 
     def check_context(self, context: object, what: str) -> None:
         """Raise WRONG_CONTEXT unless `context`, of `what`, is the stream's."""
@@ -566,7 +567,9 @@ class Stream:
         """Let the host make a call that waits, and return the time at which it gives up."""
         timeout_ps = None if timeout_ns is None else duration_ps(timeout_ns, "time-out")
         self._node.advance(self._api_ps)
-        deadline = FOR_EVER_PS if timeout_ps is None else self._node.now_ps + timeout_ps
+        if timeout_ps is None:
+            return FOR_EVER_PS
+        deadline = self._machine.now_ps + timeout_ps
         return deadline if deadline <= LAST_PS else FOR_EVER_PS
 
     def _reap(self) -> None:
@@ -619,15 +622,16 @@ class Stream:
         self._waits.append(request)
         if job.done or ret == -errno.EAGAIN:  # another thread was faster
             return True
-        if ret == -errno.ETIMEDOUT:
-            return False
-        if ret == -errno.EDEADLK:
-            return None
-        self._jobs.popleft()
         if ret < 0:
+            if ret == -errno.ETIMEDOUT:
+                return False
+            if ret == -errno.EDEADLK:
+                return None
+            self._jobs.popleft()
             self._retire(job, errno_error(-ret, request.name, self._node.log))
             self._failed.append(job)
             return True
+        self._jobs.popleft()
         job.start_ps, job.end_ps = arg.start_ps, arg.end_ps
         self.context.note_job(arg.job_id, job)
         if arg.job_status:
