@@ -111,6 +111,7 @@ static void notifies(void)
     npu_notify_t notify = NULL, made_up = MADE_UP(npu_notify_t);
     npu_stream_t stream = new_stream(), no_stream = MADE_UP(npu_stream_t), there;
     npu_context_t context = NULL;
+    npu_result_t result = NPU_SUCCESS;
 
     expect(NPU_ERROR_NULL_POINTER, npu_create_notify(NULL, 0));
     expect(NPU_ERROR_BAD_ADDRESS, npu_create_notify(BAD, 0));
@@ -130,6 +131,9 @@ static void notifies(void)
     expect(NPU_ERROR_WRONG_CONTEXT, npu_record_notify(notify, there));
     expect(NPU_ERROR_WRONG_CONTEXT, npu_wait_notify(notify, there));
     OK(npu_destroy_context(context, NPU_DESTROY_FORCE));
+    for (int i = 0; i < 20000 && result == NPU_SUCCESS; i++)
+        result = npu_record_notify(notify, NULL);
+    expect(NPU_ERROR_OUT_OF_RESOURCES, result);
     OK(npu_synchronize_stream(NULL));
     OK(npu_destroy_notify(notify));
     expect(NPU_ERROR_STALE_HANDLE, npu_record_notify(notify, NULL));

@@ -136,6 +136,10 @@ def notifies() -> None:
         notify.record(there)
     with expect("WRONG_CONTEXT"):
         notify.wait(there)
+    with expect("OUT_OF_RESOURCES"):
+        for _ in range(20000):
+            notify.record()
+    device.synchronize()
     notify.destroy()
     with expect("STALE_HANDLE"):
         notify.record()
