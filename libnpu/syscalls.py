@@ -119,14 +119,15 @@ class Node:
 
     __slots__ = ("__weakref__", "_fd_bits", "_sys_mmap", "calls", "down", "is_open", "machine")
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, *, is_open: bool = True) -> None:
         self.machine = machine
         self.calls = 0
         self.is_open = False
         self.down: tuple[int, str] | None = None
         self._fd_bits = 0
         self._sys_mmap = Request(C.NPU_SYS_MMAP, "npu_mmap", "mmap")
-        self.open()
+        if is_open:
+            self.open()
 
     @property
     def profile(self) -> Profile:
@@ -149,6 +150,10 @@ class Node:
         """Open the node once more: another context on the same machine, with the same clock."""
         self.check_usable()
         return Node(self.machine)
+
+    def successor(self) -> Node:
+        """Return a node of the same machine that is to be opened, in the place of this one, which is closed."""
+        return Node(self.machine, is_open=False)
 
     def _call(self, number: int, arg: bytes, segments: list[bytes]) -> tuple[int, bytes, list[Any]]:
         if self.down is not None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from math import prod
-from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from npu_abi import C
 
 from libnpu.errors import NpuError
+from libnpu.runtime.arguments import whole
 from libnpu.runtime.copy_operations import Free
 from libnpu.runtime.guard import failures_yield_to, public
 from libnpu.runtime.host_pages import address_of
@@ -84,8 +84,8 @@ class Memory:
 
     def at(self, offset: int, size: int | None = None) -> DeviceSpan:
         """Return the part of `size` bytes (default: the rest) from `offset`. Raises OUT_OF_RANGE."""
-        offset = index(offset)
-        length = self.size - offset if size is None else index(size)
+        offset = whole(offset, "offset")
+        length = self.size - offset if size is None else whole(size, "size")
         self._check(offset, length)
         return DeviceSpan(self.buffer, self.offset + offset, length)
 
@@ -104,7 +104,7 @@ class Memory:
     @public
     def write(self, data: ArrayLike | bytes | memoryview, offset: int = 0) -> None:
         """Copy an array (or bytes) to `offset`, without waiting for work. Raises OUT_OF_RANGE when it does not fit."""
-        source = _bytes_of(data)
+        offset, source = whole(offset, "offset"), bytes_of(data)
         self._check(offset, source.nbytes)
         self.buffer.store(self.offset + offset, source)
 
@@ -116,7 +116,7 @@ class Memory:
 
         Raises OUT_OF_RANGE when the memory does not hold it, INVALID_VALUE for a type without a size or with objects.
         """
-        kind = np.dtype(dtype)
+        offset, kind = whole(offset, "offset"), np.dtype(dtype)
         if not kind.itemsize or kind.hasobject:
             raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"memory cannot be read as {kind}: no bytes have that type")
         lengths = ((self.size - offset) // kind.itemsize,) if shape is None else _lengths(shape)
@@ -127,7 +127,7 @@ class Memory:
     @public
     def read_bytes(self, offset: int, size: int) -> bytes:
         """Return a copy of `size` bytes at `offset`. Raises BAD_STATE on a device that computes no values."""
-        return self._load(offset, size).tobytes()
+        return self._load(whole(offset, "offset"), whole(size, "size")).tobytes()
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         """Return the bytes as uint8 or converted to `dtype`: a copy behind all work of the default stream; of pinned
@@ -227,7 +227,6 @@ class Buffer(Memory):
     BO_FLAGS: ClassVar[int] = int(C.NPU_BO_MAPPABLE | C.NPU_BO_DMA_MEM)
 
     def __init__(self, context: ContextMemory, size: int, flags: int = 0) -> None:
-        size = index(size)
         if size <= 0:
             raise NpuError(C.NPU_ERROR_INVALID_SIZE, f"a buffer of {size} bytes")
         if size >= 1 << 64:  # the driver cannot even be asked
@@ -321,10 +320,11 @@ class Buffer(Memory):
         """
         from libnpu.runtime.host_memory import Mapping
 
+        offset = whole(offset, "offset")
+        length = self.size - offset if size is None else whole(size, "size")
         self.context.enter()
         if direction not in (C.NPU_TO_DEVICE, C.NPU_FROM_DEVICE, C.NPU_BIDIRECTIONAL):
             raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"direction {direction} is none of enum npu_direction")
-        length = self.size - index(offset) if size is None else index(size)
         self._check(offset, length)
         if not length:
             raise NpuError(C.NPU_ERROR_INVALID_SIZE, "a mapping of 0 bytes")
@@ -340,8 +340,8 @@ class Buffer(Memory):
 
     def synchronise(self, offset: int, size: int | None, direction: int) -> None:
         """Clean the host's caches over the lines of a range (enum npu_sync_dir). Raises OUT_OF_RANGE, INVALID_SIZE."""
-        offset = index(offset)
-        length = self.size - offset if size is None else index(size)
+        offset = whole(offset, "offset")
+        length = self.size - offset if size is None else whole(size, "size")
         self._check(offset, length)
         if not length:
             raise NpuError(C.NPU_ERROR_INVALID_SIZE, f"0 bytes at {offset} to synchronise")
@@ -368,8 +368,7 @@ class Buffer(Memory):
         once. Raises STALE_HANDLE when it was freed before, WRONG_CONTEXT.
         """
         _ = self.handle
-        stream = self.context.default_stream if stream is None else stream
-        stream.check_context(self.context, "the buffer")
+        stream = self.context.stream_of(stream, "the buffer")
         stream.enqueue(Free(self))
         self.release()
 
@@ -393,10 +392,11 @@ class Buffer(Memory):
 
 
 def _lengths(shape: int | tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(map(index, shape)) if isinstance(shape, tuple | list) else (index(shape),)
+    return tuple(whole(length, "shape") for length in (shape if isinstance(shape, tuple | list) else (shape,)))
 
 
-def _bytes_of(data: ArrayLike | bytes | memoryview) -> NDArray[np.uint8]:
+def bytes_of(data: ArrayLike | bytes | memoryview) -> NDArray[np.uint8]:
+    """Return an array (or bytes) as bytes. Raises INVALID_VALUE for what is none, or has Python objects."""
     if isinstance(data, bytes | bytearray):
         return np.frombuffer(data, np.uint8)
     try:

@@ -12,11 +12,13 @@ from npu_abi import C
 
 from libnpu.errors import NpuError
 from libnpu.runtime import copies
+from libnpu.runtime.arguments import wrong
 from libnpu.runtime.command_formats import FENCE, HEADER
 from libnpu.runtime.commands import CommandWriter
 from libnpu.runtime.graph_nodes import bind, module_of
 from libnpu.runtime.guard import public
 from libnpu.runtime.job import Job
+from libnpu.runtime.kernel import Kernel
 from libnpu.runtime.operation import Operation
 from libnpu.runtime.tensor import check_names
 
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 
     from libnpu.runtime.buffer import Buffer, DeviceSpan
     from libnpu.runtime.context import Context
-    from libnpu.runtime.kernel import Kernel
     from libnpu.runtime.module import Module
     from libnpu.runtime.stream import Stream
 
@@ -68,14 +69,17 @@ def common_culprit(operations: Sequence[Operation], status: int, detail: int, in
     return found.pop() if len(found) == 1 else ("", None)
 
 
-def measure(context: Context, operation: Operation) -> tuple[int, set[int]]:
-    """Return the bytes of an operation's commands and the buffer objects that it uses. Raises what `encode` raises."""
+def measure(context: Context, operation: Operation) -> tuple[int, set[int], int]:
+    """Return the bytes of an operation's commands, the buffer objects that it uses, and the bytes of a command buffer for
+    it alone. Raises what `encode` raises.
+    """
     bo = context.commands.take()
     job = Job(None, operation, 0, 0, "")  # type: ignore[arg-type]
     writer = CommandWriter(context, job, bo)
     try:
         operation.encode(writer)
-        return len(writer.pack()) - writer.commands_offset - HEADER.size, writer.handles.keys() - {bo.handle}
+        size = len(writer.pack())
+        return size - writer.commands_offset - HEADER.size, writer.handles.keys() - {bo.handle}, size
     finally:
         job.end()
         context.commands.give(bo)
@@ -122,6 +126,8 @@ class CommandList:
         """Append a kernel or a compiled model; as `Kernel.launch`. Raises BAD_STATE when the list is closed,
         OUT_OF_RESOURCES when it is full.
         """
+        if not isinstance(kernel, Kernel):
+            raise wrong(kernel, "kernel", "a Kernel")
         self._enter_open()
         if kernel.module.context is not self.context:
             raise NpuError(C.NPU_ERROR_WRONG_CONTEXT, f"kernel {kernel.name!r} is another context's")
@@ -132,6 +138,8 @@ class CommandList:
         self, module: Module, inputs: Mapping[str, Buffer | DeviceSpan], outputs: Mapping[str, Buffer | DeviceSpan]
     ) -> None:
         """Append a compiled model with memory by tensor name; as `Stream.launch`, and as `append`."""
+        if not hasattr(module, "inputs"):
+            raise wrong(module, "module", "a Module")
         check_names(inputs, [t.name for t in module.inputs], "inputs")
         check_names(outputs, [t.name for t in module.outputs], "outputs")
         spans = [inputs[t.name] for t in module.inputs] + [outputs[t.name] for t in module.outputs]
@@ -158,7 +166,7 @@ class CommandList:
     def _add(self, operation: Operation) -> None:
         """Take an operation into the open list, or raise and take nothing."""
         bound = bind(operation)
-        size, handles = measure(self.context, bound)
+        size, handles, _ = measure(self.context, bound)
         check_fits(self._size + size, self._handles | handles)
         self._size += size
         self._handles |= handles
@@ -192,9 +200,8 @@ class CommandList:
         self.check_open()
         if not self.is_closed:
             raise NpuError(C.NPU_ERROR_BAD_STATE, "the list is not closed")
-        stream = self.context.default_stream if stream is None else stream
+        stream = self.context.stream_of(stream, "the command list")
         stream.check_open()
-        stream.check_context(self.context, "the command list")
         for other in {job.stream for job in self._jobs} - {stream}:
             if not other.drained() and any(job.stream is other for job in self._jobs):
                 raise NpuError(C.NPU_ERROR_IN_USE, f"a submit of the list has not ended in stream {other.id}")

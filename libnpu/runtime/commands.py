@@ -47,6 +47,17 @@ class CommandPool:
         else:
             bo.free()
 
+    def check_available(self, sizes: Iterable[int]) -> None:
+        """Raise OUT_OF_DEVICE_MEMORY unless buffers of all these sizes could be taken now."""
+        taken: list[BufferObject] = []
+        try:
+            for size in sizes:
+                bo = self.take(size)
+                taken.append(bo)
+        finally:
+            for bo in taken:
+                self.give(bo)
+
     def free(self) -> None:
         """Free the idle buffers."""
         for bo in self._idle:

@@ -11,6 +11,7 @@ import npu_abi
 from npu_abi import C
 
 from libnpu.errors import NpuError
+from libnpu.runtime.arguments import instance_of, whole
 from libnpu.runtime.buffer import BufferObject
 from libnpu.runtime.builtin import BuiltinKernel
 from libnpu.runtime.command_list import CommandList
@@ -24,7 +25,7 @@ from libnpu.runtime.operation import ModuleLaunch
 from libnpu.runtime.profiler import Profiler
 from libnpu.runtime.records import read_records
 from libnpu.runtime.stream import FOR_EVER_PS, Priority, Stream
-from libnpu.runtime.time import duration_ps
+from libnpu.runtime.time import timeout_ps
 from libnpu.syscalls import Request
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class Context(ContextMemory):
         self.profiler = Profiler(self)
         self.is_alive = True
         self.has_failed = False  # an error sticks to it
+        self.can_stop = False  # a stream of it stops the context's work on failure
         self._sticky: NpuError | None = None
         self._modules: list[Module] = []
         self._streams: list[Stream] = []
@@ -98,6 +100,7 @@ class Context(ContextMemory):
     @public
     def kernel(self, name: str) -> Kernel:
         """Return the built-in kernel `name`; the library is loaded on first use. Raises INVALID_VALUE when there is none."""
+        instance_of(name, str, "name")
         self.enter()
         if self._builtin is None:
             from libnpu.kernels import builtin_library
@@ -112,6 +115,7 @@ class Context(ContextMemory):
 
         Raises OUT_OF_RESOURCES when no queue is left, INVALID_VALUE for another priority (under `cuda` it is clamped).
         """
+        priority = whole(priority, "priority")
         self.enter()
         self._reap_draining()
         least, most = min(Priority), max(Priority)
@@ -159,9 +163,9 @@ class Context(ContextMemory):
         """Wait for all streams, in the order of their creation, for `timeout_ns` at most (None, infinity: for ever), then
         raise the first error that was not raised before, or TIMEOUT.
         """
+        duration_ps = timeout_ps(timeout_ns)
         self.enter()
-        timeout_ps = None if timeout_ns is None else duration_ps(timeout_ns, "time-out")
-        deadline_ps = FOR_EVER_PS if timeout_ps is None else self.node.now_ps + timeout_ps
+        deadline_ps = FOR_EVER_PS if duration_ps is None else self.node.now_ps + duration_ps
         for stream in (*self._streams, *self._draining):
             if not stream.finish_all(deadline_ps) and self.node.now_ps >= deadline_ps:
                 raise NpuError(C.NPU_TIMEOUT, f"work of the context has not finished after {timeout_ns} ns")
@@ -261,8 +265,17 @@ class Context(ContextMemory):
         """Whether `stream` is the default stream."""
         return stream is self._default
 
+    def stream_of(self, stream: Stream | None, what: str) -> Stream:
+        """Return a stream that `what` was given, the default stream for None. Raises WRONG_CONTEXT, TypeError."""
+        if stream is None:
+            return self.default_stream
+        instance_of(stream, Stream, "stream").check_context(self, what)
+        return stream
+
     def check(self) -> None:
-        """Raise STALE_HANDLE after `destroy`, DEVICE_LOST of a lost machine, and the error that sticks to the context."""
+        """Raise STALE_HANDLE after its end, DEVICE_LOST of a lost machine, and the error that sticks to the context."""
+        if not self.is_alive:
+            raise NpuError(C.NPU_ERROR_STALE_HANDLE, "the context has ended")
         self.node.check_usable()
         if self._sticky is not None:
             raise self._sticky

@@ -12,13 +12,13 @@ job of the stream. With a pageable end:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from npu_abi import C
 
 from libnpu.errors import NpuError, Unsupported
+from libnpu.runtime.arguments import whole
 from libnpu.runtime.buffer import Buffer, Memory
 from libnpu.runtime.copy_operations import Copy, Fill, StagedCopy
 from libnpu.runtime.operation import Marker
@@ -170,7 +170,7 @@ def copy_operation(context: Context, dst: Any, src: Any, size: int | None = None
 def fill_operation(context: Context, dst: Any, value: int) -> Fill | None:
     """Return a fill, None for one of no bytes. Raises as `Stream.fill`."""
     target = end_of(context, dst, written=True)
-    value = index(value) & 0xFF
+    value = whole(value, "value") & 0xFF
     if not target.size:
         return None
     if target.buffer is None:
@@ -246,7 +246,7 @@ def _host_bytes(memory: Any, *, written: bool) -> NDArray[np.uint8]:
 def linear(context: Context, dst: Any, src: Any, size: int | None) -> Move | None:
     """Return a 1-D copy, checked; None for one of no bytes."""
     target, source = end_of(context, dst, written=True), end_of(context, src, written=False)
-    size = source.size if size is None else index(size)
+    size = source.size if size is None else whole(size, "size")
     if size < 0:
         raise NpuError(C.NPU_ERROR_INVALID_SIZE, f"a copy of {size} bytes")
     _check_room(target, source, size, size)
@@ -256,7 +256,8 @@ def linear(context: Context, dst: Any, src: Any, size: int | None) -> Move | Non
 def rows(context: Context, dst: Any, dst_pitch: int, src: Any, src_pitch: int, width: int, height: int) -> Move | None:
     """Return a 2-D copy, checked; None for one of no bytes."""
     target, source = end_of(context, dst, written=True), end_of(context, src, written=False)
-    dst_pitch, src_pitch, width, height = index(dst_pitch), index(src_pitch), index(width), index(height)
+    dst_pitch, src_pitch = whole(dst_pitch, "dst_pitch"), whole(src_pitch, "src_pitch")
+    width, height = whole(width, "width"), whole(height, "height")
     if width < 0 or height < 0:
         raise NpuError(C.NPU_ERROR_INVALID_SIZE, f"a copy of {height} rows of {width} bytes")
     if not width or not height:
@@ -316,8 +317,8 @@ def _complete(stream: Stream, move: Move) -> None:
     target, source = move.target.buffer, move.source.buffer
     if source is not None:
         source.check_values()
-    if context.semantics.legacy_default_stream:
-        stream.enqueue(Marker("copy of pageable memory"))  # waits for other streams' work as a copy does
+    if context.semantics.legacy_default_stream or context.can_stop:
+        stream.enqueue(Marker("copy of pageable memory"))  # waits, or is aborted, as a copy by the device would be
     stream.synchronize()
     for buffer in (target, source):
         if buffer is not None:

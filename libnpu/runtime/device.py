@@ -16,6 +16,7 @@ from npu_model.profile import ProfileError
 from libnpu import syscalls
 from libnpu.errors import NpuError
 from libnpu.runtime import host_team
+from libnpu.runtime.arguments import whole
 from libnpu.runtime.context import Context
 from libnpu.runtime.guard import Guard, failures_yield_to, public
 from libnpu.runtime.host_team import Team
@@ -207,7 +208,7 @@ class Device:
         Raises INVALID_VALUE, NOT_PERMITTED in a host function.
         """
         self.node.check_usable()
-        return Team(self.node.machine, count)
+        return Team(self.node.machine, whole(count, "count"))
 
     def suspend_host_thread(self) -> AbstractContextManager[None]:
         """Say that the calling thread makes no calls in the `with` block (a join, input): no other thread waits for it."""
@@ -241,7 +242,7 @@ class Device:
 
         Raises INVALID_VALUE for what is none of them.
         """
-        chosen = schedule_of(schedule, seed)
+        chosen = schedule_of(schedule, None if seed is None else whole(seed, "seed"))
         for context in self._all_contexts():
             context.finish_all()
         chosen.apply(self.node)
@@ -289,6 +290,7 @@ class Device:
         """
         from libnpu.runtime.timelines import export_trace
 
+        path = os.fspath(path)
         export_trace(self, (self.primary, *self._contexts), path)
 
     @public
@@ -342,7 +344,7 @@ class Device:
             self.node.check_usable()
         restarted = self.node.machine.lost is not None
         self.close()
-        self.node.open()
+        self._open_again()
         if restarted:
             self.times_meaningful = True
             self._take_schedule(TIMED)
@@ -358,9 +360,14 @@ class Device:
         """Drop a context that was destroyed. The node of the primary one is opened again, for the next."""
         if context is self._primary:
             self._primary = None
-            self.node.open()
+            self._open_again()
         elif context in self._contexts:
             self._contexts.remove(context)
+
+    def _open_again(self) -> None:
+        """Open a new node; what was made on the old one keeps that, and stays stale."""
+        self.node = self.guard.node = self.node.successor()
+        self.node.open()
 
     def _param(self, param: int, index: int = 0) -> int:
         request = Request(C.NPU_IOCTL_GET_PARAM, "npu_param_arg", f"GET_PARAM {param}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from libnpu.runtime.job import Job
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 class Dispatcher:
     """A job is *held* from `submit` until `job.stream.submit(job)`, which must happen in the order of each stream."""
+
+    holds_back: ClassVar[bool] = False  # jobs wait in the library, which takes any number
 
     def submit(self, job: Job) -> None:
         """Take a job that was enqueued. What this raises is raised by the enqueuing call, and takes the job back."""

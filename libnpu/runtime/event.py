@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 from npu_abi import C
 
 from libnpu.errors import NpuError
+from libnpu.runtime.arguments import instance_of
 from libnpu.runtime.fences import Signal
 from libnpu.runtime.guard import public
 from libnpu.runtime.operation import FenceSignal, Marker, NotifyWait, Timestamp
+from libnpu.runtime.time import timeout_ps
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -67,8 +69,7 @@ class Event:
         Raises WRONG_CONTEXT for a stream of another context.
         """
         self._check()
-        stream = self.context.default_stream if stream is None else stream
-        stream.check_context(self.context, "the event")
+        stream = self.context.stream_of(stream, "the event")
         if stream.capturing is not None:
             stream.capturing.record_event(stream, self)
             return
@@ -78,6 +79,15 @@ class Event:
         """Take `job`, which runs `operation`, as the last record."""
         self._job, self._time_ps = job, 0
         self.captured = None
+
+    @property
+    def snapshot(self) -> tuple[Job | None, int]:
+        """What `take_back` needs to undo the next `note_record`."""
+        return self._job, self._time_ps
+
+    def take_back(self, snapshot: tuple[Job | None, int]) -> None:
+        """Forget a record that was refused; the one before counts."""
+        self._job, self._time_ps = snapshot
 
     def enqueue_wait(self, stream: Stream) -> None:
         """Let later operations of `stream` wait for the snapshot; see `Stream.wait_event`."""
@@ -115,6 +125,7 @@ class Event:
         snapshot's work that was not raised before.
         """
         self._check()
+        timeout_ps(timeout_ns)  # raises
         job = self.recorded()
         if job is None or job.done:
             self.context.enter()
@@ -149,7 +160,7 @@ class Event:
     @public
     def elapsed_ns(self, end: Event) -> float:
         """Return the device time from this event to `end`, in nanoseconds. Raises as `timestamp_ps`, and WRONG_CONTEXT."""
-        if end.context is not self.context:
+        if instance_of(end, Event, "end").context is not self.context:
             raise NpuError(C.NPU_ERROR_WRONG_CONTEXT, "the other event is another context's")
         return (end.timestamp_ps - self.timestamp_ps) / 1000
 
@@ -261,6 +272,10 @@ class Notify:
         self._forget_records()
         self.context.notifies.discard(self)
 
+    def __del__(self) -> None:
+        """Leave the fences of records that no wait has taken to the heap; nothing else may be done from here."""
+        self.context.fences.drop(self._records)
+
     def _new_signal(self) -> Signal:
         cell = self.context.fences.alloc()
         cell.last += 1
@@ -271,19 +286,11 @@ class Notify:
             self._waits.remove(signal)
             self.context.fences.release(signal.cell)
         else:
-            self._release_after_record(signal, signal.job)
-
-    def _release_after_record(self, signal: Signal, record: Job) -> None:
-        """Give a fence back when nobody can write it any more."""
-        if record.done:
-            self.context.fences.release(signal.cell)
-        else:
-            record.ends.append(lambda _: self.context.fences.release(signal.cell))
+            self.context.fences.release_after(signal)
 
     def _forget_records(self) -> None:
         for signal in self._records:
-            assert signal.job is not None
-            self._release_after_record(signal, signal.job)
+            self.context.fences.release_after(signal)
         self._records.clear()
 
     def _check(self) -> None:
@@ -293,6 +300,4 @@ class Notify:
 
     def _enter(self, stream: Stream | None) -> Stream:
         self._check()
-        stream = self.context.default_stream if stream is None else stream
-        stream.check_context(self.context, "the notify")
-        return stream
+        return self.context.stream_of(stream, "the notify")

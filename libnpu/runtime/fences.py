@@ -7,6 +7,7 @@ undone.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ from libnpu.errors import NpuError
 from libnpu.runtime.buffer import BufferObject
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from libnpu.runtime.job import Job
     from libnpu.syscalls import Node
 
@@ -60,16 +63,20 @@ class FenceHeap:
         self._bo.view[:] = bytes(len(self._bo.view))
         self._free: list[Cell] = []
         self._made = 0
+        self._dropped: deque[Signal] = deque()  # by owners that were collected as garbage
         self.va: int = self._bo.va
         self.handle: int = self._bo.handle
 
     @property
     def in_use(self) -> int:
         """How many cells somebody has."""
+        self._collect()
         return self._made - len(self._free)
 
     def alloc(self) -> Cell:
         """Return a cell that nobody uses. Raises OUT_OF_RESOURCES when all are in use."""
+        if self._dropped:
+            self._collect()
         if self._free:
             return self._free.pop()
         if self._made == MAX_CELLS:
@@ -80,6 +87,22 @@ class FenceHeap:
     def release(self, cell: Cell) -> None:
         """Give a cell back; no job that signals it is left."""
         self._free.append(cell)
+
+    def release_after(self, signal: Signal) -> None:
+        """Give the cell of a signal back when its job has written it, or will not any more."""
+        assert signal.job is not None
+        if signal.job.done:
+            self.release(signal.cell)
+        else:
+            signal.job.ends.append(lambda _: self.release(signal.cell))
+
+    def drop(self, signals: Iterable[Signal]) -> None:
+        """As `release_after`, later: for finalisers, which may come at any time and in any thread."""
+        self._dropped.extend(signals)
+
+    def _collect(self) -> None:
+        while self._dropped:
+            self.release_after(self._dropped.popleft())
 
     def value(self, cell: Cell) -> int:
         """Return what is in the cell's memory now."""

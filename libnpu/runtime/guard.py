@@ -6,8 +6,12 @@ re-entrant: a public method may use others. When a call's turn comes, and who go
 
 1. While the main thread is in a call, SIGINT is noted, and its handler runs when the call has ended, with all work
    and all state in order; at once when the call has let other threads go on. A second SIGINT does not wait.
-2. Whatever else breaks out of a call that had reached the driver (a second SIGINT, another signal's handler that
-   raises, a defect) leaves a device in an unknown state. It is lost, by name, and `Device.reset` begins anew.
+2. Whatever breaks out of the driver, or out of a call that had reached the driver (a second SIGINT, another signal's
+   handler that raises, a defect), leaves a device in an unknown state. It is lost, by name, and `Device.reset` begins
+   anew.
+3. Not so an exception of the kinds that wrong arguments cause (`ARGUMENT_ERRORS`), from the library or from what it asks
+   of an argument, such as `__index__`, outside of the driver: calls look at their arguments before they change
+   anything. A signal's handler does not look, whatever it raises.
 """
 
 from __future__ import annotations
@@ -15,7 +19,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import signal
+import struct
 import threading
+import traceback
 from threading import get_ident
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
@@ -24,13 +30,16 @@ from libnpu.runtime.host_threads import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import FrameType
+    from types import CodeType, FrameType
 
     from libnpu.syscalls import Node
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Self = TypeVar("Self")
+ARGUMENT_ERRORS = (
+    TypeError, ValueError, LookupError, ArithmeticError, AttributeError, BufferError, RecursionError, struct.error
+)  # fmt: skip
 
 
 class Guard:
@@ -60,6 +69,24 @@ def _is_held_here() -> bool:
     return bool(HOST.lock._is_owned())  # as threading.Condition asks; there is no public way in Python 3.11
 
 
+def _is_of_argument(error: BaseException) -> bool:
+    """Whether an exception, which no driver's call has raised, is about an argument, and of no signal's handler."""
+    if not isinstance(error, ARGUMENT_ERRORS):
+        return False
+    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    return not any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _code_of(handler: object) -> CodeType | None:
+    """Return the code of a signal's handler, None when it is none of Python's."""
+    if isinstance(handler, functools.partial):
+        return _code_of(handler.func)
+    function = getattr(handler, "__func__", handler)  # of a method
+    if callable(function) and not hasattr(function, "__code__"):
+        function = getattr(type(function).__call__, "__func__", type(function).__call__)
+    return getattr(function, "__code__", None)
+
+
 def public(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:
     """Make a method of an object with a `guard` one public call (see above)."""
     host, name = HOST, method.__qualname__
@@ -80,7 +107,7 @@ def public(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Se
                 except NpuError:
                     raise
                 except BaseException as error:
-                    if node.calls != before and error is not host.broke_off:
+                    if node.calls != before and error is not host.broke_off and not _is_of_argument(error):
                         node.lose(error)
                     raise
                 finally:

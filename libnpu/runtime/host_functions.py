@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Any
 from npu_abi import C
 
 from libnpu.errors import NpuError
+from libnpu.runtime.commands import POOLED_BYTES
 from libnpu.runtime.fences import Signal
 from libnpu.runtime.host_participants import Participant, State, Target, Wait
 from libnpu.runtime.host_threads import HOST
 from libnpu.runtime.operation import FenceWait, Marker
+from libnpu.runtime.room import make_room
 from libnpu.runtime.time import FOR_EVER_PS
 from libnpu.syscalls import Request
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from libnpu.runtime.stream import Stream
 
 NUMBER = -1  # of the thread as a participant: at equal positions functions come first, whenever the thread began
+JOBS = 2  # of one function
 FORBIDDEN = "a host function may not call the API"
 
 
@@ -156,21 +159,26 @@ def add(stream: Stream, function: Callable[..., object], arguments: tuple[Any, .
     if not callable(function):
         raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"{function!r} cannot be called")
     stream.check_open()
+    if stream.capturing is None:
+        make_room(stream.context, {stream: JOBS})
+        stream.check_open()  # another thread may have closed it meanwhile
     if stream.capturing is not None:
         return stream.capturing.add_host_function(stream, function, arguments)
     name = f"host function {getattr(function, '__name__', function)}"
     HOST.watch()
-    marker = stream.enqueue(Trigger(name))
+    stream.context.commands.check_available([POOLED_BYTES] * JOBS)
     fences = stream.context.fences
     cell = fences.alloc()
     cell.last += 1
     signal = Signal(cell, cell.last, name)
-    made = HostFunction(stream, marker, signal, function, arguments)
-    RUNNER.add(made)
+    made = None
     try:
+        made = HostFunction(stream, stream.enqueue(Trigger(name)), signal, function, arguments)
+        RUNNER.add(made)
         job = stream.enqueue(Gate(signal))
     except BaseException:
-        RUNNER.remove(made)
+        if made is not None:
+            RUNNER.remove(made)
         fences.release(cell)
         raise
     job.ends.append(made.end)

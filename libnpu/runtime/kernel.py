@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from npu_abi import C
 
 from libnpu.errors import NpuError
+from libnpu.runtime.arguments import whole
 from libnpu.runtime.guard import public
 from libnpu.runtime.operation import KernelLaunch, ModuleLaunch
 
@@ -88,9 +89,8 @@ class Kernel(ABC):
         memory, WRONG_CONTEXT, INVALID_VALUE for a grid or a number out of range.
         """
         context = self.module.context
-        stream = context.default_stream if stream is None else stream
+        stream = context.stream_of(stream, f"kernel {self.name!r}")
         stream.check_open()
-        stream.check_context(context, f"kernel {self.name!r}")
         return stream.enqueue(self.operation(arguments, grid))
 
     def check_count(self, arguments: Sequence[Any]) -> None:
@@ -181,9 +181,10 @@ class LibraryKernel(Kernel):
             limit = min(limit, units)
         if grid is None:
             return min(units, limit)
-        if not 0 < index(grid) <= limit:
+        grid = whole(grid, "grid")
+        if not 0 < grid <= limit:
             raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"grid {grid} for {self.name!r}; 1 to {limit} are allowed")
-        return index(grid)
+        return grid
 
     def check_kinds(self, arguments: Sequence[Any]) -> None:
         """Raise ARG_KIND for memory where a number belongs, and so on; as `operation` does."""
@@ -212,3 +213,5 @@ class LibraryKernel(Kernel):
             return struct.pack("<f4x", value)
         except OverflowError:
             raise self.refusal(C.NPU_ERROR_INVALID_VALUE, param, f"is {value}, beyond fp32") from None
+        except (struct.error, TypeError):  # an array of several
+            raise self.refusal(C.NPU_ERROR_ARG_KIND, param, f"is a float, not {type(value).__name__}") from None

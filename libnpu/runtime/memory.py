@@ -11,7 +11,8 @@ from npu_abi import C
 from libnpu.errors import NpuError
 from libnpu.runtime import copies
 from libnpu.runtime.address_book import AddressBook
-from libnpu.runtime.buffer import Buffer
+from libnpu.runtime.arguments import whole, wrong
+from libnpu.runtime.buffer import Buffer, bytes_of
 from libnpu.runtime.guard import public
 from libnpu.runtime.host_memory import HostBuffer, Registered
 from libnpu.runtime.semantics import InFlight
@@ -61,6 +62,7 @@ class ContextMemory:
         is_alive: bool
 
         def enter(self) -> None: ...
+        def stream_of(self, stream: Stream | None, what: str) -> Stream: ...
         def charge_copy(self, size: int) -> None: ...
         def refuse_while_capturing(self, what: str) -> None: ...
         def jobs_using(self, handle: int) -> list[Job]: ...
@@ -72,6 +74,7 @@ class ContextMemory:
     @public
     def alloc(self, nbytes: int) -> Buffer:
         """Allocate device memory, page aligned, poison until written. Raises INVALID_SIZE, OUT_OF_DEVICE_MEMORY."""
+        nbytes = whole(nbytes, "nbytes")
         self.enter()
         return self._note(Buffer(self, nbytes))
 
@@ -81,9 +84,9 @@ class ContextMemory:
 
         When there is no memory left, it waits for what `stream` is about to free. Raises as `alloc`.
         """
-        stream = self.default_stream if stream is None else stream
+        nbytes = whole(nbytes, "nbytes")
+        stream = self.stream_of(stream, "the stream")
         stream.check_open()
-        stream.check_context(self, "the stream")
         try:
             return self.alloc(nbytes)
         except NpuError as error:
@@ -107,6 +110,7 @@ class ContextMemory:
         >>> pinned.array.tolist()
         [6, 0, 0, 0]
         """
+        nbytes, flags = whole(nbytes, "nbytes"), whole(flags, "flags")
         self.enter()
         return self._note(HostBuffer(self, nbytes, flags))
 
@@ -146,6 +150,7 @@ class ContextMemory:
         >>> found.buffer is pinned, found.offset
         (True, 7)
         """
+        address = whole(address, "address")
         buffer = self.device_memory.find(address)
         if buffer is not None:
             return Found(int(C.NPU_MEMORY_DEVICE), buffer, address - buffer.device_address)
@@ -208,12 +213,13 @@ class ContextMemory:
 
     @public
     def to_device(self, array: ArrayLike) -> Buffer:
-        """Return new device memory with the bytes of `array`, copied on the default stream.
+        """Return new device memory with the bytes of `array`, copied on the default stream. Raises INVALID_VALUE for no
+        array, and for one of Python objects.
 
         >>> bytes(device.primary.to_device([1, 2, 3]).read(int, 3).tolist())
         b'\\x01\\x02\\x03'
         """
-        source = np.ascontiguousarray(array)
+        source = bytes_of(array)
         buffer = self.alloc(source.nbytes)
         try:
             self.copy(buffer, source)
@@ -227,6 +233,8 @@ class ContextMemory:
 
         Raises Unsupported for a tensor elsewhere.
         """
+        if not hasattr(tensor, "__dlpack_device__"):
+            raise wrong(tensor, "tensor", "a tensor with __dlpack__")
         device_type, _ = tensor.__dlpack_device__()
         if device_type != 1:
             raise NpuError(C.NPU_ERROR_NOT_SUPPORTED, f"a tensor on a DLPack device of type {device_type}; 1 (CPU) is")

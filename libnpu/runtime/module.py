@@ -11,6 +11,7 @@ from npu_abi import C
 
 from libnpu.blob import TASK_SECTIONS, BlobError, read
 from libnpu.errors import NpuError
+from libnpu.runtime.arguments import instance_of
 from libnpu.runtime.buffer import Buffer, BufferObject
 from libnpu.runtime.guard import failures_yield_to, public
 from libnpu.runtime.instance import Instance
@@ -130,7 +131,7 @@ class Module:
     def __getitem__(self, name: str) -> Kernel:
         """Return the kernel `name`. Raises INVALID_VALUE when there is none."""
         self.check_loaded()
-        if name not in self.kernels:
+        if instance_of(name, str, "name") not in self.kernels:
             known = ", ".join(map(repr, self.kernels))
             raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"module {self.name!r} has no kernel {name!r}; it has {known}")
         return self.kernels[name]
@@ -258,8 +259,8 @@ class Module:
         `Stream.synchronize` raises.
         """
         self.check_loaded()
-        if not isinstance(stream, Stream | None):
-            raise TypeError(f"stream is a Stream or None, not {type(stream).__name__}")
+        if stream is not None:
+            instance_of(stream, Stream, "stream")
         check_names(arrays, [t.name for t in self.inputs], "inputs")
         checked = [tensor.check(arrays[tensor.name]) for tensor in self.inputs]
         buffers = self._io.pop() if self._io else self._io_buffers()

@@ -12,6 +12,7 @@ import npu_abi
 from npu_abi import C
 
 from libnpu.errors import NpuError
+from libnpu.runtime.arguments import whole
 from libnpu.runtime.call_log import CallLog
 from libnpu.runtime.guard import public
 from libnpu.runtime.host_threads import HOST
@@ -124,7 +125,11 @@ class Profiler:
 
     @public
     def take(self, count: int | None = None) -> tuple[OperationRecord, ...]:
-        """Return the `count` oldest records (None: all), and forget them."""
+        """Return the `count` oldest records (None: all), and forget them. Raises INVALID_VALUE for a negative count."""
+        if count is not None:
+            count = whole(count, "count")
+            if count < 0:
+                raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"{count} records; 0 is the least")
         self._look()
         taken, self._entries = self._entries[:count], [] if count is None else self._entries[count:]
         return tuple(self._record(entry) for entry in taken)

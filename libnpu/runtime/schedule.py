@@ -8,11 +8,14 @@ synchronisation gives the same bytes under all of them.
   enqueued last goes first and runs to its end, until what is asked for is done.
 - seed:N: tasks take random times, from the seed.
 
-The order within a stream is never touched. A query counts as a need, so that polling ends.
+The order within a stream is never touched. A query counts as a need, so that polling ends. What holds jobs back takes
+any number: a queue that is full, and cannot get empty, then shows at the wait for what it does not take, and not at the
+call that enqueues.
 """
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING
@@ -59,6 +62,8 @@ class Eager(Dispatcher):
 class Lazy(Dispatcher):
     """Holds jobs back until somebody needs them."""
 
+    holds_back = True
+
     def __init__(self, context: Context) -> None:
         self._context = context
         self._held: dict[Job, None] = {}  # in the order in which they were enqueued
@@ -93,17 +98,24 @@ class Lazy(Dispatcher):
                     self._awaited.update(id(signal) for signal in before.signals if signal.job is None)
                 if before is last:
                     break
+        full: set[Stream] = set()
         for held in [held for held in self._held if held in needed]:
-            if held in self._held:  # else another thread was faster
-                del self._held[held]
-                self._submit(held)
+            if held in self._held and held.stream not in full and not self._submit(held):  # else another thread has
+                full.add(held.stream)
 
-    def _submit(self, job: Job) -> None:
-        """Hand a job over; when the driver refuses it, it has failed."""
+    def _submit(self, job: Job) -> bool:
+        """Hand a job over. False when a full queue does not take it: it stays held. When the driver refuses it for
+        another reason, it has failed.
+        """
+        del self._held[job]
         try:
             job.stream.submit(job)
         except NpuError as error:
+            if error.errno == errno.EBUSY:
+                self._held = {job: None, **self._held}
+                return False
             job.stream.refuse(job, error)
+        return True
 
 
 class NewestFirst(Lazy):
@@ -118,8 +130,8 @@ class NewestFirst(Lazy):
             if ready is None:
                 self.hand_over(job)
                 return
-            del self._held[ready]
-            self._submit(ready)
+            if not self._submit(ready):
+                return
             while not ready.done:
                 if ready.stream.finish(ready.stream.jobs[0], FOR_EVER_PS) is None:
                     return
@@ -174,7 +186,7 @@ def schedule_of(name: str | None, seed: int | None = None) -> Schedule:
         raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"schedule {name!r} with a seed beside it")
     if name == TIMED.kind:
         return TIMED
-    if name in KINDS:
+    if isinstance(name, str) and name in KINDS:
         return Schedule(name)
     kind, _, number = str(name).partition(":")
     if kind == "seed" and number.isdecimal() and int(number) <= MAX_SEED:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 import errno
 from collections import deque
-from operator import index
 from typing import TYPE_CHECKING, Any
 
 import npu_abi
@@ -17,15 +16,18 @@ from npu_abi import C
 
 from libnpu.errors import NpuError, errno_error
 from libnpu.runtime import copies, host_functions
+from libnpu.runtime.arguments import instance_of, whole, wrong
 from libnpu.runtime.command_formats import FENCE, SIGNAL
 from libnpu.runtime.commands import CommandWriter
+from libnpu.runtime.event import Event
 from libnpu.runtime.fences import Signal
 from libnpu.runtime.graph import Capture, CaptureStatus
 from libnpu.runtime.guard import failures_yield_to, public
 from libnpu.runtime.job import Job
 from libnpu.runtime.operation import FenceWait, ModuleLaunch
+from libnpu.runtime.room import queue_is_full
 from libnpu.runtime.semantics import InFlight
-from libnpu.runtime.time import LAST_PS, duration_ps
+from libnpu.runtime.time import LAST_PS, timeout_ps
 from libnpu.syscalls import Request
 
 if TYPE_CHECKING:
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
 
     from libnpu.runtime.buffer import Buffer, DeviceSpan
     from libnpu.runtime.context import Context
-    from libnpu.runtime.event import Event
     from libnpu.runtime.graph import Graph
     from libnpu.runtime.module import Module
     from libnpu.runtime.operation import Operation
@@ -202,8 +203,7 @@ class Stream:
             if finished is False:
                 return job.submitted or job.done
             if finished is None and not (job.submitted or job.done):
-                full = f"the queue is full, and {oldest.operation.name!r}{oldest.where} cannot end"
-                raise NpuError(C.NPU_ERROR_OUT_OF_RESOURCES, full, errno=errno.EBUSY)
+                raise queue_is_full(oldest)
         return True
 
     @public
@@ -221,14 +221,22 @@ class Stream:
         The buffers must stay until the job is done. Raises INVALID_VALUE for names, ARG_SIZE for a buffer that is too
         small, MISALIGNED, STALE_HANDLE for a freed one, WRONG_CONTEXT for another context's.
         """
-        return self.enqueue(module.operation(self, inputs, outputs, dynamic))
+        try:
+            operation = module.operation
+        except AttributeError:
+            raise wrong(module, "module", "a Module") from None
+        return self.enqueue(operation(self, inputs, outputs, dynamic))
 
     @public
     def launch_addresses(self, module: Module, addresses: Sequence[int]) -> Job:
         """Enqueue a compiled model on device addresses, its inputs' and then its outputs', all in buffers of this
         context. As `launch`.
         """
-        return self.enqueue(module.operation_at(self, [index(address) for address in addresses]))
+        try:
+            operation = module.operation_at
+        except AttributeError:
+            raise wrong(module, "module", "a Module") from None
+        return self.enqueue(operation(self, [whole(address, "an address") for address in addresses]))
 
     @public
     def copy(self, dst: Any, src: Any, size: int | None = None) -> Job | None:
@@ -263,7 +271,7 @@ class Stream:
 
         Raises NOT_RECORDED when it never was, under `strict`, WRONG_CONTEXT for an event of another context.
         """
-        event.enqueue_wait(self)
+        instance_of(event, Event, "event").enqueue_wait(self)
 
     @public
     def add_host_function(self, function: Callable[..., object], *arguments: object) -> Job:
@@ -354,7 +362,8 @@ class Stream:
 
     @public
     def synchronize_to(self, job: Job) -> None:
-        """As `synchronize`, for what was enqueued up to `job`."""
+        """As `synchronize`, for what was enqueued up to `job`; INVALID_VALUE for another stream's."""
+        self._check_own(job)
         self._check_waitable()
         deadline = self._deadline(None)
         if not job.done:
@@ -372,8 +381,8 @@ class Stream:
     @public
     def wait(self, job: Job, timeout_ns: float | None = None) -> None:
         """Wait for one job of this stream, and raise its error, each time, or TIMEOUT; INVALID_VALUE for another's job."""
-        if job.stream is not self:
-            raise NpuError(C.NPU_ERROR_INVALID_VALUE, "the job is another stream's")
+        self._check_own(job)
+        timeout_ps(timeout_ns)  # raises
         if self.capturing is not None:
             self._check_waitable()
         if not job.done:
@@ -396,7 +405,8 @@ class Stream:
 
     @public
     def query_job(self, job: Job) -> bool:
-        """Return whether one job of this stream has finished. Raises its error, each time."""
+        """Return whether one job of this stream has finished. Raises its error, each time; INVALID_VALUE for another's job."""
+        self._check_own(job)
         self.context.enter()
         if not job.done:
             self.context.dispatcher.need(job)
@@ -417,9 +427,13 @@ class Stream:
     @public
     def set_failure_mode(self, mode: FailureMode) -> None:
         """Choose what a failed operation means for later ones. Raises IN_USE when the stream has work in flight,
-        BAD_STATE to take STOP back.
+        BAD_STATE to take STOP back, INVALID_VALUE for no FailureMode.
         """
-        self._enter()
+        try:
+            mode = FailureMode(mode)
+        except ValueError:
+            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"failure mode {mode!r}; there are CONTINUE and STOP") from None
+        self._enter("the failure mode of a stream of it")
         self._reap()
         if self._jobs:
             why = f"{len(self._jobs)} operations of the stream have not finished"
@@ -428,13 +442,14 @@ class Stream:
             return
         if self.failure_mode is FailureMode.STOP:
             raise NpuError(C.NPU_ERROR_BAD_STATE, "a stream that stops on failure cannot go back")
-        before, self.failure_mode = self.failure_mode, FailureMode(mode)
+        before, self.failure_mode = self.failure_mode, mode
         old = self.cmdq_id
         try:
             self._create_queue()
         except NpuError:
             self.failure_mode = before
             raise
+        self.context.can_stop = True
         new, self.cmdq_id = self.cmdq_id, old
         self._destroy_queue()
         self.cmdq_id = new
@@ -444,7 +459,7 @@ class Stream:
         """Take all work of the stream off the device: what has not ended ends as ABORTED_BY_PRIOR_ERROR, whoever waits
         for it goes on, and the stream can be used again. The errors come from the next wait or query.
         """
-        self._enter()
+        self._enter("the abort of a stream of it")
         self._abort_work()
         self._create_queue()
 
@@ -551,25 +566,29 @@ class Stream:
         if context is not self.context:
             raise NpuError(C.NPU_ERROR_WRONG_CONTEXT, f"{what} is another context's")
 
-    def _check_waitable(self) -> None:
+    def _check_own(self, job: Job) -> None:
+        if instance_of(job, Job, "job").stream is not self:
+            raise NpuError(C.NPU_ERROR_INVALID_VALUE, "the job is another stream's")
+
+    def _check_waitable(self, what: str = "a wait or query, for nothing runs that could end") -> None:
         if self._failed and self.context.has_failed:
             self._raise_failed()  # its own errors come before what sticks to the context
         self.check_open()
         if self.capturing is not None:
-            raise self.capturing.refusal("a wait or query, for nothing runs that could end")
+            raise self.capturing.refusal(what)
 
-    def _enter(self) -> None:
+    def _enter(self, what: str = "a query, for nothing runs that could end") -> None:
         """Let the host make a call that asks; none may while operations are captured."""
-        self._check_waitable()
+        self._check_waitable(what)
         self._node.advance(self._api_ps)
 
     def _deadline(self, timeout_ns: float | None) -> int:
         """Let the host make a call that waits, and return the time at which it gives up."""
-        timeout_ps = None if timeout_ns is None else duration_ps(timeout_ns, "time-out")
+        duration_ps = timeout_ps(timeout_ns)
         self._node.advance(self._api_ps)
-        if timeout_ps is None:
+        if duration_ps is None:
             return FOR_EVER_PS
-        deadline = self._machine.now_ps + timeout_ps
+        deadline = self._machine.now_ps + duration_ps
         return deadline if deadline <= LAST_PS else FOR_EVER_PS
 
     def _reap(self) -> None:

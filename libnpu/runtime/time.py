@@ -5,6 +5,7 @@ from __future__ import annotations
 from npu_abi import C
 
 from libnpu.errors import NpuError
+from libnpu.runtime.arguments import wrong
 
 LAST_PS = 1 << 62  # end of the clock: 53 days
 FOR_EVER_PS = (1 << 63) - 1  # deadlines from here on never pass
@@ -14,8 +15,17 @@ NEVER_PS = (1 << 64) - 1  # later than all that happens
 def duration_ps(duration_ns: float, what: str) -> int | None:
     """Return `duration_ns` in picoseconds; None when no clock gets so far, infinity included.
 
-    Raises INVALID_VALUE for a negative one or NaN; `what` names it.
+    Raises INVALID_VALUE for a negative one or NaN, TypeError for no number; `what` names it.
     """
-    if not duration_ns >= 0:
+    try:
+        is_valid = bool(duration_ns >= 0)
+    except TypeError:
+        raise wrong(duration_ns, f"a {what}", "a number of nanoseconds") from None
+    if not is_valid:
         raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"a {what} of {duration_ns} ns; 0 is the least")
     return round(duration_ns * 1000) if duration_ns * 1000 <= LAST_PS else None
+
+
+def timeout_ps(timeout_ns: float | None) -> int | None:
+    """Return a time-out in picoseconds; None, infinity and what no clock reaches: for ever. Raises as `duration_ps`."""
+    return None if timeout_ns is None else duration_ps(timeout_ns, "time-out")

@@ -172,3 +172,57 @@ def test_a_context_that_finds_no_memory_leaves_nothing_behind(device, monkeypatc
 
 def refuse_memory(node):
     raise libnpu.NpuError(C.NPU_ERROR_OUT_OF_DEVICE_MEMORY, "no memory")
+
+
+@pytest.mark.parametrize("how", ["reset", "destroy"])
+def test_the_primary_context_is_stale_after_its_end_and_takes_no_memory(device, how, refused):
+    free, old = device.memory_info()[0], device.primary
+    kernel, commands, event, notify = (
+        old.kernel("copy"),
+        old.create_command_list(),
+        old.create_event(),
+        old.create_notify(),
+    )
+    stream, memory = old.create_stream(), old.alloc(64)
+    with stream.capture() as capture:
+        stream.fill(memory, 1)
+    executable = capture.graph.instantiate()
+    if how == "reset":
+        device.reset()
+    else:
+        old.destroy(force=True)
+    assert device.primary is not old
+    for call in (
+        lambda: old.alloc(64),
+        lambda: old.to_device(b"abc"),
+        lambda: old.fill(memory, 1),
+        lambda: old.default_stream,
+        old.create_stream,
+        old.create_event,
+        old.create_notify,
+        old.create_command_list,
+        old.synchronize,
+        old.overflows,
+        old.profiler.start,
+        lambda: old.kernel("copy"),
+        lambda: kernel.launch(None, None, None, 1),
+        lambda: commands.append_fill(memory, 1),
+        commands.close,
+        commands.submit,
+        event.query,
+        event.record,
+        notify.record,
+        notify.wait,
+        capture.graph.instantiate,
+        executable.launch,
+        lambda: stream.fill(memory, 1),
+        stream.synchronize,
+        memory.read,
+    ):
+        refused(C.NPU_ERROR_STALE_HANDLE, call)
+    old.destroy(force=True)
+    for thing in (memory, commands, executable, event, notify):
+        getattr(thing, "free", getattr(thing, "destroy", None))()
+    stream.close()
+    assert device.memory_info()[0] == free
+    device.primary.fill(device.alloc(64), 1)

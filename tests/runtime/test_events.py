@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 from npu_abi import C
@@ -303,3 +305,20 @@ def test_a_stream_that_waits_for_ever_can_be_closed_and_gives_its_fences_back(de
         with device.create_stream() as stream:
             device.create_notify().wait(stream)
     assert len(fences._free) == fences._made == 2
+
+
+def test_notifies_that_are_forgotten_give_back_their_fences(device):
+    stream, fences = device.create_stream(), device.primary.fences
+    before = fences.in_use
+    for _ in range(3):
+        token = device.create_notify()
+        token.record(stream)
+        del token  # with its record in flight, or seen to have ended
+        gc.collect()
+    stream.synchronize()
+    token = device.create_notify()
+    token.record(stream)
+    stream.synchronize()
+    del token
+    gc.collect()
+    assert fences.in_use == before

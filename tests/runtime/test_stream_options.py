@@ -102,6 +102,27 @@ def test_stop_on_failure_ends_all_later_work_of_the_context(device, work, refuse
     assert other.create_stream().query()  # not a matter of other contexts
 
 
+def test_stop_on_failure_ends_copies_by_the_host_too(device, work, refused):
+    stream, memory = device.create_stream(), device.to_device(np.full(64, 7, np.uint8))
+    stream.set_failure_mode(libnpu.FailureMode.STOP)
+    device.copy(memory, np.full(64, 8, np.uint8))  # nothing has failed
+    refused(C.NPU_ERROR_BARRIER_DEADLOCK, work.fail(stream).wait)
+    free, pageable = device.memory_info()[0], np.zeros(64, np.uint8)
+    for copy in (
+        lambda: device.copy(pageable, memory),
+        lambda: device.copy(memory, np.full(64, 9, np.uint8)),
+        lambda: device.copy(pageable, np.full(64, 9, np.uint8)),
+        lambda: device.create_stream().copy(pageable, memory),
+        lambda: device.primary.copy_2d(pageable, 8, memory, 8, 4, 4),
+        lambda: np.asarray(memory),
+        lambda: device.to_device([1]),
+    ):
+        refused(C.NPU_ERROR_ABORTED_BY_PRIOR_ERROR, copy)
+    assert pageable.tolist() == [0] * 64
+    assert memory.read().tolist() == [8] * 64
+    assert device.memory_info()[0] <= free
+
+
 def test_the_failure_mode_cannot_change_with_work_in_flight(device, work, refused):
     stream = device.create_stream()
     work.long(stream)
