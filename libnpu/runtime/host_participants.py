@@ -111,3 +111,13 @@ class Participant:
         """Let it look again, if it waits."""
         if self.sleeps:
             self.condition.notify()
+
+
+def thread_name() -> str:
+    """Return the calling thread's name, Python's or, of a thread that Python did not start, the system's."""
+    thread = threading.current_thread()
+    if isinstance(thread, threading._DummyThread):
+        return (
+            (TASKS / str(threading.get_native_id()) / "comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
+        )
+    return thread.name

@@ -10,7 +10,7 @@ from npu_abi import C
 
 from libnpu.errors import NpuError
 from libnpu.runtime.host_order import Numbers
-from libnpu.runtime.host_participants import Participant, State
+from libnpu.runtime.host_participants import Participant, State, thread_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,12 +51,12 @@ class Positions:
         """Return the calling thread's participant; a thread that was never seen becomes one."""
         me = self.known()
         if me is None:
-            number = self.replay.number_of(threading.current_thread().name) if self.replay is not None else None
+            number = self.replay.number_of(thread_name()) if self.replay is not None else None
             me = self.add(State.RUNNING, number)
             me.bind()
             self.be(me)
             if self.recorder is not None:
-                self.recorder.note_thread(me.number, threading.current_thread().name)
+                self.recorder.note_thread(me.number, thread_name())
             self.race(me, self.participants)
         return me
 
@@ -160,8 +160,10 @@ class Positions:
 
     def position_of_caller(self, machine: Machine) -> int:
         """Return where the calling thread is, which need not hold the lock."""
-        me = self.known()
-        return machine.now_ps if me is None or me is self._current else machine.positions.get(me, machine.now_ps)
+        me, now_ps = self.known(), machine.now_ps
+        if me is None or self._current is me:  # by now still: nobody but `me` makes it so, `now_ps` is of its time
+            return now_ps
+        return machine.positions.get(me, now_ps)
 
     def set_position(self, who: Participant, machine: Machine, position_ps: int) -> None:
         """Move `who` on the machine's clock."""
@@ -180,6 +182,7 @@ class Positions:
         """Make `me` the one whose positions the machines show."""
         if self._current is not me:
             self._save()
+            self._current = None  # before `now_ps` changes, which a thread without the lock may read
             for machine in self.machines:
                 if me in machine.positions:
                     machine.now_ps, machine.behind = machine.positions[me], True
