@@ -1,4 +1,4 @@
-"""Host functions: Python functions that run in the order of a stream, on one thread of their own.
+"""Host functions: Python functions that run in the order of a stream, on a thread of their own, one for each device.
 
 A host function is two jobs of its stream, and only that stream waits:
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from npu_abi import C
@@ -34,8 +35,9 @@ if TYPE_CHECKING:
 
     from libnpu.runtime.job import Job
     from libnpu.runtime.stream import Stream
+    from libnpu.syscalls import Machine
 
-NUMBER = -1  # of the thread as a participant: at equal positions functions come first, whenever the thread began
+NUMBER = -1  # of such a thread as a participant: at equal positions functions come first, whenever the thread began
 JOBS = 2  # of one function
 FORBIDDEN = "a host function may not call the API"
 
@@ -102,18 +104,21 @@ class HostFunction(Target):
 
 
 class Runner:
-    """The thread, and what it has to run."""
+    """A thread, and what it has to run: functions of one machine, `machine`, None while there are none."""
 
     def __init__(self) -> None:
+        self.machine: Machine | None = None
         self._wait = Wait([], FOR_EVER_PS, patient=True)
         self._me: Participant | None = None
 
     def add(self, function: HostFunction) -> None:
         """Run `function` when its marker has ended. The lock is held."""
+        self.machine = function.node.machine
         self._wait.targets.append(function)
         if self._me is None:
             self._me = HOST.add(State.BLOCKED, NUMBER)
             self._me.wait = self._wait
+            self._me.final = FINAL
             threading.Thread(target=self._loop, args=(self._me,), name="npu host functions", daemon=True).start()
         else:
             HOST.add_again(self._me, self._wait)
@@ -138,6 +143,7 @@ class Runner:
         wait = self._wait
         while True:
             if not wait.targets:
+                self.machine = None
                 HOST.rest(me)
             wait.woken = False
             me.wait, me.state = wait, State.BLOCKED
@@ -171,25 +177,38 @@ def add(stream: Stream, function: Callable[..., object], arguments: tuple[Any, .
     cell = fences.alloc()
     cell.last += 1
     signal = Signal(cell, cell.last, name)
-    made = None
+    made = runner = None
     try:
         made = HostFunction(stream, stream.enqueue(Trigger(name)), signal, function, arguments)
-        RUNNER.add(made)
+        runner = _runner_of(stream.context.node.machine)
+        runner.add(made)
         job = stream.enqueue(Gate(signal))
     except BaseException:
-        if made is not None:
-            RUNNER.remove(made)
+        if runner is not None and made is not None:
+            runner.remove(made)
         fences.release(cell)
         raise
     job.ends.append(made.end)
     return job
 
 
-RUNNER = Runner()
+def _runner_of(machine: Machine) -> Runner:
+    """Return the thread that runs a machine's functions; the clocks of several machines give no common order."""
+    found = next((runner for runner in RUNNERS if runner.machine is machine), None)
+    found = found or next((runner for runner in RUNNERS if runner.machine is None), None)
+    if found is None:
+        found = Runner()
+        RUNNERS.append(found)
+    return found
+
+
+RUNNERS: list[Runner] = []
+FINAL: weakref.WeakKeyDictionary[Machine, int] = weakref.WeakKeyDictionary()  # where a machine's functions have come to
 
 
 def _forget_parent() -> None:
-    RUNNER.__init__()  # type: ignore[misc]
+    RUNNERS.clear()
+    FINAL.clear()
 
 
 os.register_at_fork(after_in_child=_forget_parent)

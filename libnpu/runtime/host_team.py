@@ -89,6 +89,8 @@ class Team:
                 raise NpuError(C.NPU_ERROR_BAD_STATE, "the thread is not in the team")
             self._drop(member)
             HOST.be(self._outer.pop(member))
+            if not any(other in HOST.participants for other in self._members):
+                self._expect_owner()
             HOST.notify()
 
     def end(self) -> None:
@@ -107,10 +109,8 @@ class Team:
                 return
             for member in self._members:
                 self._drop(member)
-            owner.forbidden, owner.state = "", State.RUNNING
-            for machine, position in self._positions.items():
-                if owner in machine.positions:
-                    HOST.skip_to(owner, machine, position)
+            self._expect_owner()
+            owner.forbidden, owner.in_team = "", False
             self._positions.clear()
             HOST.switch(owner)
             HOST.update_solo()
@@ -126,9 +126,19 @@ class Team:
             if kind is None:
                 raise
 
+    def _expect_owner(self) -> None:
+        """Let everybody wait for the owner, where the last thread came to: nobody is left who could go on before it."""
+        owner = self._owner
+        owner.state, owner.in_team = State.RUNNING, True
+        for machine, position in self._positions.items():
+            if owner in machine.positions:
+                HOST.skip_to(owner, machine, position)
+
     def _drop(self, member: Participant) -> None:
         HOST.remove(member)
         for machine, position in member.final.items():
+            if machine in member.drifted:  # it never learned of that
+                continue
             self._positions[machine] = max(self._positions.get(machine, 0), position)
 
 

@@ -75,7 +75,8 @@ class Waits(Turns):
             me.state = State.RUNNING
 
     def block_on_any(self, me: Participant, wait: Wait) -> None:
-        """As `block`, for the thread of host functions, whose targets may be on several machines."""
+        """As `block`, for a thread of host functions, which is in no call."""
+        self.switch(me)
         me.depth = 1
         while not wait.woken:
             nodes = {target.node.machine: target.node for target in wait.targets}
@@ -131,9 +132,10 @@ class Waits(Turns):
         return not aside or now_s - wait.since_s > DEADLOCK_GRACE_S
 
     def _follow(self, me: Participant, machine: Machine) -> None:
-        """On other machines that others use, a thread that was blocked is where the device is by now."""
+        """On other machines that others use, a thread that was blocked is where the device is by now: whenever that is."""
         for other in self.machines:
             if other is not machine and len(other.positions) > 1 and me in other.positions:
                 node = other.any_node()
-                if node is not None:
-                    self.set_position(me, other, max(self.position(me, other), self.device_ps(node)))
+                if node is not None and (device_ps := self.device_ps(node)) > self.position(me, other):
+                    self.set_position(me, other, device_ps)
+                    me.drifted.add(other)

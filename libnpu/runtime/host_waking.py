@@ -58,6 +58,8 @@ class Waking(Positions):
         waits = [who.wait for who in self.participants if who.wait is not None and not who.wait.woken]
         if not any(wait.targets for wait in waits):
             return False
+        if self._wake(node):  # whose job has ended by now is the first that the device may not overtake
+            return True
         # Not past a deadline: who gives up then must not find what is later.
         here = [wait.deadline_ps for wait in waits if any(t.node.machine is machine for t in wait.targets)]
         deadline_ps = min(here, default=FOR_EVER_PS)
@@ -119,7 +121,8 @@ class Waking(Positions):
             wait.woken = True
             who.state = State.RUNNING
             who.rouse()
-            machine.positions.setdefault(who, who.final.pop(machine, 0))  # of a thread that has rested
+            if who not in machine.positions:  # a thread that has rested
+                self.set_position(who, machine, who.final.pop(machine, 0))
             self.set_position(who, machine, max(self.position(who, machine), time_ps))
 
     def take(self, node: Node, handle: int) -> None:
