@@ -218,11 +218,12 @@ class Node:
         return ret
 
     def wait_ahead(self, handle: int, deadline_ps: int) -> None:
-        """With other threads around, let them go on until the job of a command buffer has ended, or the deadline passes:
+        """With other threads on the machine, let them go on until the job of a command buffer has ended, or the deadline passes:
         before waits for it and for what is before it in its queue, so that those need not take turns with anybody.
         """
-        host = self.machine.host
-        if host is not None and not host.solo and deadline_ps > self.machine.now_ps:
+        machine = self.machine
+        host = machine.host
+        if host is not None and not host.solo and len(machine.positions) > 1 and deadline_ps > machine.now_ps:
             host.wait_ahead(self, handle, deadline_ps)
 
     def mmap(self, offset: int, length: int) -> memoryview:

@@ -122,6 +122,8 @@ class Runner:
             threading.Thread(target=self._loop, args=(self._me,), name="npu host functions", daemon=True).start()
         else:
             HOST.add_again(self._me, self._wait)
+        if self._me not in self.machine.positions:
+            HOST.set_position(self._me, self.machine, FINAL.pop(self.machine, 0))
 
     def remove(self, function: HostFunction) -> None:
         """Forget a function that cannot run."""

@@ -135,6 +135,7 @@ class Positions:
         alone = len(self.participants) == 1 and self.recorder is None and self.replay is None and not self.forked
         only = self.participants[0] if alone else None
         free = only is not None and only is self._current and only.state is State.RUNNING and not only.forbidden
+        free = free and only is not None and not only.drifted
         self.solo = only.ident if only is not None and free else 0
 
     # ---- what the order of calls depends on ----
@@ -152,6 +153,13 @@ class Positions:
             if machine.disorder is None and len(machine.positions) > 1:
                 machine.disorder = why
 
+    def note_drift(self, me: Participant, machine: Machine) -> None:
+        """Note that the calling thread learns how far a machine went while the thread was blocked on another one."""
+        if machine in me.drifted:
+            me.drifted.remove(machine)
+            why = f"thread {me.number} was blocked on one device while another one that it uses went on"
+            machine.disorder = machine.disorder or why
+
     # ---- positions ----
 
     def position(self, who: Participant, machine: Machine) -> int:
@@ -161,6 +169,8 @@ class Positions:
     def position_of_caller(self, machine: Machine) -> int:
         """Return where the calling thread is, which need not hold the lock."""
         me, now_ps = self.known(), machine.now_ps
+        if me is not None and me.drifted:
+            self.note_drift(me, machine)
         if me is None or self._current is me:  # by now still: nobody but `me` makes it so, `now_ps` is of its time
             return now_ps
         return machine.positions.get(me, now_ps)

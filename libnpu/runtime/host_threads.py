@@ -94,10 +94,7 @@ class Host(Waits):
         """Let the call of `me` have its turn on a machine."""
         machine = me.machine = node.machine
         self._join_machine(me, machine, node)
-        if machine in me.drifted:
-            me.drifted.remove(machine)
-            why = f"thread {me.number} was blocked on one device while another one that it uses went on"
-            machine.disorder = machine.disorder or why
+        self.note_drift(me, machine)
         if self.replay is not None:
             self._replay_turn(me, machine, call)
         self.take_turn(me, node)

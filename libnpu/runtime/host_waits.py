@@ -134,7 +134,7 @@ class Waits(Turns):
     def _follow(self, me: Participant, machine: Machine) -> None:
         """On other machines that others use, a thread that was blocked is where the device is by now: whenever that is."""
         for other in self.machines:
-            if other is not machine and len(other.positions) > 1 and me in other.positions:
+            if other is not machine and me in other.positions:
                 node = other.any_node()
                 if node is not None and (device_ps := self.device_ps(node)) > self.position(me, other):
                     self.set_position(me, other, device_ps)

@@ -121,8 +121,6 @@ class Waking(Positions):
             wait.woken = True
             who.state = State.RUNNING
             who.rouse()
-            if who not in machine.positions:  # a thread that has rested
-                self.set_position(who, machine, who.final.pop(machine, 0))
             self.set_position(who, machine, max(self.position(who, machine), time_ps))
 
     def take(self, node: Node, handle: int) -> None:
