@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from libnpu.syscalls import Machine, Node
 
-GRACE_S = 0.05  # design section 4: how long the others wait for a silent thread
+GRACE_S = 0.05  # chosen: how long the others wait for a silent thread
 TEAM_GRACE_S = 10.0  # chosen: the same while there is a team: its threads may compute, and take long to start
 REPLAY_GRACE_S = 30.0  # chosen: how long a replay waits for the next recorded call
 SLICE_S = 0.01  # chosen: how often a waiting thread looks for interrupts, ended and silent threads

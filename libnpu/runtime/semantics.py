@@ -1,7 +1,8 @@
 """The few rules in which documented runtimes differ, and three sets of them: `libnpu.open(..., semantics="cuda")`.
 
-`ascend` and `cuda` do what these vendors document for their runtimes; `strict` refuses whatever is not right under
-both. Everything else is the same under all three.
+`ascend` and `cuda` do what these vendors document for their runtimes, and where no document says it what is marked
+`chosen`. `strict` refuses calls whose outcome differs between the two, as far as one call shows it: it knows no legacy
+default stream, and does not see a missing event. Everything else is the same under all three.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Semantics:
     name: str
     # An operation on the default stream waits for all blocking streams, and they wait for it.
     # cuda: CUDA Runtime API, "Stream synchronization behavior", legacy default stream. ascend: aclrtCreateStream and
-    # its neighbours document one default stream per context and no such rule.
+    # its neighbours document one default stream per context; that there is no such rule is chosen.
     legacy_default_stream: bool
     # Wait for, query or synchronise with an event that was never recorded: NOT_RECORDED, instead of success.
     # cuda: cudaStreamWaitEvent, cudaEventQuery: an empty set of work. ascend: aclrtQueryEventStatus: COMPLETE.
@@ -54,12 +55,12 @@ class Semantics:
     # behavior": pageable memory to the device is staged first.
     pageable: Pageable
     # After an error of the device every call of the context returns it again. cuda: cudaErrorIllegalAddress: "the
-    # process is in an inconsistent state". ascend: aclrtGetLastError and the synchronising call report it once.
+    # process is in an inconsistent state". ascend: a synchronising call reports it; that it does so once is chosen.
     sticky_errors: bool
-    # A priority out of range. cuda: cudaStreamCreateWithPriority clamps it.
+    # A priority out of range. cuda: cudaStreamCreateWithPriority clamps it. That ascend refuses it is chosen.
     clamp_priority: bool
     # Destroy a stream with work in flight. cuda: cudaStreamDestroy returns at once, and the work drains.
-    # ascend: aclrtDestroyStream waits for the tasks of the stream.
+    # That ascend waits for the tasks of the stream is chosen.
     destroy_stream: InFlight
 
 

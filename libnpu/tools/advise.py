@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 WAYS = ("sync each", "async", "two streams")
 SMALLEST, LARGEST = 8, 256  # of the sweep; chosen: the cross-over lies between
 LAUNCHES = 16  # chosen: enough for a steady state
+COPIES_SHARE = 0.1  # of the time in which a program's host is blocked, from which on waits for copies are told: chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ def _sweep(options: argparse.Namespace) -> int:
     advice = _sweep_advice(sizes, found, beyond)
     if options.json:
         points = [_json(measured) for size in sizes for measured in found[size]]
-        where = None if beyond is None else sizes[beyond]
+        where = sizes[beyond] if beyond else None  # between it and the size before
         about = {"kernel": options.kernel, "profile": options.profile, "crossover_size": where}
         print_json(about | {"points": points, "advice": advice})
         return 0
@@ -208,6 +209,7 @@ def _program(options: argparse.Namespace) -> int:
                 "running_ps": program.running_ps,
                 "enqueue_ps": program.enqueue_ps,
                 "host_blocked_us": program.blocked_ps / 10**6,
+                "host_blocked_on_copies_us": program.blocked_on_copies_ps / 10**6,
                 "advice": advice,
             }
         )
@@ -218,6 +220,11 @@ def _program(options: argparse.Namespace) -> int:
         ("first call to last", format_time(program.span_ps), ""),
         ("operations running", format_time(program.running_ps), f"{program.running_ps / program.span_ps:.1%}"),
         ("host blocked", format_time(program.blocked_ps), f"{program.blocked_ps / program.span_ps:.1%}"),
+        (
+            "  on copies before a launch",
+            format_time(program.blocked_on_copies_ps),
+            f"{_copies_share(program):.1%} of that",
+        ),
         ("one launch: the call", format_time(program.enqueue_ps / program.launches), ""),
         ("one launch: the device", format_time(program.launch_ps / program.launches), ""),
     ]
@@ -233,7 +240,18 @@ def _program_advice(program: ProgramTrace) -> list[str]:
             f"no operation runs for {1 - program.running_ps / program.span_ps:.1%} of the time: merge small kernels, or "
             "launch them as a command list or a graph"
         )
+    if _copies_share(program) >= COPIES_SHARE:
+        advice.append(
+            f"RESPONSIBILITY: for {_copies_share(program):.1%} of the time in which the host is blocked, nothing but copies of "
+            "its own memory is on the device, and launches follow: enqueue copy and launch in one stream, or with an event "
+            "between two; the device knows when the data is there"
+        )
     return advice
+
+
+def _copies_share(program: ProgramTrace) -> float:
+    """Return the part of the host's blocked time that it waits for copies alone before a launch, 0 to 1."""
+    return program.blocked_on_copies_ps / program.blocked_ps if program.blocked_ps else 0.0
 
 
 def _print_advice(advice: Sequence[str]) -> None:

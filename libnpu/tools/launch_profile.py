@@ -52,7 +52,12 @@ class Launch:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("kernel", metavar="KERNEL", help="a built-in kernel, see npu kernels list")
-    parser.add_argument("--code", type=source.byte_size, metavar="64K", help="bytes of its program (default: its own)")
+    parser.add_argument(
+        "--code",
+        type=source.byte_size,
+        metavar="64K",
+        help="bytes of its program, padded at the end with code that is loaded and never executed (default: its own)",
+    )
     parser.add_argument(
         "--size",
         type=source.positive,
@@ -138,7 +143,7 @@ def _sweep(options: argparse.Namespace) -> int:
     for size in sizes:
         (found[size],), code_bytes = measure(options, size, 1)
     beyond = crossover([found[size].steps["execute"] > found[size].steps["load"] for size in sizes])
-    where = None if beyond is None else sizes[beyond]
+    where = sizes[beyond] if beyond else None  # between it and the size before
     if options.json:
         about = {
             "kernel": options.kernel,
@@ -154,12 +159,17 @@ def _sweep(options: argparse.Namespace) -> int:
     ]
     columns = ("size", *STEPS, "call to wake-up", "largest")
     print_table(f"{options.kernel}, {format_bytes(code_bytes)} of code on {options.profile}", columns, rows, left=0)
-    print(
-        f"from size {where} on it takes longer to execute the program than to load it"
-        if where is not None
-        else f"at size {sizes[-1]} it takes longer to load the program than to execute it"
-    )
+    print(_crossover_line(sizes, beyond))
     return 0
+
+
+def _crossover_line(sizes: Sequence[int], beyond: int | None) -> str:
+    """Say what was measured: a cross-over only when it lies between two of the sizes."""
+    if beyond is None:
+        return f"at size {sizes[-1]} it takes longer to load the program than to execute it"
+    if beyond == 0:
+        return "at every measured size it takes longer to execute the program than to load it"
+    return f"from size {sizes[beyond]} on it takes longer to execute the program than to load it"
 
 
 def crossover(holds: Sequence[bool]) -> int | None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from libnpu.tools.console import ToolError
 from libnpu.trace import chrome
 
 LAUNCHES = ("kernel", "model", "cmdlist", "graph")  # categories of operations, from enum npu_op_kind
+WORK = (*LAUNCHES, "memcpy", "memset", "host_function")  # the others only order work
+COMPUTE = ("DPU", "SHAVE")  # categories of engines' lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +25,15 @@ class ProgramTrace:
     running_ps: int  # in which an operation of any stream ran
     launch_ps: int  # of all launches, added up
     enqueue_ps: int  # of the host in the calls that launched, added up
-    blocked_ps: int  # of the host
+    blocked_ps: int  # of the host's threads, added up
+    blocked_on_copies_ps: int  # the part of it in which they could have launched: see `_on_copies_ps`
 
 
 def read_program(path: str) -> ProgramTrace:
     """Return what is in the file at `path`. Raises ToolError for any other file, and for one without launches."""
     try:
         events = [e for e in json.loads(Path(path).read_bytes())["traceEvents"] if e["ph"] == "X"]
+        on_copies_ps = _on_copies_ps(events)
         calls = [e for e in events if e["pid"] == chrome.HOST and e["cat"] == "call"]
         operations = [e for e in events if e["pid"] == chrome.STREAMS]
         launched = [e for e in operations if e["cat"] in LAUNCHES]
@@ -53,10 +58,41 @@ def read_program(path: str) -> ProgramTrace:
         launch_ps=sum(end - start for start, end in map(_span, launched)),
         enqueue_ps=enqueue,
         blocked_ps=sum(blocked),
+        blocked_on_copies_ps=on_copies_ps,
     )
 
 
-def _span(event: dict[str, float]) -> tuple[int, int]:
+def _on_copies_ps(events: list[dict[str, Any]]) -> int:
+    """Return how long threads of the host were blocked while copies of host memory were outstanding, from the call to
+    the end, and nothing else was: no other operation, and nothing on a lane of a DPU or SHAVE, whoever launched it. What
+    comes behind the call of the last launch does not count: a program has to wait for its results.
+    """
+    operations = [e for e in events if e["pid"] == chrome.STREAMS]
+    last = max((int(e["args"]["enqueue_ps"]) for e in operations if e["cat"] in LAUNCHES), default=0)
+    edges: list[tuple[int, int, str]] = []  # time in ps, +1 or -1, of what
+    for event in events:
+        start, end = _span(event)
+        if event["pid"] == chrome.HOST and event["cat"] == "blocked":
+            what = "blocked"
+        elif event["pid"] == chrome.STREAMS and event["cat"] in WORK:
+            start = int(event["args"]["enqueue_ps"])
+            what = "copies" if event["cat"] == "memcpy" and "host" in event["name"] else "other"
+        elif event["pid"] == chrome.DEVICE and event["cat"] in COMPUTE:
+            what = "other"
+        else:
+            continue
+        edges += [(min(start, last), 1, what), (min(end, last), -1, what)]
+    found = past = 0
+    outstanding = {"blocked": 0, "copies": 0, "other": 0}
+    for time, change, what in sorted(edges):
+        if outstanding["copies"] and not outstanding["other"]:
+            found += (time - past) * outstanding["blocked"]
+        outstanding[what] += change
+        past = time
+    return found
+
+
+def _span(event: dict[str, Any]) -> tuple[int, int]:
     """Return start and end in ps."""
     start = round(event["ts"] * chrome.PS_PER_US)
     return start, start + round(event["dur"] * chrome.PS_PER_US)

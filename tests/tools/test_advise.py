@@ -93,6 +93,97 @@ def test_a_program_with_few_waits_and_much_work_is_told_nothing(npu, trace):
     assert out.endswith("- nothing to say\n")
 
 
+def batches(path, *, wait_for_copies, trace=True):
+    """Write the trace of four batches: copy in, kernel; the results come out at the end. Returns the times in us in which
+    the host waited for a copy before it launched, as its own clock has them.
+    """
+    waited = 0
+    with libnpu.open(trace=trace) as device, device.alloc_host(1 << 18) as host:
+        memory, stream, relu = device.alloc(1 << 18), device.create_stream(), device.kernel("relu")
+        device.profiler.start()
+        for _ in range(4):
+            stream.copy(memory, host)
+            if wait_for_copies:
+                blocked = device.host_times()[1]
+                stream.synchronize()
+                waited += device.host_times()[1] - blocked
+            relu.launch(stream, memory, memory, 1 << 16)
+            if wait_for_copies:
+                stream.synchronize()
+        stream.copy(host, memory)
+        stream.synchronize()
+        device.profiler.stop()
+        device.export_trace(str(path))
+    return waited / 10**6
+
+
+@pytest.mark.parametrize("trace", [True, False], ids=["with the engines' lanes", "without"])
+def test_a_host_that_waits_for_each_copy_before_its_launch_is_told_whose_job_that_is(npu, tmp_path, trace):
+    """P009."""
+    waited_us = batches(tmp_path / "t.json", wait_for_copies=True, trace=trace)
+    found = json.loads(npu("advise", tmp_path / "t.json", "--json")[1])
+    assert waited_us > 20
+    # The device is done before the interrupt has woken the host: 2 us of each wait are behind the end of the copy.
+    assert waited_us - 4 * 4 < found["host_blocked_on_copies_us"] < waited_us - 4 * 2
+    (line,) = [line for line in found["advice"] if line.startswith("RESPONSIBILITY: ")]
+    share = found["host_blocked_on_copies_us"] / found["host_blocked_us"]
+    assert 0.1 < share < 0.9
+    assert f" {share:.1%} of the time " in line
+    _, out, _ = npu("advise", tmp_path / "t.json")
+    assert out.count("RESPONSIBILITY") == 1
+    assert f"{share:.1%} of that" in out
+
+
+def test_a_host_that_leaves_the_order_to_the_stream_is_told_nothing_of_that(npu, tmp_path):
+    """P009: the wait for the results, behind the last launch, is the host's own."""
+    batches(tmp_path / "t.json", wait_for_copies=False)
+    found = json.loads(npu("advise", tmp_path / "t.json", "--json")[1])
+    assert found["host_blocked_us"] > 20
+    assert found["host_blocked_on_copies_us"] == 0
+    assert not any("RESPONSIBILITY" in line for line in found["advice"])
+
+
+def test_waits_for_copies_count_while_nothing_else_is_on_the_device(npu, tmp_path):
+    """By hand: blocked 10-60 and 80-95 us; a copy is outstanding 0-50 and 70-100, a kernel 20-30, a SHAVE works 40-45; the last
+    launch is called at 90. What counts is 10-20, 30-40, 45-50 and 80-90.
+    """
+    us = 10**6
+
+    def event(pid, category, name, start, end, **args):
+        return {
+            "ph": "X",
+            "pid": pid,
+            "tid": 1,
+            "cat": category,
+            "name": name,
+            "ts": start,
+            "dur": end - start,
+            "args": args,
+        }
+
+    def operation(category, name, enqueue, start, end):
+        return event(3, category, name, start, end, enqueue_ps=enqueue * us, enqueued_ps=(enqueue + 1) * us)
+
+    events = [
+        event(2, "call", "Stream.synchronize", 9, 61, blocked_ps=50 * us),
+        event(2, "blocked", "blocked", 10, 60),
+        event(2, "call", "Stream.synchronize", 79, 96, blocked_ps=15 * us),
+        event(2, "blocked", "blocked", 80, 95),
+        operation("memcpy", "copy host to device", 0, 5, 50),
+        operation("memcpy", "copy device to host", 70, 71, 100),
+        operation("memcpy", "copy device to device", 96, 97, 99),
+        operation("event_wait", "wait", 0, 0, 95),
+        operation("kernel", "relu", 20, 22, 30),
+        operation("kernel", "relu", 90, 100, 110),
+        event(1, "SHAVE", "of another context", 40, 45),
+        event(1, "DMA", "the copy", 10, 50),
+    ]
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": events}))
+    found = json.loads(npu("advise", tmp_path / "t.json", "--json")[1])
+    assert found["host_blocked_on_copies_us"] == 10 + 10 + 5 + 10
+    assert found["host_blocked_us"] == 65
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [

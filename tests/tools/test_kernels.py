@@ -122,6 +122,23 @@ def test_a_sweep_says_where_executing_takes_longer_than_loading(npu, profile):
     assert out.endswith("at size 16 it takes longer to load the program than to execute it\n")
 
 
+def test_a_sweep_names_no_cross_over_that_it_has_not_seen(npu, profile):
+    sweep = ("softmax", "--sweep", "--size", "16")
+    found = profile(*sweep)
+    assert all(point["steps_ps"]["execute"] > point["steps_ps"]["load"] for point in found["sizes"])
+    assert found["crossover_size"] is None
+    out = npu("launch-profile", *sweep)[1]
+    assert out.endswith("at every measured size it takes longer to execute the program than to load it\n")
+
+
+def test_padding_is_loaded_and_never_executed(npu, profile):
+    own, padded = (profile("relu", "--runs", "1", *code)["runs"][0] for code in ((), ("--code", "8K")))
+    assert padded["loaded_bytes"] == 8192 > own["loaded_bytes"]
+    assert padded["steps_ps"]["load"] > own["steps_ps"]["load"]
+    assert padded["steps_ps"]["execute"] == own["steps_ps"]["execute"]
+    assert "loaded and never executed" in " ".join(npu("launch-profile", "--help")[1].split())
+
+
 def test_a_profile_is_the_same_in_every_run(npu):
     assert npu("launch-profile", "add")[1] == npu("launch-profile", "add")[1]
 
