@@ -25,27 +25,51 @@ def in_window(address: int) -> bool:
 
 
 class Cmx:
-    """The scratchpads of a device, by physical tile. Allocated on first use."""
+    """The scratchpads of a device, by physical tile. Allocated on first use.
+
+    What is poison already is known, so that a job that used little of a tile does not have the next one fill all of it.
+    """
 
     def __init__(self, tiles: int, workspace_bytes: int) -> None:
         self.workspace_bytes = workspace_bytes
         self._memory: list[Bytes | None] = [None] * tiles
-        self._dirty = [False] * tiles
+        self._dirty = [False] * tiles  # whole
+        self._written: list[dict[int, int]] = [{} for _ in range(tiles)]  # else by slice: [start, end) may be no poison
 
     def tile(self, index: int) -> Bytes:
         """Return the workspace of a physical tile, to read or write."""
-        memory = self._memory[index]
-        if memory is None:
-            memory = self._memory[index] = np.full(self.workspace_bytes, POISON, dtype=np.uint8)
         self._dirty[index] = True
-        return memory
+        return self._allocated(index)
 
     def poison(self, index: int) -> None:
         """Fill a tile's workspace with poison."""
-        memory = self._memory[index]
-        if memory is not None and self._dirty[index]:
+        memory, written = self._allocated(index), self._written[index]
+        if self._dirty[index]:
             memory.fill(POISON)
-            self._dirty[index] = False
+        else:
+            for start, end in written.items():
+                memory[start:end].fill(POISON)
+        self._dirty[index] = False
+        written.clear()
+
+    def slice(self, index: int, start: int, size_bytes: int) -> Bytes:
+        """Return a slice of a physical tile, all poison; who writes to it tells `wrote`."""
+        if self._dirty[index]:  # since then nobody has had a slice of it
+            self.poison(index)
+        memory = self._allocated(index)
+        memory[start : self._written[index].get(start, start)].fill(POISON)
+        self._written[index][start] = start
+        return memory[start : start + size_bytes]
+
+    def wrote(self, index: int, start: int, end: int) -> None:
+        """Note that the slice of a tile that starts at `start` is written up to `end` at most."""
+        self._written[index][start] = end
+
+    def _allocated(self, index: int) -> Bytes:
+        memory = self._memory[index]
+        if memory is None:
+            memory = self._memory[index] = np.full(self.workspace_bytes, POISON, dtype=np.uint8)
+        return memory
 
 
 class AddressSpace:
@@ -114,13 +138,14 @@ class AddressSpace:
 class SliceSpace(AddressSpace):
     """What a block of a kernel sees: of CMX its SHAVE's slice of one tile alone, at the start of the window. It is poison at first."""
 
-    __slots__ = ("_memory", "offset", "size_bytes")
+    __slots__ = ("_memory", "_written", "offset", "size_bytes")
 
     def __init__(self, mmu: Mmu, cmx: Cmx, ssid: int, tile: int, offset: int, size_bytes: int) -> None:
         super().__init__(mmu, cmx, ssid, (tile,))
         self.offset = offset  # in the tile
         self.size_bytes = size_bytes
         self._memory: Bytes | None = None  # until it is first used
+        self._written = 0  # bytes from the start of the slice that may have been written
 
     @property
     def workspace_bytes(self) -> int:
@@ -131,13 +156,28 @@ class SliceSpace(AddressSpace):
         """As AddressSpace.locate."""
         if not BASE <= address < END:
             return self._mmu.locate(self.ssid, address, write)
-        if address - BASE >= self.size_bytes:
-            raise MemoryFault(address, C.NPU_MMU_EVT_CMX_RANGE, write)
+        offset = address - BASE
+        return self._slice(offset, self.size_bytes - offset, write), offset
+
+    def view(self, address: int, nbytes: int, write: bool) -> Bytes:
+        """As AddressSpace.view."""
+        if not BASE <= address < END:
+            return super().view(address, nbytes, write)
+        offset = address - BASE
+        return self._slice(offset, nbytes, write)[offset : offset + nbytes]
+
+    def _slice(self, offset: int, nbytes: int, write: bool) -> Bytes:
+        """Return the slice for an access. Raises MemoryFault."""
+        end = offset + nbytes
+        if offset >= self.size_bytes or end > self.size_bytes:
+            raise MemoryFault(BASE + max(offset, self.size_bytes), C.NPU_MMU_EVT_CMX_RANGE, write)
         memory = self._memory
-        if memory is None:  # nobody but this block can see the slice: poison it when the block looks
-            memory = self._memory = self._cmx.tile(self.tiles[0])[self.offset : self.offset + self.size_bytes]
-            memory.fill(POISON)
-        return memory, address - BASE
+        if memory is None:  # nobody but this block can see the slice: it is poison when the block first looks
+            memory = self._memory = self._cmx.slice(self.tiles[0], self.offset, self.size_bytes)
+        if write and end > self._written:
+            self._written = end
+            self._cmx.wrote(self.tiles[0], self.offset, self.offset + end)
+        return memory
 
     def check(self, address: int, nbytes: int, write: bool) -> None:
         """As AddressSpace.check."""

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappush
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from npu_abi import C
 from npu_model import cycles as cost
+from npu_model.descriptors import Dma
 from npu_model.profile import Profile
 
 from npu_device.clock import PRIORITY_ENGINE, ClockDomain
@@ -154,7 +155,7 @@ class DmaPort(Engine[DmaTask]):
 class DmaPlan:
     """A list of descriptors, decoded once, for any number of launches in one context with one number of tiles."""
 
-    records: np.ndarray[Any, np.dtype[np.void]]
+    records: Sequence[Any]  # of npu_dma_task; what `moves` does not have yet
     rows: list[tuple[int, ...]]
     moves: list[Move | None]  # by record, as they are first executed
     checked: list[int]  # by record: Mmu.era in which its addresses were translated, -1 = never
@@ -190,4 +191,13 @@ def plan_dma(profile: Profile, records: np.ndarray[Any, np.dtype[np.void]]) -> D
         ddr_read + ddr_write,
     )
     rows = list(zip(*(column.tolist() for column in columns), strict=True))
-    return DmaPlan(records, rows, [None] * len(rows), [-1] * len(rows))
+    return DmaPlan(records, rows, [None] * len(rows), [-1] * len(rows))  # type: ignore[arg-type]
+
+
+def plan_one(profile: Profile, dma: Dma) -> DmaPlan:
+    """Return what `plan_dma` does for one descriptor without barriers, number 0."""
+    amount = dma.length * dma.num_planes
+    read, ddr_read = (READ_CMX, 0) if in_window(dma.src) else (READ_DDR, amount)
+    write, ddr_written = (WRITE_CMX, 0) if in_window(dma.dst) else (WRITE_DDR, amount)
+    row = (0, cost.dma_cycles_of(profile, dma), amount, 0, 0, -1, read, write, ddr_read + ddr_written)
+    return DmaPlan((), [row], [Move.of(dma)], [-1])

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 from npu_model.descriptors import Dma, check_disjoint
-from npu_model.footprint import dma_footprint
+from npu_model.footprint import dma_boxes
 
 from npu_device.claims import Claim
 
@@ -76,14 +76,18 @@ class Move:
 
         DescriptorError when its fields do not fit together or two destination rows share a byte.
         """
-        dma = Dma.decode(record)
+        return cls.of(Dma.decode(record))
+
+    @classmethod
+    def of(cls, dma: Dma) -> Move:
+        """Return the move of a descriptor. DescriptorError when two destination rows share a byte."""
         source = ((dma.num_planes, dma.src_plane_stride), (dma.length // dma.src_width, dma.src_stride))
         target = ((dma.num_planes, dma.dst_plane_stride), (dma.length // dma.dst_width, dma.dst_stride))
         check_disjoint("DMA destination", dma.dst_width, *target)
         return cls(
             Pattern.of(dma.src, dma.src_width, source),
             Pattern.of(dma.dst, dma.dst_width, target),
-            Claim.of(dma_footprint(record)),
+            Claim.of(dma_boxes(dma)),
             dma.length * dma.num_planes,
         )
 

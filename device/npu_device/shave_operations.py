@@ -14,7 +14,7 @@ from npu_model.shave_faults import ShaveFault, ShaveFaultCode
 from npu_model.shave_machine import Start
 from npu_model.shave_scalar import DMA
 
-from npu_device.dma import plan_dma
+from npu_device.dma import plan_one
 from npu_device.dpu import DpuTask, plan_dpu
 from npu_device.engine import Channel, Engine, Task
 
@@ -39,9 +39,9 @@ def operation(fabric: Fabric, slot: JobSlot, request: Start, tile: int, list_id:
     try:
         if request.engine == DMA:
             raw = space.view(address, operations.DMA_BYTES, False).tobytes()
-            records = operations.dma_records(raw, space.workspace_bytes, tiles)
+            dma = operations.dma_descriptor(raw, space.workspace_bytes, tiles)
             channel = _channel(slot, fabric.engines[request.port])
-            return next(plan_dma(profile, records).tasks(slot, channel, list_id))
+            return next(plan_one(profile, dma).tasks(slot, channel, list_id))
         raw = space.view(address, operations.INVARIANT_BYTES, False).tobytes()
         nbytes = operations.variant_count(raw) * operations.VARIANT_BYTES
         raw_variants = space.view(address + operations.INVARIANT_BYTES, nbytes, False).tobytes()

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from npu_abi import C
 
 from npu_model import descriptors, dtypes
-from npu_model.descriptors import DescriptorError
+from npu_model.descriptors import DescriptorError, Dma
 from npu_model.profile import Profile
 
 Cycles: TypeAlias = npt.NDArray[np.int64]
@@ -49,6 +49,25 @@ def dma_cycles(profile: Profile, tasks: Records) -> Cycles:
         moved = run_count * np.maximum(run_bytes, dma.min_run_bytes)
         worst = np.maximum(worst, _ceil_div(moved, dma.bytes_per_cycle) + (run_count - 1) * dma.run_cycles)
     return worst + dma.setup_cycles
+
+
+def dma_cycles_of(profile: Profile, dma: Dma) -> int:
+    """Return what `dma_cycles` does for one descriptor, without arrays."""
+    figures, worst = profile.dma, 0
+    for width, stride, plane_stride in (
+        (dma.src_width, dma.src_stride, dma.src_plane_stride),
+        (dma.dst_width, dma.dst_stride, dma.dst_plane_stride),
+    ):
+        rows = dma.length // width
+        if rows > 1 and stride != width:
+            run_count, run_bytes = rows * dma.num_planes, width
+        elif dma.num_planes == 1 or plane_stride == dma.length:
+            run_count, run_bytes = 1, dma.length * dma.num_planes
+        else:
+            run_count, run_bytes = dma.num_planes, dma.length
+        moved = run_count * max(run_bytes, figures.min_run_bytes)
+        worst = max(worst, -(-moved // figures.bytes_per_cycle) + (run_count - 1) * figures.run_cycles)
+    return worst + figures.setup_cycles
 
 
 def dma_bytes(tasks: Records) -> Cycles:

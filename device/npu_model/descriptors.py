@@ -6,6 +6,7 @@ wrong is refused here with DescriptorError, which names the field; addresses are
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -69,7 +70,12 @@ class Dma:
     @classmethod
     def decode(cls, record: Any) -> Dma:
         """Return a record of npu_dma_task or npu_dma_descriptor; DescriptorError when widths do not divide length."""
-        dma = cls(*record.tolist()[:10])
+        return cls.of(record.tolist()[:10])
+
+    @classmethod
+    def of(cls, values: Sequence[int]) -> Dma:
+        """Return the descriptor with these fields; DescriptorError as `decode`."""
+        dma = cls(*values)
         if not dma.length or not dma.num_planes:
             raise DescriptorError(f"DMA length {dma.length}, num_planes {dma.num_planes}: both must be at least 1")
         for end, width in (("src_width", dma.src_width), ("dst_width", dma.dst_width)):

@@ -53,6 +53,8 @@ Footprint: TypeAlias = tuple[list[Box], list[Box]]
 
 def box(addr: int, width: int, dims: Iterable[tuple[int, int]] = ()) -> Box:
     """Return the Box of these runs; strides may be zero or negative, in any order."""
+    if not dims:
+        return Box(addr, width)
     kept: list[tuple[int, int]] = []
     for count, stride in dims:
         if stride < 0:
@@ -73,7 +75,11 @@ def box(addr: int, width: int, dims: Iterable[tuple[int, int]] = ()) -> Box:
 
 def dma_footprint(record: Any) -> Footprint:
     """Return (reads, writes) of a record of npu_dma_task or npu_dma_descriptor."""
-    dma = Dma.decode(record)
+    return dma_boxes(Dma.decode(record))
+
+
+def dma_boxes(dma: Dma) -> Footprint:
+    """Return (reads, writes) of a DMA descriptor."""
     source = ((dma.num_planes, dma.src_plane_stride), (dma.length // dma.src_width, dma.src_stride))
     destination = ((dma.num_planes, dma.dst_plane_stride), (dma.length // dma.dst_width, dma.dst_stride))
     return [box(dma.src, dma.src_width, source)], [box(dma.dst, dma.dst_width, destination)]

@@ -6,10 +6,11 @@ program may not have: barriers, a start condition, another tile.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
-from npu_abi import C, dtype, sizeof
+from npu_abi import C, codec, dtype, sizeof
 
 from npu_model import descriptors, dtypes, footprint
 from npu_model.descriptors import DescriptorError, Dma, Invariant, check_disjoint
@@ -20,28 +21,28 @@ Records = np.ndarray[Any, np.dtype[np.void]]
 DMA_BYTES = sizeof("npu_dma_descriptor")
 INVARIANT_BYTES, VARIANT_BYTES = sizeof("npu_dpu_invariant"), sizeof("npu_dpu_variant")
 MAX_VARIANTS = 1 << 10  # of one operation; chosen: more than any tensor in CMX is cut into
+_DMA = codec("npu_dma_descriptor", *(field.name for field in fields(Dma)), "cfg", "reserved")
 VA_END = 1 << int(C.NPU_VA_BITS)
 CMX_BASE, CMX_END, CMX_STRIDE = int(C.NPU_CMX_BASE), int(C.NPU_CMX_END), int(C.NPU_CMX_TILE_STRIDE)
 
 
-def dma_records(raw: bytes, workspace_bytes: int, tiles: int) -> Records:
-    """Return struct npu_dma_task[1] without barriers, of the bytes of a descriptor. DescriptorError names what is wrong.
+def dma_descriptor(raw: bytes, workspace_bytes: int, tiles: int) -> Dma:
+    """Return the checked descriptor in the bytes of struct npu_dma_descriptor. DescriptorError names what is wrong.
 
     The CMX window shows `tiles` tiles, of which each has `workspace_bytes`.
     """
-    source = _checked("npu_dma_descriptor", raw, "DMA")
-    records = np.zeros(1, dtype("npu_dma_task"))
-    for name in source.dtype.names or ():
-        records["transaction_" + name] = source[name]
-    if int(source["cfg"][0]):
-        raise DescriptorError(f"DMA cfg {int(source['cfg'][0]):#x} is reserved and must be 0")
-    dma = Dma.decode(records[0])
-    reads, writes = footprint.dma_footprint(records[0])
+    *values, cfg, reserved = _DMA.unpack(raw)
+    if any(reserved):
+        raise DescriptorError("DMA reserved is not zero")
+    if cfg:
+        raise DescriptorError(f"DMA cfg {cfg:#x} is reserved and must be 0")
+    dma = Dma.of(values)
+    reads, writes = footprint.dma_boxes(dma)
     for end, box in (("src", reads[0]), ("dst", writes[0])):
         _check_range(f"DMA {end}", box, workspace_bytes, tiles, on_chip=False)
     rows = dma.length // dma.dst_width
     check_disjoint("DMA dst", dma.dst_width, (rows, dma.dst_stride), (dma.num_planes, dma.dst_plane_stride))
-    return records
+    return dma
 
 
 def variant_count(raw: bytes) -> int:
@@ -57,7 +58,7 @@ def dpu_records(
 ) -> tuple[Records, Records]:
     """Return struct npu_dpu_invariant[1] and its variants. DescriptorError names what is wrong.
 
-    As `dma_records`; `tile` is the tile of the window that the SHAVE belongs to.
+    As `dma_descriptor`; `tile` is the tile of the window that the SHAVE belongs to.
     """
     invariants = _checked("npu_dpu_invariant", raw, "DPU")
     variants = _checked("npu_dpu_variant", raw_variants, "DPU variant")

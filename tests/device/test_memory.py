@@ -173,3 +173,32 @@ def test_two_devices_live_side_by_side():
     two.dram.view(pb, 1)[0] = 2
     one.run_until(10)
     assert (one.dram.view(pa, 1)[0], two.dram.view(pb, 1)[0], one.now_ps, two.now_ps) == (1, 2, 10, 0)
+
+
+def test_a_slice_of_cmx_is_poison_for_each_block_whoever_had_the_tile():
+    rig = Rig("npu-37xx")
+    from npu_device.cmx import AddressSpace, SliceSpace
+
+    fabric = rig.device.fabric
+    workspace = rig.device.profile.cmx.workspace_bytes
+    size = workspace // 2
+
+    def block(shave):
+        return SliceSpace(fabric.mmu, fabric.cmx, SSID, 0, shave * size, size)
+
+    neighbour = block(1)
+    for address, nbytes in ((CMX, 8), (CMX + size - 8, 8), (CMX + 4096, 100)):
+        block(0).view(address, nbytes, True)[:] = 7
+        neighbour.view(CMX + 64, 4, True)[:] = 9
+        assert (block(0).view(CMX, size, False) == 0xFF).all()
+        assert (neighbour.view(CMX + 64, 4, False) == 9).all()
+    block(0).array(CMX + 256, (2, 2), (8, 4), np.dtype(np.float32))[:] = 1
+    assert (block(0).view(CMX, size, False) == 0xFF).all()
+    inference = AddressSpace(fabric.mmu, fabric.cmx, SSID, (0,))
+    inference.view(CMX, workspace, True)[:] = 7
+    for _ in range(2):
+        assert (block(0).view(CMX, size, False) == 0xFF).all()
+        assert (block(1).view(CMX, size, False) == 0xFF).all()
+        block(1).view(CMX + 512, 64, True)[:] = 3
+    fabric.cmx.poison(0)
+    assert (inference.view(CMX, workspace, False) == 0xFF).all()

@@ -4,8 +4,8 @@ import npu_abi
 import numpy as np
 import pytest
 from npu_abi import C
-from npu_model.cycles import dma_bytes, dma_cycles, dma_ddr_bytes, dpu_cycles, dpu_macs, dpu_read_bytes
-from npu_model.descriptors import DescriptorError
+from npu_model.cycles import dma_bytes, dma_cycles, dma_cycles_of, dma_ddr_bytes, dpu_cycles, dpu_macs, dpu_read_bytes
+from npu_model.descriptors import DescriptorError, Dma
 from npu_model.profile import load_profile
 
 DDR = 0x100000000
@@ -65,7 +65,9 @@ def test_descriptor_records_work_as_task_records_do():
     ],
 )  # fmt: skip
 def test_dma_pays_for_runs_at_the_worse_end(fields, cycles):
-    assert dma_cycles(NPU37, dma(fields)).tolist() == [cycles]
+    tasks = dma(fields)
+    assert dma_cycles(NPU37, tasks).tolist() == [cycles]
+    assert dma_cycles_of(NPU37, Dma.decode(tasks[0])) == cycles
 
 
 def test_ddr_bytes_are_those_of_the_sides_outside_cmx():
