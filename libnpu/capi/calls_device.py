@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import npu_abi
 from npu_abi import C
 
@@ -26,6 +28,7 @@ def npu_shutdown(library: Library) -> None:
     """Count one user less; the last one ends everything."""
     if library.users == 1:
         library.close()
+        gc.collect()  # a machine is a cycle of objects, with memory and descriptors of the process
     else:
         library.users -= 1
 
@@ -92,6 +95,7 @@ def npu_device_get_attribute(library: Library, value: int, attribute: int, devic
 def npu_reset_device(library: Library) -> None:
     """End all contexts of the current device and begin anew."""
     library.reset(library.device())
+    gc.collect()  # what the contexts held
 
 
 def npu_synchronize_device(library: Library) -> None:

@@ -97,6 +97,8 @@ def _guard(library: Library, lib: Any, function: Callable[..., int | None]) -> C
         with host.lock:
             me = node = mark = None
             try:
+                if of_team and (known := host.known()) is not None:
+                    known.arrived = False
                 if host.solo != ident and not (of_team and not host.in_function):
                     host.check_permitted()
                     node = library.node

@@ -59,7 +59,7 @@ class Library:
         self._devices: dict[int, OpenDevice] = {}
         self._contexts: dict[int, ContextEntry] = {}  # live ones, by number
         self.last_number = FIRST_NUMBER - 1  # of a context
-        self._thread = threading.local()  # `current`: (self._starts at the time, device, context)
+        self._thread = threading.local()  # `current`: (self._starts at the time, device, number of a context or 0)
         self.of_thread = threading.local()  # `failed_load`: what its last load that failed says
         self.team: Team | None = None  # of host threads, that has not ended
         self.overflows: WeakKeyDictionary[Context, list[tuple[str, int]]] = WeakKeyDictionary()  # not handed out
@@ -86,7 +86,10 @@ class Library:
     def close(self) -> None:
         """End everything: streams, blobs and memory go, every handle becomes stale."""
         devices, self._devices = self._devices, {}
+        team, self.team = self.team, None
         self.users = 0
+        if team is not None:
+            team.abandon()
         for entry in self.contexts:
             self._forget(entry, self.memory.host_addresses(entry.context))
         with ExitStack() as stack:  # all of them, also when one fails
@@ -109,7 +112,7 @@ class Library:
         """Make device `index` with its primary context the calling thread's current one, and boot it. Raises INVALID_VALUE."""
         self.check_index(index)
         self.device(index)
-        self._thread.current = self._starts, index, None
+        self._thread.current = self._starts, index, 0
 
     def check_index(self, index: int) -> None:
         """Raise INVALID_VALUE when there is no device `index`."""
@@ -167,7 +170,7 @@ class Library:
 
     def select_context(self, entry: ContextEntry) -> None:
         """Make a context, which is no primary one, and its device the calling thread's current ones."""
-        self._thread.current = self._starts, entry.device.index, entry
+        self._thread.current = self._starts, entry.device.index, entry.number
 
     def create_context(self) -> ContextEntry:
         """Make a context on the current device. Raises OUT_OF_RESOURCES."""
@@ -197,10 +200,10 @@ class Library:
         return next(entry for entry in self._contexts.values() if entry.context is context)
 
     def _choice(self) -> tuple[int, ContextEntry | None]:
-        start, index, entry = getattr(self._thread, "current", (0, 0, None))
+        start, index, number = getattr(self._thread, "current", (0, 0, 0))
         if start != self._starts:
             return 0, None
-        return index, entry if entry is not None and entry.number in self._contexts else None
+        return index, self._contexts.get(number)
 
     def _check_room(self) -> None:
         if len(self._contexts) >= MAX_CONTEXTS:

@@ -116,6 +116,22 @@ class Team:
             HOST.update_solo()
             HOST.notify()
 
+    def abandon(self) -> None:
+        """End the team, whatever its threads do: its device has ended. They go on, each by itself, and so does the owner."""
+        with HOST.lock:
+            owner = self._owner
+            if owner.forbidden != OWNER:
+                return
+            for member in self._members:
+                member.in_team = False
+                if member not in self._outer:
+                    HOST.remove(member)
+                elif (outer := self._outer.pop(member)) is not None:  # its thread stays the member that it is
+                    HOST.remove(outer)
+            owner.forbidden, owner.in_team = "", False  # it stays suspended until its next call
+            self._positions.clear()
+            HOST.notify()
+
     def __enter__(self) -> Team:
         return self
 

@@ -98,10 +98,17 @@ class Lazy(Dispatcher):
                     self._awaited.update(id(signal) for signal in before.signals if signal.job is None)
                 if before is last:
                     break
+        self._forget_submitted()
         full: set[Stream] = set()
         for held in [held for held in self._held if held in needed]:
             if held in self._held and held.stream not in full and not self._submit(held):  # else another thread has
                 full.add(held.stream)
+
+    def _forget_submitted(self) -> None:
+        """Forget held jobs that a job behind them has taken along, for another thread maybe."""
+        gone = [job for job in self._held if job.submitted or job.done]
+        for job in gone:
+            del self._held[job]
 
     def _submit(self, job: Job) -> bool:
         """Hand a job over. False when a full queue does not take it: it stays held. When the driver refuses it for
@@ -126,6 +133,7 @@ class NewestFirst(Lazy):
         function or another thread: it is handed over, and the caller waits for it.
         """
         while not job.done:
+            self._forget_submitted()
             ready = next((held for held in reversed(self._held) if self._is_ready(held)), None)
             if ready is None:
                 self.hand_over(job)

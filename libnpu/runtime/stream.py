@@ -623,7 +623,12 @@ class Stream:
 
     def finish(self, job: Job, deadline_ps: int) -> bool | None:
         """Wait for the oldest job. False when the deadline passes, None when nothing is left that could end it."""
-        if not job.submitted:  # a full queue has not taken it, or its schedule could not run what comes before it
+        if (
+            not job.submitted
+        ):  # another thread enqueued it, a full queue has not taken it, or what comes before it cannot run
+            self.context.dispatcher.need(job)
+            if job.done:
+                return True
             try:
                 in_time = self.submit(job, deadline_ps)
             except NpuError as refusal:
@@ -692,7 +697,9 @@ class Stream:
         self._failed.append(job)
 
     def refuse(self, job: Job, error: NpuError) -> None:
-        """End a job that was held and that the driver does not take."""
+        """End a job that was held and that the driver does not take, unless another thread has ended it."""
+        if job.done:
+            return
         self._jobs.remove(job)
         self._retire(job, error)
         self.keep_error(job)

@@ -149,3 +149,46 @@ def test_fork_while_threads_are_inside_refuses_the_child(end):
     printf("%d\n", status);
     """
     assert end(body, "blocked thread") == ["NOT_PERMITTED"] * 3 + ["0"]
+
+
+def test_memory_and_descriptors_are_given_back_at_the_last_shutdown(run):
+    body = r"""
+#include <dirent.h>
+static int descriptors(void)
+{
+    DIR *folder = opendir("/proc/self/fd");
+    int count = 0;
+    while (readdir(folder))
+        count++;
+    closedir(folder);
+    return count;
+}
+static int mappings(void)
+{
+    FILE *file = fopen("/proc/self/maps", "r");
+    char line[512];
+    int count = 0;
+    while (fgets(line, sizeof line, file))
+        count += strstr(line, "npu-dram") != NULL;
+    fclose(file);
+    return count;
+}
+int main(void)
+{
+    int before = 0;
+    for (int i = 0; i < 4; i++) {
+        npu_context_t context;
+        npu_stream_t stream;
+        void *p;
+        need(npu_init(0));
+        need(npu_create_context(&context, 0));
+        need(npu_create_stream(&stream));
+        need(npu_malloc(&p, 1 << 20, 0));
+        need(npu_memset_async(p, 1 << 20, 1, 1 << 20, stream));
+        need(npu_shutdown());
+        before = before ? before : descriptors();
+        printf("%d %d\n", mappings(), descriptors() - before);
+    }
+}
+"""
+    assert run(body) == ["0 0"] * 4

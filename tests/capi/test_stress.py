@@ -20,7 +20,8 @@ def stress(flags, blobs, tmp_path_factory):
     def stress(seed, calls, threads, trace=None, semantics="ascend"):
         command = [program, str(seed), str(calls), str(threads), blobs, *([trace] if trace else [])]
         environment = {"NPU_SEMANTICS": semantics, "NPU_TRACE": "1" if trace else "0"}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, env=environment)
+        options = {"capture_output": True, "text": True, "timeout": 900, "env": environment}
+        done = subprocess.run(command, check=False, cwd=program.parent, **options)  # it exports traces to random names
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout.splitlines()
 

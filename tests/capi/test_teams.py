@@ -57,3 +57,56 @@ def test_team_makes_the_same_calls_at_the_same_times(run, blobs):
     assert first[0].startswith("60 ")
     assert first[0].endswith(" 1")
     assert run(PROGRAM, str(blobs / "copy.blob")) == first
+
+
+def test_shutdown_by_a_member_ends_the_team(run):
+    body = r"""
+#include <pthread.h>
+static void *member(void *unused)
+{
+    need(npu_team_enter(0));
+    need(npu_shutdown());
+    say(npu_team_leave());
+    return unused;
+}
+static void *other(void *unused)
+{
+    uint64_t now;
+    need(npu_init(0));
+    say(npu_get_time_ps(&now));
+    say(npu_team_begin(1));
+    say(npu_team_end());
+    return unused;
+}
+int main(void)
+{
+    pthread_t thread;
+    uint64_t now;
+    need(npu_init(0));
+    need(npu_team_begin(2)); /* one member never comes */
+    say(npu_shutdown()); /* the owner may not */
+    pthread_create(&thread, NULL, member, NULL);
+    pthread_join(thread, NULL);
+    say(npu_team_end());
+    say(npu_init(0));
+    pthread_create(&thread, NULL, other, NULL);
+    pthread_join(thread, NULL);
+    say(npu_team_end());
+    say(npu_get_time_ps(&now));
+    say(npu_team_begin(1));
+    say(npu_team_end());
+}
+"""
+    assert run(body) == [
+        "NOT_PERMITTED",
+        "NOT_INITIALIZED",
+        "NOT_INITIALIZED",
+        "SUCCESS",
+        "SUCCESS",
+        "SUCCESS",
+        "SUCCESS",
+        "BAD_STATE",
+        "SUCCESS",
+        "SUCCESS",
+        "SUCCESS",
+    ]
