@@ -76,16 +76,26 @@ def open(
     numerics: str = "exact",
     trace: bool = False,
     semantics: str = "ascend",
+    launch_blocking: bool | None = None,
 ) -> Device:
     """Return a new device of hardware profile `profile` (name, alias or .json path), booted; a context manager.
 
     `compute=False` runs the same path for its times alone: no values. `numerics` is "exact" or "fast". `trace=True`
     records what the device does for `Device.trace`. `semantics` is "ascend", "cuda" or "strict", see
-    libnpu.runtime.semantics. Raises NpuError (INVALID_VALUE for an unknown profile).
+    libnpu.runtime.semantics. `launch_blocking`: a call that enqueues returns when its operation has ended, and raises its
+    error; None: the environment variable NPU_LAUNCH_BLOCKING says (1). Raises NpuError (INVALID_VALUE for an unknown
+    profile).
     """
     from libnpu.runtime.device import open_device
 
-    return open_device(profile, compute=compute, numerics=numerics, trace=trace, semantics=semantics)
+    return open_device(
+        profile,
+        compute=compute,
+        numerics=numerics,
+        trace=trace,
+        semantics=semantics,
+        launch_blocking=launch_blocking,
+    )
 
 
 def timeline(context: Context) -> str:

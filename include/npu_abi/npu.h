@@ -143,7 +143,7 @@ typedef enum npu_semantics {
  * devices, separated by commas (default "npu-37xx": one device, at most 128); the first user's call reads it. Devices start when they
  * are first used.
  *   INVALID_VALUE    flags is neither 0 nor NPU_INIT_CHECK of some header, or NPU_PROFILE names no profile, or too many, or NPU_SEMANTICS or
- *                    NPU_SCHEDULE is none that exists
+ *                    NPU_SCHEDULE is none that exists, or NPU_LAUNCH_BLOCKING is neither 0 nor 1
  *   VERSION_MISMATCH NPU_INIT_CHECK of a header with another major version than the library's or a newer minor one
  *   NOT_INITIALIZED  the library cannot start: its Python environment is gone, or the process runs another Python version */
 NPU_API npu_result_t npu_init(uint32_t flags);
@@ -244,6 +244,8 @@ typedef enum npu_schedule_kind {
 } npu_schedule_kind_t;
 /* Choose the order on the current device, for work enqueued from now on; waits for the work before. The environment variable NPU_SCHEDULE (timed, eager,
  * lazy, newest-first, seed:N) chooses at the start. `seed` counts for NPU_SCHED_SEED only, else it is 0.
+ * NPU_LAUNCH_BLOCKING=1 in the environment, read by the first user's npu_init: a call that enqueues returns when its operation has ended, with the operation's
+ * error. Not so in a capture, nor while the operation, or one before it, waits for a notify that has no record yet, which only a later call can give.
  *   INVALID_VALUE  kind or seed */
 NPU_API npu_result_t npu_set_schedule(npu_schedule_kind_t kind, uint64_t seed);
 

@@ -126,7 +126,12 @@ class Library:
             import libnpu
 
             settings = self.settings
-            device = libnpu.open(self.profiles[number], semantics=settings.semantics, trace=settings.trace)
+            device = libnpu.open(
+                self.profiles[number],
+                semantics=settings.semantics,
+                trace=settings.trace,
+                launch_blocking=settings.launch_blocking,
+            )
             device.set_schedule(settings.schedule)
             device.call_site = self.call_site
             self._devices[number] = OpenDevice(number, device)

@@ -1,4 +1,6 @@
-"""What the environment says when the library starts: NPU_PROFILE, NPU_SEMANTICS, NPU_SCHEDULE, NPU_TRACE."""
+"""What the environment says when the library starts: NPU_PROFILE, NPU_SEMANTICS, NPU_SCHEDULE, NPU_LAUNCH_BLOCKING,
+NPU_TRACE.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,7 @@ class Settings:
     profiles: tuple[str, ...] = ()
     semantics: str = "ascend"
     schedule: str = "timed"
+    launch_blocking: bool = False
     trace: bool = False
 
 
@@ -26,6 +29,7 @@ def read_settings(getenv: Callable[[str], str | None]) -> Settings:
     """Return what `getenv` says; an empty variable counts as one that is not set. Raises INVALID_VALUE naming the variable."""
     from npu_model.profile import ProfileError, load_profile
 
+    from libnpu.runtime.arguments import environment_switch
     from libnpu.runtime.schedule import schedule_of
     from libnpu.runtime.semantics import semantics_of
 
@@ -45,7 +49,5 @@ def read_settings(getenv: Callable[[str], str | None]) -> Settings:
         schedule = schedule_of(getenv("NPU_SCHEDULE") or Settings().schedule).name
     except NpuError as error:
         raise Refusal("NPU_ERROR_INVALID_VALUE", f"NPU_SCHEDULE: {error.message}") from None
-    trace = getenv("NPU_TRACE") or "0"
-    if trace not in ("0", "1"):
-        raise Refusal("NPU_ERROR_INVALID_VALUE", f"NPU_TRACE is {trace!r}; 0 and 1 are allowed")
-    return Settings(profiles, semantics, schedule, trace == "1")
+    launch_blocking, trace = (environment_switch(name, getenv) for name in ("NPU_LAUNCH_BLOCKING", "NPU_TRACE"))
+    return Settings(profiles, semantics, schedule, launch_blocking, trace)

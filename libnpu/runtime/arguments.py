@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from operator import index
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+from npu_abi import C
+
+from libnpu.errors import NpuError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 T = TypeVar("T")
 
@@ -27,3 +34,11 @@ def instance_of(value: object, kind: type[T], name: str) -> T:
 def wrong(value: object, name: str, wanted: str) -> TypeError:
     """Return the error of an argument that is no `wanted`."""
     return TypeError(f"{name} must be {wanted}, not {type(value).__name__}")
+
+
+def environment_switch(name: str, getenv: Callable[[str], str | None]) -> bool:
+    """Return what an environment variable says that is 0 (as unset, or empty) or 1. Raises INVALID_VALUE for others."""
+    value = getenv(name) or "0"
+    if value not in ("0", "1"):
+        raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"{name} is {value!r}; 0 and 1 are allowed")
+    return value == "1"

@@ -369,8 +369,9 @@ class Buffer(Memory):
         """
         _ = self.handle
         stream = self.context.stream_of(stream, "the buffer")
-        stream.enqueue(Free(self))
+        job = stream.enqueue(Free(self), settle=False)
         self.release()
+        stream.settle(job)
 
     def release(self) -> None:
         """Become stale; the driver gets the memory back as soon as every job that uses it has been handed to it."""

@@ -16,7 +16,7 @@ from npu_model.profile import ProfileError
 from libnpu import syscalls
 from libnpu.errors import NpuError
 from libnpu.runtime import host_team
-from libnpu.runtime.arguments import whole
+from libnpu.runtime.arguments import environment_switch, whole
 from libnpu.runtime.context import Context
 from libnpu.runtime.guard import Guard, failures_yield_to, public
 from libnpu.runtime.host_team import Team
@@ -77,12 +77,15 @@ class Device:
     array([ 0., 11., 22., 33.], dtype=float32)
     """
 
-    def __init__(self, node: Node, *, compute: bool, semantics: Semantics = ASCEND) -> None:
+    def __init__(
+        self, node: Node, *, compute: bool, semantics: Semantics = ASCEND, launch_blocking: bool = False
+    ) -> None:
         self.node = node  # of the primary context
         self.guard = Guard(node)
         self.profile = node.profile
         self.compute = compute
         self.semantics = semantics
+        self.launch_blocking = launch_blocking  # what enqueues returns when its operation has ended
         self.schedule = TIMED
         self.times_meaningful = True  # False once another schedule than "timed" was chosen
         self.call_site: Callable[[], Place | str | int] = (
@@ -377,9 +380,15 @@ class Device:
         return value
 
 
-def open_device(profile: str, *, compute: bool, numerics: str, trace: bool, semantics: str) -> Device:
-    """Return a new booted device. Raises INVALID_VALUE for an unknown profile, numerics policy, semantics or NPU_SCHEDULE."""
+def open_device(
+    profile: str, *, compute: bool, numerics: str, trace: bool, semantics: str, launch_blocking: bool | None
+) -> Device:
+    """Return a new booted device. Raises INVALID_VALUE for an unknown profile, numerics policy or semantics, and for what
+    NPU_SCHEDULE and NPU_LAUNCH_BLOCKING must not be.
+    """
     rules = semantics_of(semantics)
+    if launch_blocking is None:
+        launch_blocking = environment_switch("NPU_LAUNCH_BLOCKING", os.environ.get)
     chosen = schedule_of(os.environ.get("NPU_SCHEDULE") or None)
     if numerics not in ("exact", "fast"):
         raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"numerics {numerics!r}; there are 'exact' and 'fast'")
@@ -387,7 +396,7 @@ def open_device(profile: str, *, compute: bool, numerics: str, trace: bool, sema
         node = syscalls.open_device(profile, compute=compute, numerics=numerics, trace=trace)
     except ProfileError as error:
         raise NpuError(C.NPU_ERROR_INVALID_VALUE, str(error)) from None
-    device = Device(node, compute=compute, semantics=rules)
+    device = Device(node, compute=compute, semantics=rules, launch_blocking=launch_blocking)
     if chosen is not TIMED:
         device.set_schedule(chosen.name)
     host_team.obey_environment()

@@ -73,7 +73,9 @@ class Event:
         if stream.capturing is not None:
             stream.capturing.record_event(stream, self)
             return
-        self.note_record(stream.enqueue(self.operation()))
+        job = stream.enqueue(self.operation(), settle=False)
+        self.note_record(job)
+        stream.settle(job)
 
     def note_record(self, job: Job) -> None:
         """Take `job`, which runs `operation`, as the last record."""
@@ -222,16 +224,17 @@ class Notify:
         stream = self._enter(stream)
         if self._waits:
             signal = self._waits[0]
-            signal.job = stream.enqueue(FenceSignal(signal))
+            signal.job = stream.enqueue(FenceSignal(signal), settle=False)
             self._waits.popleft()
         else:
             signal = self._new_signal()
             try:
-                signal.job = stream.enqueue(FenceSignal(signal))
+                signal.job = stream.enqueue(FenceSignal(signal), settle=False)
             except NpuError:
                 self.context.fences.release(signal.cell)
                 raise
             self._records.append(signal)
+        stream.settle(signal.job)
 
     @public
     def wait(self, stream: Stream | None = None) -> None:
@@ -239,7 +242,7 @@ class Notify:
         stream = self._enter(stream)
         signal = self._records[0] if self._records else self._new_signal()
         try:
-            job = stream.enqueue(NotifyWait(signal))
+            job = stream.enqueue(NotifyWait(signal), settle=False)
         except NpuError:
             if not self._records:
                 self.context.fences.release(signal.cell)
@@ -249,6 +252,7 @@ class Notify:
         else:
             self._waits.append(signal)
         job.ends.append(lambda _: self._wait_ended(signal))
+        stream.settle(job)
 
     @public
     def reset(self) -> None:

@@ -74,9 +74,11 @@ class GraphExec:
                 self._make_room(stream, parts)
             if self._last is not None and not self._last.done and self._last.stream is not stream:
                 parts[0].first = self._last.stream.signal_of(self._last)
-            return self._enqueue(stream, parts, edges)
+            job = self._enqueue(stream, parts, edges)
         finally:
             edges.leave()
+        stream.settle(job)
+        return job
 
     def _check_launch(self, stream: Stream) -> None:
         stream.check_open()
@@ -123,7 +125,7 @@ class GraphExec:
         try:
             for part in parts:
                 queue = self._queue(part, stream)
-                job = queue.enqueue(part)
+                job = queue.enqueue(part, settle=False)
                 edges.join(job)
                 jobs.append(job)
                 if part.branch:
@@ -136,7 +138,7 @@ class GraphExec:
                         events.setdefault(operation.event, operation.event.snapshot)
                         operation.event.note_record(job)
                 if part.call is not None:
-                    queue.add_host_function(part.call.function, *part.call.arguments)
+                    host_functions.enqueue(queue, part.call.function, part.call.arguments)
         except BaseException:
             for event, before in events.items():
                 event.take_back(before)

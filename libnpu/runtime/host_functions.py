@@ -160,6 +160,14 @@ class Runner:
 
 
 def add(stream: Stream, function: Callable[..., object], arguments: tuple[Any, ...]) -> Job:
+    """As `enqueue`, in a stream that may be captured; with `launch_blocking` the function has returned."""
+    job = enqueue(stream, function, arguments)
+    if stream.capturing is None:
+        stream.settle(job)
+    return job
+
+
+def enqueue(stream: Stream, function: Callable[..., object], arguments: tuple[Any, ...]) -> Job:
     """Enqueue `function(*arguments)` and return the job that ends when it has returned. Inside a public call.
 
     Raises as `Stream.enqueue`.
@@ -181,10 +189,10 @@ def add(stream: Stream, function: Callable[..., object], arguments: tuple[Any, .
     signal = Signal(cell, cell.last, name)
     made = runner = None
     try:
-        made = HostFunction(stream, stream.enqueue(Trigger(name)), signal, function, arguments)
+        made = HostFunction(stream, stream.enqueue(Trigger(name), settle=False), signal, function, arguments)
         runner = _runner_of(stream.context.node.machine)
         runner.add(made)
-        job = stream.enqueue(Gate(signal))
+        job = stream.enqueue(Gate(signal), settle=False)
     except BaseException:
         if runner is not None and made is not None:
             runner.remove(made)

@@ -24,7 +24,7 @@ from libnpu.runtime.fences import Signal
 from libnpu.runtime.graph import Capture, CaptureStatus
 from libnpu.runtime.guard import failures_yield_to, public
 from libnpu.runtime.job import Job
-from libnpu.runtime.operation import FenceWait, ModuleLaunch
+from libnpu.runtime.operation import FenceWait, ModuleLaunch, NotifyWait
 from libnpu.runtime.room import queue_is_full
 from libnpu.runtime.semantics import InFlight
 from libnpu.runtime.time import LAST_PS, timeout_ps
@@ -91,6 +91,7 @@ class Stream:
         self._api_ps = context.api_ps
         self._aborting = False
         self._ordered = blocking and context.semantics.legacy_default_stream
+        self._launch_blocking = context.device.launch_blocking
         self._open = True
 
     def _create_queue(self) -> None:
@@ -109,12 +110,13 @@ class Stream:
 
     # ---- enqueuing ----
 
-    def enqueue(self, operation: Operation) -> Job:
+    def enqueue(self, operation: Operation, *, settle: bool = True) -> Job:
         """Enqueue `operation` and return at once; a full queue makes it wait for the oldest job. The one way in, for
-        the library's modules, inside a public call.
+        the library's modules, inside a public call. Who has to take note of the job before it ends says `settle=False`
+        and calls `settle` then.
 
         What happens on the device comes from the wait. Raises what `Operation.encode` raises, STALE_HANDLE for a closed
-        stream, OUT_OF_RESOURCES when the queue is full and cannot get empty.
+        stream, OUT_OF_RESOURCES when the queue is full and cannot get empty; with `launch_blocking` as `settle`.
         """
         self.check_open()
         if self.capturing is not None:
@@ -147,7 +149,19 @@ class Stream:
             context.operation_count += 1
             if context.profiler.is_active:
                 context.profiler.note(job)
+        if self._launch_blocking and settle:
+            self.settle(job)
         return job
+
+    def settle(self, job: Job) -> None:
+        """On a device with `launch_blocking`, wait for `job`, which was just enqueued, unless it waits for a notify that
+        has no record: only a later call can give that. Raises its error, and BARRIER_DEADLOCK.
+        """
+        if self._launch_blocking and not _waits_for_a_record(job):
+            self._await(job, FOR_EVER_PS)
+            while not job.done:
+                self._finish_in_time(self._jobs[0], FOR_EVER_PS, None)
+            self._raise_error_of(job)
 
     def _encode(self, job: Job) -> None:
         """Write the job's command buffer. When that fails, nothing is left of it."""
@@ -730,6 +744,26 @@ def _undo(job: Job) -> None:
     ends, job.ends, job.signals, job.written = job.ends, [], (), ()
     for function in ends:
         function(job)
+
+
+def _waits_for_a_record(job: Job) -> bool:
+    """Whether `job`, or what must end before it, waits for a notify that has no record yet."""
+    seen: set[Job] = set()
+    open_jobs = [job]
+    while open_jobs:
+        last = open_jobs.pop()
+        if last.done or last in seen:
+            continue
+        for before in last.stream.jobs:
+            seen.add(before)
+            for signal in before.signals:
+                if signal.job is not None:
+                    open_jobs.append(signal.job)
+                elif isinstance(before.operation, NotifyWait):
+                    return True
+            if before is last:
+                break
+    return False
 
 
 def _waits_for(job: Job) -> str:

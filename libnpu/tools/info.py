@@ -62,6 +62,7 @@ def run(options: argparse.Namespace) -> int:
     rules = [
         ("semantics", ", ".join(PROFILES), "libnpu.open(semantics=...), NPU_SEMANTICS for C"),
         ("schedule", ", ".join(SCHEDULES), "Device.set_schedule, NPU_SCHEDULE"),
+        ("synchronous mode", "off, on", "libnpu.open(launch_blocking=...), NPU_LAUNCH_BLOCKING"),
     ]
     print_table("host API", ("what", "there are", "chosen by"), rules, left=3)
     return 0

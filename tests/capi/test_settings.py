@@ -43,6 +43,30 @@ def test_schedule_comes_from_the_environment_or_a_call(run, blobs, schedule, kin
     assert run(UNSYNCHRONISED, path, kind) == [bytes]
 
 
+def test_calls_that_enqueue_wait_when_the_environment_says_so(run, blobs):
+    path = str(blobs / "copy.blob")
+    assert run(UNSYNCHRONISED, path, env={**os.environ, "NPU_LAUNCH_BLOCKING": "1"}) == ["21 21"]
+    assert run(UNSYNCHRONISED, path, env={**os.environ, "NPU_LAUNCH_BLOCKING": "0"}) == ["ff 21"]
+    program = r"""
+    int main(int argc, char **argv)
+    {
+        npu_blob_t blob;
+        npu_kernel_t k;
+        char *p;
+        need(npu_init(0));
+        need(npu_load_blob(&blob, argv[1]));
+        need(npu_get_kernel(&k, blob, NULL));
+        need(npu_malloc((void **)&p, 128, 0));
+        npu_arg_t args[] = {NPU_BUFFER(p), NPU_BUFFER(p + 64)};
+        say(npu_launch_kernel_async(k, args, 2, 0));
+        say(npu_synchronize_device());
+    }
+    """
+    bad = str(blobs / "stuck.blob")
+    assert run(program, bad) == ["SUCCESS", "BARRIER_DEADLOCK"]
+    assert run(program, bad, env={**os.environ, "NPU_LAUNCH_BLOCKING": "1"}) == ["BARRIER_DEADLOCK", "SUCCESS"]
+
+
 def test_semantics_come_from_the_environment(run):
     program = r"""
     int main(void)
@@ -64,6 +88,7 @@ def test_semantics_come_from_the_environment(run):
         ("NPU_SEMANTICS", "opencl", "semantics 'opencl'; there are 'ascend', 'cuda', 'strict'"),
         ("NPU_SCHEDULE", "seed:x", "schedule 'seed:x'; there are 'timed'"),
         ("NPU_TRACE", "yes", "is 'yes'; 0 and 1 are allowed"),
+        ("NPU_LAUNCH_BLOCKING", "true", "is 'true'; 0 and 1 are allowed"),
     ],
 )
 def test_environment_that_says_what_does_not_exist_is_named(run, name, value, message):

@@ -465,10 +465,10 @@ def test_a_launch_that_breaks_off_leaves_nothing_that_waits(context, add, floats
     stream = type(one)
     enqueue = stream.enqueue
 
-    def refuse(self, operation):
+    def refuse(self, operation, **options):
         if operation.name == "graph branch 1":
             raise NpuError(C.NPU_ERROR_OUT_OF_RESOURCES, "no room")
-        return enqueue(self, operation)
+        return enqueue(self, operation, **options)
 
     monkeypatch.setattr(stream, "enqueue", refuse)
     refused(C.NPU_ERROR_OUT_OF_RESOURCES, executable.launch, one)
