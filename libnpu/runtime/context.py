@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from libnpu.runtime.kernel import Kernel
     from libnpu.syscalls import Node
 
+NORMAL = int(C.NPU_PRIORITY_NORMAL)
 MAY_BE_LOST = (C.NPU_JOB_CTX_VIOLATION, C.NPU_JOB_ABORTED)  # statuses of jobs whose context may be gone
 FILE_FACTOR = 2  # chosen: a file has names and relocations beside what it places in memory
 
@@ -109,9 +110,9 @@ class Context(ContextMemory):
         return self._builtin[name]
 
     @public
-    def create_stream(self, *, blocking: bool = True, priority: int = 0) -> Stream:
+    def create_stream(self, *, blocking: bool = True, priority: int = NORMAL) -> Stream:
         """Create a stream. `blocking`: a legacy default stream waits for it, and it for that one. `priority` is of enum
-        npu_job_priority.
+        npu_priority.
 
         Raises OUT_OF_RESOURCES when no queue is left, INVALID_VALUE for another priority (under `cuda` it is clamped).
         """

@@ -17,7 +17,7 @@ from libnpu import syscalls
 from libnpu.errors import NpuError
 from libnpu.runtime import host_team
 from libnpu.runtime.arguments import environment_switch, whole
-from libnpu.runtime.context import Context
+from libnpu.runtime.context import NORMAL, Context
 from libnpu.runtime.guard import Guard, failures_yield_to, public
 from libnpu.runtime.host_team import Team
 from libnpu.runtime.records import read_records
@@ -143,7 +143,7 @@ class Device:
         """As `Context.copy` in the primary context."""
         self.primary.copy(dst, src, size)
 
-    def create_stream(self, *, blocking: bool = True, priority: int = 0) -> Stream:
+    def create_stream(self, *, blocking: bool = True, priority: int = NORMAL) -> Stream:
         """As `Context.create_stream` in the primary context."""
         return self.primary.create_stream(blocking=blocking, priority=priority)
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 FOR_EVER_PS = (1 << 63) - 1
 REAP_AT = 32  # jobs in flight from which an operation first looks for finished ones
-Priority: type[enum.IntEnum] = npu_abi.enum("npu_job_priority")
+Priority: type[enum.IntEnum] = npu_abi.enum("npu_priority")
 
 
 class FailureMode(enum.Enum):

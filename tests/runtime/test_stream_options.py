@@ -61,18 +61,19 @@ def test_streams_have_ids_of_their_own(device):
 
 
 def test_a_priority_reaches_the_driver(device):
-    stream = device.create_stream(priority=int(C.NPU_JOB_PRIORITY_FOCUS))
+    normal = device.create_stream()
+    stream = device.create_stream(priority=int(C.NPU_PRIORITY_FOCUS))
     kernel = device.node.machine.syscall.__self__
     queues = [queue for context in kernel.contexts.values() for queue in context.queues.values()]
-    assert [queue.priority for queue in queues if queue.cmdq_id == stream.cmdq_id] == [3]
+    assert {q.cmdq_id: q.priority for q in queues} == {normal.cmdq_id: 2, stream.cmdq_id: 3}
 
 
-@pytest.mark.parametrize("priority", [-1, 5])
-def test_a_priority_out_of_range_is_refused_or_clamped(device, cuda, strict, priority, refused):
+@pytest.mark.parametrize(("priority", "nearest"), [(-1, 1), (0, 1), (5, 4)])
+def test_a_priority_out_of_range_is_refused_or_clamped(device, cuda, strict, priority, nearest, refused):
     for refusing in (device, strict.device):
         error = refused(C.NPU_ERROR_INVALID_VALUE, lambda d=refusing: d.create_stream(priority=priority))
-        assert f"priority {priority}; 0 to 4 are allowed" in error.message
-    assert cuda.device.create_stream(priority=priority).priority == max(0, min(4, priority))
+        assert f"priority {priority}; 1 to 4 are allowed" in error.message
+    assert cuda.device.create_stream(priority=priority).priority == nearest
 
 
 # ---- failures ----
