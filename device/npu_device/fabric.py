@@ -22,6 +22,7 @@ from npu_device.shave_core import ProgramCache
 from npu_device.trace import Trace
 
 if TYPE_CHECKING:
+    from npu_device.dma import DmaPlan
     from npu_device.engine import Channel, Engine
     from npu_device.instruction_cache import InstructionCache
     from npu_device.management_core import ManagementCore
@@ -53,6 +54,7 @@ class Fabric:
         fetches = profile.tiles * profile.shaves_per_tile * shave.fetch_bytes_per_cycle * shave.clock_hz
         self.memory_limits = ports + fetches > profile.ddr.bytes_per_second  # else every transfer has its full rate
         self.programs = ProgramCache()
+        self.program_plans: dict[tuple[bytes, int, int, int], DmaPlan] = {}  # of shave_operations
         self.scratch = Scratch()
         self.overflows = Overflows()
         self.schedule = Schedule()

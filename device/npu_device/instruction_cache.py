@@ -15,9 +15,12 @@ SSID_SHIFT = 48  # of a tag, above the address
 
 
 class InstructionCache:
-    """Lines by set, and all their tags. A line whose bytes are on their way is None."""
+    """Lines by set, and all their tags. A line whose bytes are on their way is None.
 
-    __slots__ = ("_set_count", "_sets", "_tags", "_ways", "line_bytes")
+    What was asked last is kept until the cache changes: launches of one program follow each other.
+    """
+
+    __slots__ = ("_held", "_latest", "_set_count", "_sets", "_tags", "_ways", "line_bytes")
 
     def __init__(self, shave: Shave) -> None:
         self.line_bytes = shave.icache_line_bytes
@@ -29,6 +32,8 @@ class InstructionCache:
         """Drop every line."""
         self._sets: defaultdict[int, dict[int, bytes | None]] = defaultdict(dict)  # oldest use first
         self._tags: set[int] = set()
+        self._held: dict[tuple[int, int, int], int] = {}  # lines of programs, while `_tags` stays as it is
+        self._latest: tuple[tuple[int, int, int], list[bytes]] | None = None  # the program that was used last, if whole
 
     def drop(self, ssid: int) -> None:
         """Drop the lines of a context."""
@@ -42,13 +47,20 @@ class InstructionCache:
 
     def held_lines(self, ssid: int, va: int, nbytes: int) -> int:
         """Return how many lines of a program are there, those on their way included."""
-        return len(self._tags.intersection(self._tags_of(ssid, va, nbytes)))
+        count = self._held.get((ssid, va, nbytes))
+        if count is None:
+            count = len(self._tags.intersection(self._tags_of(ssid, va, nbytes)))
+            self._held[ssid, va, nbytes] = count
+        return count
 
     def look_up(self, ssid: int, va: int, nbytes: int) -> list[bytes | None]:
         """Look up a program line by line and return the lines, None for those that have to be filled.
 
         A line that is not there takes the place of the one of its set that was used least recently.
         """
+        program = ssid, va, nbytes
+        if self._latest is not None and self._latest[0] == program:  # its lines are the latest of their sets already
+            return list(self._latest[1])
         sets, tags, ways, count = self._sets, self._tags, self._ways, self._set_count
         number = va // self.line_bytes
         found: list[bytes | None] = []
@@ -64,8 +76,11 @@ class InstructionCache:
                     del lines[oldest]
                     tags.remove(oldest)
                 tags.add(tag)
+                self._held.clear()
             lines[tag] = data
             found.append(data)
+        whole = [data for data in found if data is not None]
+        self._latest = (program, whole) if len(whole) == len(found) else None
         return found
 
     def fill(self, ssid: int, at: int, data: bytes) -> None:
@@ -73,6 +88,7 @@ class InstructionCache:
         tag = ssid << SSID_SHIFT | at
         if tag in self._tags:
             self._set(tag)[tag] = data
+            self._latest = None
 
     def abandon(self, ssid: int, va: int, nbytes: int) -> None:
         """Drop the lines of a program that were to be filled."""
@@ -90,4 +106,6 @@ class InstructionCache:
 
     def _remove(self, tag: int) -> None:
         self._tags.remove(tag)
+        self._held.clear()
+        self._latest = None
         del self._set(tag)[tag]

@@ -14,6 +14,7 @@ most have one:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +23,13 @@ from npu_abi import C
 from npu_model import footprint
 from npu_model.shave_faults import ShaveFault, ShaveFaultCode, ShaveUnsupported
 from npu_model.shave_machine import Bar, Machine, Row, Start, Wait
+from npu_model.shave_memory import Runs
 from npu_model.shave_opcodes import ALL_TAGS
 from npu_model.shave_operations import INVARIANT_BYTES
 
 from npu_device.claims import Claim
 from npu_device.clock import ClockDomain
-from npu_device.cmx import in_window
+from npu_device.cmx import STRIDE, in_window
 from npu_device.code_fetch import CodeFetch
 from npu_device.dram import POISON, Bytes
 from npu_device.engine import START_RECORD, Channel, Engine, Task, dependency_columns
@@ -167,7 +169,7 @@ class ShaveEngine(Engine[ShaveTask]):
                     lines[index] = memory[at : at + span.step]
                     cache.fill(slot.ssid, span.start + at, memory[at : at + span.step])
         first = task.text_va - span.start
-        task.text = b"".join(data for data in lines if data is not None)[first : first + task.code_bytes]
+        task.text = b"".join(lines)[first : first + task.code_bytes]  # type: ignore[arg-type]
         task.lines = []
         now = self.fabric.cycle_now()
         self._raw[LOAD_CYCLES] += now - task.start_cycle
@@ -232,10 +234,10 @@ class ShaveEngine(Engine[ShaveTask]):
         result = machine.segment()
         task.cycles = result.cycles - before
         task.insns = result.insns
-        reads = [footprint.box(*box) for box in result.read_boxes]
-        writes = [footprint.box(*box) for box in result.write_boxes]
-        task.sram_read += sum(box.size_bytes for box in reads if in_window(box.addr))
-        task.sram_write += sum(box.size_bytes for box in writes if in_window(box.addr))
+        reads, sram_read = _boxes(result.read_boxes)
+        writes, sram_write = _boxes(result.write_boxes)
+        task.sram_read += sram_read
+        task.sram_write += sram_write
         if not self.fabric.compute:
             task.written += writes
             return
@@ -350,8 +352,36 @@ def _check_known(task: ShaveTask, request: Start) -> None:
         raise ShaveUnsupported(request.pc, "a descriptor in CMX, or one that the program stored, needs values")
 
 
+def _boxes(runs: Sequence[Runs]) -> tuple[list[footprint.Box], int]:
+    """Return the bytes of runs as boxes, neighbours and repetitions in one, and how many bytes the runs have in CMX."""
+    boxes: list[footprint.Box] = []
+    dense: list[tuple[int, int]] = []  # [start, end)
+    in_cmx = 0
+    for addr, width, dims in runs:
+        if dims:
+            box = footprint.box(addr, width, dims)
+            boxes.append(box)
+            in_cmx += box.size_bytes if in_window(addr) else 0
+        else:
+            dense.append((addr, addr + width))
+            in_cmx += width if in_window(addr) else 0
+    if dense:
+        dense.sort()
+        start, end = dense[0]
+        for first, last in dense:
+            if first > end or (first == end and first % STRIDE == 0):  # tiles do not continue each other
+                boxes.append(footprint.Box(start, end - start))
+                start, end = first, last
+            elif last > end:
+                end = last
+        boxes.append(footprint.Box(start, end - start))
+    return boxes, in_cmx
+
+
 def _bytes_of(box: footprint.Box, memory: Bytes) -> Bytes:
     """Return the bytes of `box` in place; `memory` runs from its first to its last byte."""
+    if not box.dims:
+        return memory
     shape = (*(count for count, _ in box.dims), box.width)
     strides = (*(stride for _, stride in box.dims), 1)
     return np.ndarray(shape, np.uint8, memory.data, 0, strides)

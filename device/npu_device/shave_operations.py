@@ -14,7 +14,7 @@ from npu_model.shave_faults import ShaveFault, ShaveFaultCode
 from npu_model.shave_machine import Start
 from npu_model.shave_scalar import DMA
 
-from npu_device.dma import plan_one
+from npu_device.dma import DmaPlan, plan_one
 from npu_device.dpu import DpuTask, plan_dpu
 from npu_device.engine import Channel, Engine, Task
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from npu_device.fabric import Fabric
     from npu_device.slot import JobSlot
 
+KEPT_PLANS = 1024
 UNLIMITED = 1 << 30  # room of a FIFO that the management core does not fill; a program starts few operations
 
 
@@ -39,9 +40,8 @@ def operation(fabric: Fabric, slot: JobSlot, request: Start, tile: int, list_id:
     try:
         if request.engine == DMA:
             raw = space.view(address, operations.DMA_BYTES, False).tobytes()
-            dma = operations.dma_descriptor(raw, space.workspace_bytes, tiles)
             channel = _channel(slot, fabric.engines[request.port])
-            return next(plan_one(profile, dma).tasks(slot, channel, list_id))
+            return next(_dma_plan(fabric, slot, raw).tasks(slot, channel, list_id))
         raw = space.view(address, operations.INVARIANT_BYTES, False).tobytes()
         nbytes = operations.variant_count(raw) * operations.VARIANT_BYTES
         raw_variants = space.view(address + operations.INVARIANT_BYTES, nbytes, False).tobytes()
@@ -50,6 +50,19 @@ def operation(fabric: Fabric, slot: JobSlot, request: Start, tile: int, list_id:
         return next(plan_dpu(profile, invariants, variants).tasks(slot, [channel] * tiles, list_id))
     except DescriptorError as error:
         raise ShaveFault(ShaveFaultCode.BAD_DESCRIPTOR, request.pc, str(error)) from None
+
+
+def _dma_plan(fabric: Fabric, slot: JobSlot, raw: bytes) -> DmaPlan:
+    """Return the plan of a descriptor, the same for the same bytes in the same memory. Raises DescriptorError."""
+    workspace_bytes, tiles = slot.space.workspace_bytes, len(slot.tiles)
+    key = raw, slot.ssid, workspace_bytes, tiles
+    plan = fabric.program_plans.get(key)
+    if plan is None:
+        plan = plan_one(fabric.profile, operations.dma_descriptor(raw, workspace_bytes, tiles))
+        if len(fabric.program_plans) == KEPT_PLANS:
+            fabric.program_plans.clear()
+        fabric.program_plans[key] = plan
+    return plan
 
 
 def work_of(task: Task) -> int:

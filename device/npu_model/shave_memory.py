@@ -158,9 +158,9 @@ def store(values: Array, out: Array, type_: int) -> int:
         out[...] = casts.f32_to_bf16(sm.canonical(values))
     elif type_ == BOOL:
         out[...] = values != 0
+    elif type_ == I32 and values.dtype == sm.S32:
+        out[...] = values
     else:
         info = np.iinfo(STORAGE[type_])
-        out[...] = (
-            values if type_ == I32 and values.dtype == sm.S32 else sm.to_int(values, info.min, info.max, info.dtype)
-        )
+        out[...] = sm.to_int(values, info.min, info.max, info.dtype)
     return 0

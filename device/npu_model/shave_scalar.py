@@ -12,12 +12,17 @@ from npu_abi import C
 from npu_model import shave_math as sm
 from npu_model.shave_faults import ShaveFaultCode, ShaveUnsupported
 from npu_model.shave_machine import ACCESS_WORK, BAR_WORK, HALT, SUSPEND, Bar, Handler, Machine, Start, Wait, in_cmx
-from npu_model.shave_memory import STORAGE, load, store
+from npu_model.shave_memory import ADDRESS_LIMIT, STORAGE, load, store
 from npu_model.shave_opcodes import ALL_TAGS, BOOL, INSN_BYTES, TYPE_BYTES
 
 DMA, DPU = int(C.NPU_ENGINE_DMA), int(C.NPU_ENGINE_DPU)
 _SIGN = 1 << 63
 _MASK = (1 << 64) - 1
+_UNSIGNED = {size: struct.Struct("<" + code) for size, code in ((1, "B"), (2, "H"), (4, "I"), (8, "Q"))}
+_INTEGERS = {
+    type_: struct.Struct(_UNSIGNED[of.itemsize].format.lower()) if of.kind == "i" else _UNSIGNED[of.itemsize]
+    for type_, of in STORAGE.items()
+}  # float types: their bits
 BAD_TARGET = -2  # a branch target outside the program or between instructions
 
 
@@ -187,12 +192,12 @@ def _float(function: Callable[[Any, Any], Any]) -> Handler:
 
 
 def _address(m: Machine, register: int, offset: int, size: int, write: bool) -> int:
-    """Return a checked address and log the access."""
+    """Return a checked address and log the access, which costs scalar_cycles only."""
     address = m.r[register] + offset
-    before = m.cycles
-    m.touch_run(address, size, write)
-    m.work += ACCESS_WORK
-    m.cycles = before  # a scalar access costs scalar_cycles only
+    if address < 0 or address + size > ADDRESS_LIMIT:
+        raise m.fault(ShaveFaultCode.ADDRESS, f"{address:#x} + {size}")
+    (m.writes if write else m.reads).add_run(m.pc, address, size)
+    m.work += size + ACCESS_WORK
     if not m.compute and not write and in_cmx(address):
         raise ShaveUnsupported(
             m.pc * INSN_BYTES, "a scalar load of CMX data cannot be followed without computing values"
@@ -204,8 +209,8 @@ def ld(m: Machine, arg: tuple[int, int, int, int]) -> int | None:
     """Load an integer, sign- or zero-extended by its type."""
     d, a, offset, type_ = arg
     size = TYPE_BYTES[type_]
-    raw = m.memory.view(_address(m, a, offset, size, False), size, False).tobytes()
-    value = int.from_bytes(raw, "little", signed=STORAGE[type_].kind == "i")
+    view = m.memory.view(_address(m, a, offset, size, False), size, False)
+    (value,) = _INTEGERS[type_].unpack_from(view)  # type: ignore[arg-type]
     m.r[d] = int(value != 0) if type_ == BOOL else value
     return None
 
@@ -228,7 +233,7 @@ def st(m: Machine, arg: tuple[int, int, int, int]) -> int | None:
     address = _address(m, a, offset, size, True)
     if m.compute:
         value = int(m.r[d] != 0) if type_ == BOOL else m.r[d] & ((1 << 8 * size) - 1)
-        m.memory.view(address, size, True).data[:] = value.to_bytes(size, "little")
+        _UNSIGNED[size].pack_into(m.memory.view(address, size, True), 0, value)  # type: ignore[arg-type]
     else:
         m.memory.check(address, size, True)
     return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, prod
 from operator import index
 from typing import TYPE_CHECKING, Any
@@ -83,13 +84,20 @@ def plan(name: str, arguments: Sequence[Any], unit: Unit) -> Plan:
     Raises KernelArgumentError for an unknown kernel, a wrong number of arguments, or a size that the kernel or the device cannot do;
     TypeError for a size that is no integer.
     """
-    base, es = _split(name)
-    builtin = BUILTINS[base]
+    builtin = BUILTINS[_split(name)[0]]
     expected = len(builtin.buffers) + len(builtin.scalars)
     if len(arguments) != expected:
         raise KernelArgumentError(f"{name}: {len(arguments)} arguments; expected {expected}")
     numbers = zip(builtin.scalars, arguments[len(builtin.buffers) :], strict=True)
-    sizes = _Sizes(name, es, {key: index(value) for key, value in numbers if key not in FLOATS}, unit)
+    return _plan(name, tuple([(key, index(value)) for key, value in numbers if key not in FLOATS]), unit)
+
+
+@lru_cache(maxsize=256)
+def _plan(name: str, numbers: tuple[tuple[str, int], ...], unit: Unit) -> Plan:
+    """Return the plan for the integers of a launch."""
+    base, es = _split(name)
+    builtin = BUILTINS[base]
+    sizes = _Sizes(name, es, dict(numbers), unit)
     elements, work = _RULES[base](sizes)
     for buffer, count in elements.items():
         if count * es > MAX_BUFFER_BYTES:

@@ -25,8 +25,7 @@ class BuiltinKernel(LibraryKernel):
         """
         from libnpu.kernels.params import KernelArgumentError, Unit, plan
 
-        self.check_count(arguments)
-        self.check_kinds(arguments)
+        packed, spans = self.pack(arguments)
         try:
             found = plan(self.name, arguments, Unit.of(self.module.context.profile))
         except KernelArgumentError as error:
@@ -37,4 +36,4 @@ class BuiltinKernel(LibraryKernel):
             if value is not None and value.size < need.size_bytes:
                 problem = f"needs {need.size_bytes} bytes, and has {value.size}"
                 raise self.refusal(C.NPU_ERROR_ARG_SIZE, param, problem)
-        return super().operation(arguments, found.grid if grid is None else grid)
+        return self.packed_launch(packed, spans, found.grid if grid is None else grid)

@@ -168,9 +168,11 @@ class LibraryKernel(Kernel):
 
     def operation(self, arguments: Sequence[Any], grid: int | None = None) -> Operation:
         """Return the launch; the default grid is a block for each SHAVE, as far as `max_grid` allows."""
-        self.check_count(arguments)
-        spans: list[Buffer | DeviceSpan] = []
-        packed = b"".join(self._pack(param, value, spans) for param, value in zip(self.params, arguments, strict=True))
+        packed, spans = self.pack(arguments)
+        return self.packed_launch(packed, spans, grid)
+
+    def packed_launch(self, packed: bytes, spans: list[Buffer | DeviceSpan], grid: int | None) -> KernelLaunch:
+        """Return the launch with what `pack` has returned."""
         return KernelLaunch(self, packed, spans, self._grid(grid))
 
     def _grid(self, grid: int | None) -> int:
@@ -186,11 +188,14 @@ class LibraryKernel(Kernel):
             raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"grid {grid} for {self.name!r}; 1 to {limit} are allowed")
         return grid
 
-    def check_kinds(self, arguments: Sequence[Any]) -> None:
-        """Raise ARG_KIND for memory where a number belongs, and so on; as `operation` does."""
+    def pack(self, arguments: Sequence[Any]) -> tuple[bytes, list[Buffer | DeviceSpan]]:
+        """Return the bytes of the arguments, eight for each, and the memory among them.
+
+        Raises ARG_COUNT, ARG_KIND for memory where a number belongs, and so on.
+        """
+        self.check_count(arguments)
         spans: list[Buffer | DeviceSpan] = []
-        for param, value in zip(self.params, arguments, strict=True):
-            self._pack(param, value, spans)
+        return b"".join([self._pack(p, value, spans) for p, value in zip(self.params, arguments, strict=True)]), spans
 
     def _pack(self, param: Param, value: Any, spans: list[Buffer | DeviceSpan]) -> bytes:
         """Return the eight bytes of an argument. Memory may be absent: None is address 0."""
