@@ -7,7 +7,7 @@
  * 2. A failure on the device is answered by the call that waits; the detail says where the failing operation was enqueued.
  * 3. A fault ends its context and no other: what it had can still be freed, and another context goes on.
  */
-#include "check.h"
+#include "timeline.h"
 
 static void show(const char *what, npu_result_t result, npu_result_t expected)
 {
@@ -20,6 +20,19 @@ static void show(const char *what, npu_result_t result, npu_result_t expected)
     CHECK(npu_get_last_error_detail(&detail));
     if (strstr(detail.message, "0x") == NULL) /* this page is to look the same everywhere */
         printf("    %s: %.*s\n", detail.function, (int)strcspn(detail.message, ";"), detail.message);
+}
+
+/* Wait for a stream, and let the timeline know. */
+static void show_wait(const char *what, npu_stream_t stream, npu_result_t expected)
+{
+    uint64_t begin_ps, end_ps;
+    npu_result_t result;
+
+    CHECK(npu_get_time_ps(&begin_ps));
+    result = npu_synchronize_stream(stream);
+    CHECK(npu_get_time_ps(&end_ps));
+    timeline_add(0, '.', what, begin_ps, end_ps);
+    show(what, result, expected);
 }
 
 /* Called when its stream comes to it, on a thread of its own; it may not call the library. */
@@ -47,7 +60,7 @@ static void mistakes(void *memory, void *freed)
     CHECK(npu_launch_kernel_async(copy, args, 3, NULL));
     show("ask for work in flight", npu_query_stream(NULL), NPU_NOT_READY);
     show("wait, but too short", npu_synchronize_stream_timeout(NULL, 100), NPU_TIMEOUT);
-    show("wait", npu_synchronize_stream(NULL), NPU_SUCCESS);
+    show_wait("wait", NULL, NPU_SUCCESS);
 
     CHECK(npu_stream_add_host_function(NULL, callback, &in_callback));
     CHECK(npu_synchronize_stream(NULL));
@@ -77,24 +90,29 @@ int main(int argc, char **argv)
     CHECK(npu_free(freed));
 
     puts("1. mistakes");
+    CHECK(npu_profiler_start());
     mistakes(memory, freed);
+    CHECK(npu_profiler_stop());
+    timeline_print();
 
     puts("2. failures");
     CHECK(npu_create_context(&context, 0)); /* current from here on */
     CHECK(npu_create_stream(&stream));
+    CHECK(npu_profiler_start());
     CHECK(npu_create_notify(&never, 0));
     CHECK(npu_wait_notify(never, stream));
-    show("wait for what nobody signals", npu_synchronize_stream(stream), NPU_ERROR_BARRIER_DEADLOCK);
+    show_wait("wait for what nobody signals", stream, NPU_ERROR_BARRIER_DEADLOCK);
     CHECK(npu_record_notify(never, NULL));
-    show("wait, now that it is signalled", npu_synchronize_stream(stream), NPU_SUCCESS);
+    show_wait("wait, now that it is signalled", stream, NPU_SUCCESS);
 
     CHECK(npu_load_blob(&blob, argv[1]));
     CHECK(npu_get_kernel(&fault, blob, NULL));
     launch(fault, stream);
-    show("wait for a kernel that faults", npu_synchronize_stream(stream), NPU_ERROR_DEVICE_PAGE_FAULT);
+    show_wait("wait for a kernel that faults", stream, NPU_ERROR_DEVICE_PAGE_FAULT);
     CHECK(npu_get_last_error_detail(&detail));
     CLAIM(detail.enqueue_site - (uint64_t)(uintptr_t)launch < 256, "the detail has the place in launch() that enqueued it");
     puts("    it was enqueued in launch(): addr2line has the line of detail.enqueue_site");
+    timeline_print();
 
     puts("3. what is left");
     show("the context is lost", npu_create_stream(&stream), NPU_ERROR_DEVICE_LOST);

@@ -6,7 +6,7 @@
  * For a small tensor the load takes nearly as long as the execution, unless the instructions are in the unit's cache already; for a large
  * one, which is split into blocks for all units, it hardly counts.
  */
-#include "check.h"
+#include "timeline.h"
 
 static void launch_conv_kernel(float *input, float *weight, float *output, int N, int C, int H, int W)
 {
@@ -19,7 +19,7 @@ static void launch_conv_kernel(float *input, float *weight, float *output, int N
     params.H = H;
     params.W = W;
     CHECK(npu_submit_kernel("conv2d", &params)); /* returns at once */
-    CHECK(npu_wait_for_completion());
+    TIMED('.', "wait_for_completion", npu_wait_for_completion());
 }
 
 /* 3x3, stride 1, padding 1, C channels in and out, by its definition. */
@@ -51,6 +51,7 @@ static npu_op_record_t run(const char *title, int C, int side)
     CHECK(npu_profiler_stop());
     CHECK(npu_get_op_records(&r, 1, &count));
     CLAIM(count == 1 && r.kind == NPU_OP_KERNEL, "one launch is one operation record");
+    timeline_operation(&r);
     printf("%-20s | %9.3f %9.3f %9.3f %9.3f %9.3f | %6u  %#5x\n", title, (double)r.pack_ps * 1e-6, (double)r.submit_ps * 1e-6,
            (double)r.schedule_ps * 1e-6, (double)r.load_ps * 1e-6, (double)r.execute_ps * 1e-6, r.blocks, r.units);
 
@@ -82,6 +83,8 @@ int main(void)
     first = run("1 channel, 4x4", 1, 4);
     again = run("the same again", 1, 4);
     large = run("16 channels, 48x48", 16, 48);
+    puts("");
+    timeline_print();
     CLAIM(first.load_ps > first.execute_ps / 2, "of a small tensor the load is a large part");
     CLAIM(again.load_ps == 0, "the second launch finds all instructions in the cache");
     CLAIM(large.blocks == 4 && large.units == 0xf, "the four blocks of a large tensor go to four units");

@@ -8,7 +8,7 @@
  * A raw file holds one tensor of floats, dense and row-major. Outputs are compared with the files behind the inputs', as far as there are any, and
  * with -o written to PREFIX0.raw and so on.
  */
-#include "check.h"
+#include "timeline.h"
 
 enum { MAX_ARGS = 64, SHOWN = 6 };
 
@@ -96,11 +96,14 @@ int main(int argc, char **argv)
     }
 
     /* The launch returns at once; the wait moves the host's clock to the completion. */
+    CHECK(npu_profiler_start());
     latency = -now_us();
     CHECK(npu_launch_kernel_async(kernel, args, count, stream));
-    CHECK(npu_synchronize_stream(stream));
+    TIMED('.', "synchronise", npu_synchronize_stream(stream));
     latency += now_us();
+    CHECK(npu_profiler_stop());
     printf("launch to completion: %.3f us\n", latency);
+    timeline_print();
 
     for (uint32_t i = 0; i < count; i++) {
         if (info[i].direction != NPU_ARG_OUT)

@@ -66,6 +66,17 @@ static inline int timeline_order(const void *left, const void *right)
     return (a->end_ps > b->end_ps) - (a->end_ps < b->end_ps);
 }
 
+/* The lines of an operation. timeline_print adds those whose records nobody has taken. */
+static inline void timeline_operation(const npu_op_record_t *record)
+{
+    /* The name of a wait says where the event was recorded, which takes more room. */
+    const char *name = record->kind == NPU_OP_EVENT_WAIT ? "event wait" : record->name;
+
+    timeline_add(0, '#', name, record->enqueue_ps, record->enqueued_ps);
+    if (record->result != NPU_NOT_READY)
+        timeline_add(timeline_stream(record->stream_id), '=', name, record->start_ps, record->end_ps);
+}
+
 /* Print a line for each operation and each timed call, and forget them. Returns when the device was done, in microseconds. */
 static inline double timeline_print(void)
 {
@@ -74,18 +85,14 @@ static inline double timeline_print(void)
     uint64_t first = UINT64_MAX, last = 0, done = 0, scale;
 
     CHECK(npu_get_op_records(records, TIMELINE_ROWS / 2, &count));
-    for (size_t i = 0; i < count; i++) {
-        if (records[i].kind == NPU_OP_EVENT_WAIT) /* its name says where the event was recorded, which takes more room */
-            strcpy(records[i].name, "event wait");
-        timeline_add(0, '#', records[i].name, records[i].enqueue_ps, records[i].enqueued_ps);
-        if (records[i].result == NPU_NOT_READY)
-            continue;
-        done = records[i].end_ps > done ? records[i].end_ps : done;
-        timeline_add(timeline_stream(records[i].stream_id), '=', records[i].name, records[i].start_ps, records[i].end_ps);
-    }
+    for (size_t i = 0; i < count; i++)
+        timeline_operation(&records[i]);
     for (int i = 0; i < timeline_count; i++) {
-        first = timeline_rows[i].begin_ps < first ? timeline_rows[i].begin_ps : first;
-        last = timeline_rows[i].end_ps > last ? timeline_rows[i].end_ps : last;
+        const struct timeline_row *row = &timeline_rows[i];
+
+        first = row->begin_ps < first ? row->begin_ps : first;
+        last = row->end_ps > last ? row->end_ps : last;
+        done = row->stream && row->end_ps > done ? row->end_ps : done;
     }
     CLAIM(timeline_count > 0, "something was recorded");
     scale = (last - first) / TIMELINE_COLUMNS + 1;

@@ -54,10 +54,14 @@ def mistakes(context: libnpu.Context) -> None:
 def main() -> None:
     with libnpu.open() as device:
         print("1. mistakes")
+        device.primary.profiler.start()
         mistakes(device.primary)
+        device.primary.profiler.stop()
+        print(libnpu.timeline(device.primary), end="")
 
         print("2. failures")
         context = device.create_context()
+        context.profiler.start()
         stream, notify = context.create_stream(), context.create_notify()
         notify.wait(stream)
         show("wait for what nobody signals", stream.synchronize, "NPU_ERROR_BARRIER_DEADLOCK")
@@ -70,6 +74,7 @@ def main() -> None:
         print(f"    operation {error.operation!r}, enqueued in {site}")
         if (error.operation, site) != ("fault", "error_handling.py"):
             raise SystemExit("this is not so: the exception says what failed and where it was enqueued")
+        print(libnpu.timeline(context), end="")
 
         print("3. what is left")
         show("the context is lost", context.create_stream, "NPU_ERROR_DEVICE_LOST")

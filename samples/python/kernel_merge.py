@@ -16,6 +16,7 @@ import libnpu
 from libnpu.blob import KernelParam, KernelSource, kernel_library
 
 STEPS, UNROLLED, COUNT = 32, 16, 64
+SHOWN = 5  # lines at each end of a timeline
 
 HEAD = """
     ldm r6, r1, 0, 3          # r6 = memory, r7 = count, r8 = steps
@@ -59,12 +60,15 @@ def expected() -> float:
     return float(x)
 
 
-def run(way: str) -> tuple[int, int, int, float]:
-    """Run the steps in one way on a new device. Returns submits, loads of instructions, their bytes, and the time in us."""
+def run(way: str) -> tuple[int, int, int, float, list[str]]:
+    """Run the steps in one way on a new device. Returns submits, loads of instructions, their bytes, the time in us, and the
+    lines of the timeline.
+    """
     with libnpu.open(trace=True) as device:
         steps, memory, stream = device.load(library()), device.alloc(4 * COUNT), device.create_stream()
         memory.write(np.ones(COUNT, np.float32))
         device.trace()
+        device.primary.profiler.start()
         before, begin_ps = device.counters(), device.now_ps
         if way == "merged":
             steps["merged"].launch(stream, memory, COUNT, STEPS)
@@ -79,21 +83,27 @@ def run(way: str) -> tuple[int, int, int, float]:
                 commands.submit(stream)
         stream.synchronize()
         total_us = (device.now_ps - begin_ps) / 1e6
+        device.primary.profiler.stop()
+        timeline = libnpu.timeline(device.primary).splitlines()
         count = {name: value - before[name] for name, value in device.counters().items()}
         if not (memory.read(np.float32) == expected()).all():
             raise SystemExit("this is not so: every way computes the same")
         loads = int((device.trace()["kind"] == int(C.NPU_TRACE_CODE_LOAD)).sum())
-    return count["DOORBELLS"], loads, count["CODE_LOAD"], total_us
+    return count["DOORBELLS"], loads, count["CODE_LOAD"], total_us, timeline
 
 
 def main() -> None:
     print(f"{STEPS} steps on {COUNT} numbers     submits  loads  code loaded      time")
     found = {way: run(way) for way in ("launches", "command list", "merged")}
-    for way, (submits, loads, loaded, total_us) in found.items():
+    for way, (submits, loads, loaded, total_us, _) in found.items():
         print(f"{way:24} {submits:7} {loads:6} {loaded:10} B {total_us:8.3f} us")
-    if [submits for submits, _, _, _ in found.values()] != [STEPS, 1, 1]:
+    for way, (*_, timeline) in found.items():
+        more = len(timeline) - 2 * SHOWN
+        shown = timeline if more < 0 else [*timeline[:SHOWN], f"    ... {more} lines more ...", *timeline[-SHOWN:]]
+        print(f"\n{way}", *shown, sep="\n")
+    if [submits for submits, *_ in found.values()] != [STEPS, 1, 1]:
         raise SystemExit(f"this is not so: {STEPS} submits become one")
-    if [loads for _, loads, _, _ in found.values()] != [STEPS, STEPS, 1]:
+    if [loads for _, loads, *_ in found.values()] != [STEPS, STEPS, 1]:
         raise SystemExit(f"this is not so: {STEPS} loads become one in the merged kernel")
     if not found["merged"][3] < found["command list"][3] < found["launches"][3]:
         raise SystemExit("this is not so: each way is faster than the one before")

@@ -38,21 +38,8 @@ class Convolution:
         weights = rng.standard_normal((channels, channels, 3, 3)).astype(np.float32)
         self.x.write(x)
         self.weights.write(weights)
-        sizes = (
-            1,
-            channels,
-            side,
-            side,
-            channels,
-            3,
-            3,
-            1,
-            1,
-            1,
-            1,
-            1,
-            0,
-        )  # n c h w k, window, stride, padding, groups, relu
+        # n c h w k, window, stride, padding, groups, relu
+        sizes = (1, channels, side, side, channels, *(3, 3), *(1, 1), *(1, 1), 1, 0)
         job = self.kernel.launch(None, self.x, self.weights, None, self.y, *sizes)
         job.wait()
         steps, loaded = job.steps, sum(block.loaded_bytes for block in job.blocks)
@@ -68,11 +55,14 @@ def main() -> None:
     with libnpu.open() as device:
         conv2d = Convolution(device)
         print(f"conv2d has {conv2d.kernel.code_bytes} bytes of code; times in us")
+        device.primary.profiler.start()
         names = ("1 pack", "2 submit", "3 pick", "4 load", "5 execute")
         print(f"{'':20} | {' '.join(f'{name:>9}' for name in names)} | blocks    loaded")
         first = conv2d.run("1 channel, 4x4", 1, 4)
         again = conv2d.run("the same again", 1, 4)
         large = conv2d.run("16 channels, 48x48", 16, 48)
+        device.primary.profiler.stop()
+        print(f"\n{libnpu.timeline(device.primary)}", end="")
     if not first.steps.load_ps > first.steps.execute_ps / 2:
         raise SystemExit("this is not so: of a small tensor the load is a large part")
     if again.steps.load_ps:

@@ -63,8 +63,11 @@ def run(name: str) -> float:
     with libnpu.open() as device:
         kernel = device.load(library())[name]
         partial, total = device.alloc(4 * BLOCKS), device.alloc(4)
-        job = kernel.launch(None, device.to_device(numbers), partial, total, grid=BLOCKS)
+        source = device.to_device(numbers)
+        device.primary.profiler.start()
+        job = kernel.launch(None, source, partial, total, grid=BLOCKS)
         job.wait()
+        device.primary.profiler.stop()
         found = float(total.read(np.float32)[0])
         print(f"{name:8}: partial sums {partial.read(np.float32)}, sum {found}")
         for number, block in enumerate(job.blocks):
@@ -72,6 +75,7 @@ def run(name: str) -> float:
             print(
                 f"    block {number} on tile {block.unit >> 4}, SHAVE {block.unit & 15}: {begin_us:.3f} to {end_us:.3f} us"
             )
+        print(libnpu.timeline(device.primary), end="")
     return found
 
 

@@ -101,21 +101,24 @@ def pipeline(layers: int, stages: Sequence[int], inputs: int, outputs: int, seri
     )
 
 
-def run(text: str) -> tuple[int, dict[str, list[tuple[int, int]]]]:
-    """Run a pipeline for time only. Returns its length and, by engine, (start, end) of every layer, in units."""
+def run(text: str) -> tuple[int, dict[str, list[tuple[int, int]]], str]:
+    """Run a pipeline for time only. Returns its length and, by engine, (start, end) of every layer, in units; and a timeline."""
     with libnpu.open("unit", compute=False, trace=True) as device:
         blob = device.load(write(assemble(text)))
         source = device.alloc(blob.inputs[0].size_bytes)
         with device.create_stream() as stream:
+            device.primary.profiler.start()
             job = stream.launch(blob, {"x": source}, {})
             stream.synchronize()
+            device.primary.profiler.stop()
+        timeline = libnpu.timeline(device.primary)
         records = device.trace()
     spans: dict[str, list[tuple[int, int]]] = {}
     for code, engine in ((1, "DMA"), (2, "DPU"), (3, "SHAVE")):  # enum npu_engine
         mine = records[records["engine"] == code]
         times = [mine[mine["kind"] == kind]["time_ps"].astype(np.int64) - job.start_ps for kind in (2, 3)]  # START, END
         spans[engine] = [(int(a) // UNIT_PS, int(b) // UNIT_PS) for a, b in zip(*times, strict=True)]
-    return (job.end_ps - job.start_ps) // UNIT_PS, spans
+    return (job.end_ps - job.start_ps) // UNIT_PS, spans, timeline
 
 
 def chart(length: int, spans: dict[str, list[tuple[int, int]]]) -> list[str]:
@@ -136,9 +139,10 @@ def main() -> None:
     options = parser.parse_args()
     stages = [int(units) for units in options.stages.split(",")]
     for title, inputs, outputs, serial in CASES:
-        length, spans = run(pipeline(options.layers, stages, inputs, outputs, serial))
+        length, spans, timeline = run(pipeline(options.layers, stages, inputs, outputs, serial))
         print(f"{title}: {length} units")
         print("\n".join(chart(length, spans)))
+    print(f"\nthe last one, host and stream:\n{timeline}", end="")
 
 
 if __name__ == "__main__":

@@ -108,6 +108,12 @@ def test_the_table_of_semantics_has_every_rule_as_the_library_has_it():
         for name, cell in zip(("ascend", "cuda", "strict"), row[1:], strict=True):
             (meant,) = {value for start, value in meanings.items() if cell.startswith(start)}
             assert getattr(PROFILES[name], rule) == meant, (rule, name)
+        read_in = {
+            path.parent.name
+            for path in sorted((ROOT / "libnpu").rglob("*.py"))
+            if f".semantics.{rule}" in path.read_text()
+        }
+        assert ("(C" in row[0]) == (read_in == {"capi"}), rule
 
 
 def test_make_targets_exist():

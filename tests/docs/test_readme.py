@@ -44,12 +44,16 @@ def test_the_examples_work_one_after_the_other(tmp_path):
     assert first + second == pytest.approx(1, abs=1e-3)  # softmax
 
     printed, shown = type_in(block("C", "sh"), "bash", "-eu", "-s"), block("C", "text")
-    numbers = re.compile(r"\d+\.\d+")
-    assert numbers.sub("", printed) == numbers.sub("", shown)
+    numbers = re.compile(r" *\d+\.\d+")
+
+    def words(text):
+        return numbers.sub("", re.sub(r"\|.*\|", "", text))  # the bars of the timeline follow from its numbers
+
+    assert words(printed) == words(shown)
     found, expected = ([float(number) for number in numbers.findall(text)] for text in (printed, shown))
     assert found[0] == pytest.approx(expected[0], rel=0.2)  # the compiler's schedules change
-    assert found[1:] == pytest.approx(expected[1:], abs=2e-3)
-    assert found[1:] == pytest.approx([first, second], abs=1e-6)  # the same values from C and from Python
+    assert found[-2:] == pytest.approx(expected[-2:], abs=2e-3)
+    assert found[-2:] == pytest.approx([first, second], abs=1e-6)  # the same values from C and from Python
 
 
 def test_the_host_programs_work(tmp_path):

@@ -173,10 +173,9 @@ def test_a_wait_after_each_launch_is_as_slow_as_the_synchronous_model(device):
     """P032, P033: within 5 %; with one wait at the end the same kernels take half the time."""
     program = Program(device)
 
-    def synchronous():
+    def launch_all(program):
         for n in (0, 1, 0, 1):
-            program.launch(n, device.default_stream)
-            device.synchronize()
+            program.launch(n)
 
     def wait_after_each():
         for n in (0, 1, 0, 1):
@@ -184,12 +183,14 @@ def test_a_wait_after_each_launch_is_as_slow_as_the_synchronous_model(device):
             program.streams[n].synchronize()
 
     def wait_once():
-        for n in (0, 1, 0, 1):
-            program.launch(n)
+        launch_all(program)
         device.synchronize()
 
-    program.launch(0, device.default_stream).wait()
-    sync, each, once = (program.timed(way)[0] for way in (synchronous, wait_after_each, wait_once))
+    with libnpu.open(launch_blocking=True) as blocking:
+        synchronous = Program(blocking)
+        sync, blocked = synchronous.timed(lambda: launch_all(synchronous))
+    each, once = (program.timed(way)[0] for way in (wait_after_each, wait_once))
+    assert blocked > 0.95 * sync  # there is no wait in the program: the launches themselves are blocked
     assert each == pytest.approx(sync, rel=0.05)
     assert once < 0.6 * sync
 
@@ -210,8 +211,8 @@ def test_in_one_stream_order_is_enough(device, schedule):
     assert (a.read(np.float32) == 6).all()
 
 
-def across_streams(device, *, ordered):
-    """A copy in one stream, a kernel that needs it in another. Returns the kernel's result."""
+def across_streams(device, *, ordered, later_first=True):
+    """A copy in one stream, a kernel that needs it in another; which one is waited for first. Returns the kernel's result."""
     relu = device.kernel("relu")
     x, y = device.to_device(np.zeros(4096, np.float32)), device.alloc(16384)
     one, two, event = device.create_stream(), device.create_stream(), device.create_event()
@@ -222,8 +223,8 @@ def across_streams(device, *, ordered):
         if ordered:
             two.wait_event(event)
         relu.launch(two, x, y, 4096)
-        two.synchronize()
-        one.synchronize()
+        for stream in (two, one) if later_first else (one, two):
+            stream.synchronize()
     return y.read(np.float32)
 
 
@@ -240,6 +241,24 @@ def test_across_streams_a_missing_event_gives_other_bytes(device, schedule):
     device.set_schedule(schedule)
     for _ in range(3):
         assert (across_streams(device, ordered=False) == 0).all()
+
+
+@pytest.mark.parametrize(("schedule", "expected"), [("eager", 3), ("lazy", 3), ("newest-first", 0)])
+def test_what_hides_a_missing_event(device, schedule, expected):
+    """P035: eager always; lazy, when the host waits for the copy before the kernel; newest-first does not."""
+    device.set_schedule(schedule)
+    assert (across_streams(device, ordered=False, later_first=False) == expected).all()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_what_hides_a_missing_wait_of_the_host(device, schedule):
+    """Eager alone: with it the result is there when the launch returns."""
+    device.set_schedule(schedule)
+    with device.alloc_host(4096) as pinned:
+        pinned.array[:] = 0
+        device.default_stream.fill(pinned, 7)
+        assert (pinned.array == (7 if schedule == "eager" else 0)).all()
+        device.synchronize()
 
 
 def test_the_host_is_busy_in_the_asynchronous_model_and_idle_in_the_synchronous_one(device):

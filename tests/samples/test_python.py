@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,15 @@ def test_there_is_the_same_in_both_languages():
     in_c = {path.stem for path in (ROOT / "samples" / "c").glob("*.c")}
     assert set(NAMES) - in_c == {"async_pipeline", "kernel_merge", "local_sync", "pipeline"}
     assert in_c <= set(NAMES)
+
+
+def test_each_is_short_and_prints_what_host_and_device_did():
+    for path in (*(ROOT / "samples").glob("c/*.c"), *FOLDER.glob("*.py")):
+        assert len(path.read_text().splitlines()) <= 150, path
+        printed = (path.parent / "expected" / f"{path.stem}.txt").read_text()
+        assert re.search(r"^# .*\bworks .* = .*device", printed, re.M), path
+        assert re.search(r"^host .*[#.].*us$", printed, re.M), path
+        assert re.search(r"^stream \d+ .*=.*us$", printed, re.M), path
 
 
 @pytest.mark.slow
