@@ -9,36 +9,46 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from libnpu import Stream
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+SAMPLE_SECONDS = 0.00071  # no multiple of what is measured
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table: `value` in `unit` against `must` (`at_least`: larger is better)."""
+    """One line of the table: `value` in `unit` against `must`, None where nothing is demanded (`at_least`: larger is better)."""
 
     what: str
     value: float
     unit: str
-    must: float
-    aim: float
+    must: float | None
+    aim: float | None
     note: str = ""
     at_least: bool = False
 
     @property
     def holds(self) -> bool:
+        if self.must is None:
+            return True
         return self.value >= self.must if self.at_least else self.value <= self.must
 
 
@@ -50,6 +60,40 @@ def best(function: Callable[[], object], repeat: int) -> float:
         function()
         times.append(time.perf_counter() - start)
     return min(times)
+
+
+LAYERS = {
+    "libnpu": "runtime",
+    "npu_driver": "driver",
+    "npu_firmware": "firmware",
+    "npu_device": "device",
+    "npu_model": "device",
+}
+
+
+def shares(function: Callable[[], object], seconds: float = 1.5) -> dict[str, float]:
+    """Return the part of `function`'s time that each layer takes, by samples of where the program is.
+
+    What another package does, NumPy for example, is its caller's.
+    """
+    found: Counter[str] = Counter(dict.fromkeys(LAYERS.values(), 0))
+
+    def sample(_signal: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            layer = LAYERS.get(frame.f_globals.get("__name__", "").partition(".")[0])
+            if layer is not None:
+                found[layer] += 1
+                return
+            frame = frame.f_back
+
+    before = signal.signal(signal.SIGALRM, sample)
+    signal.setitimer(signal.ITIMER_REAL, SAMPLE_SECONDS, SAMPLE_SECONDS)
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        function()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+    return {layer: count / found.total() for layer, count in found.items()}
 
 
 def bench_import() -> list[Row]:
@@ -79,21 +123,36 @@ def empty_blob() -> bytes:
 
 
 def bench_launch() -> list[Row]:
+    import numpy as np
+
     import libnpu
 
     blob_bytes = empty_blob()
-    rounds = 50
     with libnpu.open() as device, device.load(blob_bytes) as blob, device.create_stream() as stream:
+        relu = device.kernel("relu")
+        memory = device.to_device(np.arange(-4, 4, dtype=np.float32))
+        empty_us, empty_note = launch_cost(stream, lambda: stream.launch(blob, {}, {}), 70)
+        relu_us, relu_note = launch_cost(stream, lambda: relu.launch(stream, memory, memory, 8, grid=1), 20)
+    from_c = c_launch_us(blob_bytes)
+    return [
+        Row("launch + synchronise, empty blob, Python", empty_us, "us", 150, 60, empty_note),
+        Row("launch + synchronise, empty blob, C", from_c, "us", 150, 60, f"{from_c - empty_us:+.0f} to Python's"),
+        Row("launch + synchronise, relu of 8 elements, Python", relu_us, "us", None, None, relu_note),
+    ]
 
-        def loop() -> None:
-            for _ in range(rounds):
-                stream.launch(blob, {}, {})
-                stream.synchronize()
 
-        loop()
-        python = best(loop, 70) / rounds * 1e6
-    rows = [Row("launch + synchronise, empty blob, Python", python, "us", 150, 60)]
-    return rows + bench_launch_from_c(blob_bytes)
+def launch_cost(stream: Stream, launch: Callable[[], object], repeat: int) -> tuple[float, str]:
+    """Return the microseconds that a launch and its synchronisation take, and where they go."""
+    rounds = 50
+
+    def loop() -> None:
+        for _ in range(rounds):
+            launch()
+            stream.synchronize()
+
+    loop()
+    each = best(loop, repeat) / rounds * 1e6
+    return each, ", ".join(f"{layer} {share * each:.0f}" for layer, share in shares(loop).items())
 
 
 C_LAUNCH = r"""
@@ -118,7 +177,8 @@ int main(int argc, char **argv) {
 """
 
 
-def bench_launch_from_c(blob_bytes: bytes) -> list[Row]:
+def c_launch_us(blob_bytes: bytes) -> float:
+    """Return what a launch and its synchronisation take from C."""
     config = Path(sysconfig.get_path("scripts")) / "npu-config"
     flags = subprocess.run([config, "--cflags", "--libs"], capture_output=True, text=True, check=True).stdout.split()
     with tempfile.TemporaryDirectory() as folder:
@@ -127,7 +187,7 @@ def bench_launch_from_c(blob_bytes: bytes) -> list[Row]:
         (Path(folder) / "empty.blob").write_bytes(blob_bytes)
         subprocess.run(["gcc", "-O2", f"{program}.c", "-o", program, *flags], check=True)
         done = subprocess.run([program, Path(folder) / "empty.blob"], capture_output=True, text=True, check=True)
-    return [Row("launch + synchronise, empty blob, C", float(done.stdout), "us", 150, 60)]
+    return float(done.stdout)
 
 
 def bench_task_list() -> list[Row]:
@@ -240,10 +300,10 @@ def main() -> int:
             sign = "≥" if row.at_least else "≤"
             table.add_row(
                 row.what,
-                f"{row.value:.3g} {row.unit}",
-                f"{sign} {row.must:g}",
-                f"{row.aim:g}",
-                "yes" if row.holds else "NO",
+                f"{row.value:.{3 if row.value < 1000 else 4}g} {row.unit}",
+                "-" if row.must is None else f"{sign} {row.must:g}",
+                "-" if row.aim is None else f"{row.aim:g}",
+                "-" if row.must is None else "yes" if row.holds else "NO",
                 row.note,
             )
             held = held and row.holds
