@@ -31,6 +31,31 @@ int main(int argc, char **argv)
 """
 
 
+_WRAPPER = """
+{result} __real_{name}({parameters});
+{result} __wrap_{name}({parameters});
+{result} __wrap_{name}({parameters}) {{ return noted("{name}", __real_{name}({arguments})); }}
+"""
+
+
+def wrapped_functions() -> list[Function]:
+    """Return the functions that have a result."""
+    return [function for function in functions(header_text()) if function.result == "npu_result_t"]
+
+
+def wrappers() -> str:
+    """Return the C text of a wrapper for each of them, which notes what it returns (ledger.c)."""
+    text = '#include "ledger.h"\n#undef npu_submit_kernel\n'
+    for function in wrapped_functions():
+        text += _WRAPPER.format(
+            result=function.result,
+            name=function.name,
+            parameters=", ".join(f"{p.ctype} {p.name}" for p in function.parameters) or "void",
+            arguments=", ".join(p.name for p in function.parameters),
+        )
+    return text
+
+
 def called_functions() -> list[Function]:
     """Return the functions that need a library that runs."""
     return [function for function in functions(header_text()) if function.name not in NATIVE]

@@ -1,12 +1,14 @@
 """The counterparts of npu.h in Python, and why some results of C have none there.
 
-`names` are dotted from `libnpu`. A reason stands for a result that no call in Python can have; test_coverage.py fails when
-one of them comes all the same.
+`names` are dotted from `libnpu`. Where functions of C share one, `when` says by the call's arguments which of them it stands for.
+A reason stands for a result that no call in Python can have; test_coverage.py fails when one of them comes all the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 # Reasons, with the results that they take away from each function below.
@@ -33,19 +35,46 @@ NO_CAPACITY = "the result has the size that it needs: there is no capacity that 
 IN_PYTHON_TYPE_ERROR = "a value of another type than the call takes is a TypeError or ValueError of Python"
 
 
+When = Callable[[Mapping[str, Any]], bool]  # a predicate of a call's arguments, by the names of the parameters
+
+
 @dataclass(frozen=True, slots=True)
 class Python:
-    """How a function of npu.h is called in Python. `statuses`: what returned values stand for, when not SUCCESS."""
+    """How a function of npu.h is called in Python: by `names`, when the arguments are such that `when` (None: always).
+
+    `statuses`: what returned values stand for, when not SUCCESS.
+    """
 
     names: tuple[str, ...]
     impossible: dict[str, str]
+    when: When | None = None
     statuses: dict[Any, str] = field(default_factory=dict)
 
 
-def _python(names: str, *reasons: tuple[str, str], statuses: dict[Any, str] | None = None) -> Python:
+def _python(
+    names: str, *reasons: tuple[str, str], when: When | None = None, statuses: dict[Any, str] | None = None
+) -> Python:
     """`reasons`: (results, reason)."""
     impossible = {result: reason for results, reason in reasons for result in results.split()}
-    return Python(tuple(names.split()), impossible, statuses or {})
+    return Python(tuple(names.split()), impossible, when, statuses or {})
+
+
+def _given(*names: str) -> When:
+    """One of these arguments is given, and is not None."""
+    return lambda arguments: any(arguments.get(name) is not None for name in names)
+
+
+def _without(*names: str) -> When:
+    """None of these arguments is given."""
+    return lambda arguments: not _given(*names)(arguments)
+
+
+def _by_path(arguments: Mapping[str, Any]) -> bool:
+    return isinstance(arguments["source"], (str, Path))
+
+
+def _by_bytes(arguments: Mapping[str, Any]) -> bool:
+    return not _by_path(arguments)
 
 
 _OUT = ("NULL_POINTER BAD_ADDRESS", RETURNED)
@@ -61,7 +90,7 @@ PYTHON = {
     "npu_init": _python("open", ("VERSION_MISMATCH", NO_HEADER), ("NOT_INITIALIZED", IMPORT)),
     "npu_shutdown": _python("Device.close"),
     "npu_get_version": _python("", ("SUCCESS", ATTRIBUTE), _OUT),
-    "npu_set_semantics": _python("open", ("BAD_STATE", AT_OPEN)),
+    "npu_set_semantics": _python("open", ("BAD_STATE", AT_OPEN), when=_given("semantics")),
     "npu_get_semantics": _python("", ("SUCCESS", ATTRIBUTE), _OUT),
     # devices
     "npu_get_device_count": _python("", ("SUCCESS", OPENED), _OUT),
@@ -78,7 +107,7 @@ PYTHON = {
     "npu_destroy_context": _python("Context.destroy", _HANDLE, ("STALE_HANDLE", TWICE), ("INVALID_VALUE", NO_FLAGS)),
     "npu_set_current_context": _python("", ("SUCCESS INVALID_HANDLE STALE_HANDLE", NO_CURRENT)),
     "npu_get_current_context": _python("", ("SUCCESS", NO_CURRENT), _OUT),
-    "npu_synchronize_context": _python("Context.synchronize"),
+    "npu_synchronize_context": _python("Context.synchronize", when=_without("timeout_ns")),
     # virtual time, schedules, threads
     "npu_get_time_ps": _python("Device.now_ps", _OUT),
     "npu_host_delay": _python("Device.host_delay"),
@@ -148,8 +177,12 @@ PYTHON = {
     "npu_memcpy_2d": _python("Context.copy_2d", _COPY),
     "npu_memcpy_peer": _python("Context.copy_peer", ("NULL_POINTER", OBJECT)),
     # streams
-    "npu_create_stream": _python("Context.create_stream Device.create_stream", _OUT),
-    "npu_create_stream_with_priority": _python("Context.create_stream Device.create_stream", _OUT),
+    "npu_create_stream": _python(
+        "Context.create_stream Device.create_stream", _OUT, when=_without("blocking", "priority")
+    ),
+    "npu_create_stream_with_priority": _python(
+        "Context.create_stream Device.create_stream", _OUT, when=_given("blocking", "priority")
+    ),
     "npu_destroy_stream": _python(
         "Stream.close",
         _HANDLE,
@@ -159,8 +192,8 @@ PYTHON = {
             DROPPED,
         ),
     ),
-    "npu_synchronize_stream": _python("Stream.synchronize", _HANDLE),
-    "npu_synchronize_stream_timeout": _python("Stream.synchronize", _HANDLE),
+    "npu_synchronize_stream": _python("Stream.synchronize", _HANDLE, when=_without("timeout_ns")),
+    "npu_synchronize_stream_timeout": _python("Stream.synchronize", _HANDLE, when=_given("timeout_ns")),
     "npu_query_stream": _python("Stream.query", _HANDLE, statuses=_QUERIED),
     "npu_get_stream_id": _python("", ("SUCCESS STALE_HANDLE", ATTRIBUTE), _HANDLE, _OUT),
     "npu_stream_add_host_function": _python("Stream.add_host_function", _HANDLE, ("NULL_POINTER", NO_NULL)),
@@ -177,8 +210,8 @@ PYTHON = {
     "npu_reset_event": _python(
         "Event.reset", _HANDLE, ("WRONG_CONTEXT", "it names no stream: it holds from the call on")
     ),
-    "npu_synchronize_event": _python("Event.synchronize", _HANDLE),
-    "npu_synchronize_event_timeout": _python("Event.synchronize", _HANDLE),
+    "npu_synchronize_event": _python("Event.synchronize", _HANDLE, when=_without("timeout_ns")),
+    "npu_synchronize_event_timeout": _python("Event.synchronize", _HANDLE, when=_given("timeout_ns")),
     "npu_query_event": _python("Event.query", _HANDLE, statuses=_QUERIED),
     "npu_event_elapsed_time": _python("Event.elapsed_ns", _HANDLE, _OUT),
     "npu_event_get_timestamp": _python("Event.timestamp_ps", _HANDLE, _OUT),
@@ -187,8 +220,8 @@ PYTHON = {
     "npu_record_notify": _python("Notify.record", _HANDLE),
     "npu_wait_notify": _python("Notify.wait", _HANDLE),
     # blobs and kernels
-    "npu_load_blob": _python("Context.load Device.load", _OUT),
-    "npu_load_blob_mem": _python("Context.load Device.load", _OUT),
+    "npu_load_blob": _python("Context.load Device.load", _OUT, when=_by_path),
+    "npu_load_blob_mem": _python("Context.load Device.load", _OUT, when=_by_bytes),
     "npu_unload": _python("Module.unload", _HANDLE, ("STALE_HANDLE", TWICE)),
     "npu_blob_get_log": _python("", ("SUCCESS STALE_HANDLE", ATTRIBUTE), _HANDLE, _OUT, ("OUT_OF_RANGE", NO_CAPACITY)),
     "npu_get_kernel": _python("Module.__getitem__", _HANDLE, _OUT),
@@ -206,8 +239,12 @@ PYTHON = {
         ("ARG_INDEX", "`Kernel.params` is a tuple: an IndexError of Python"),
     ),
     # launch
-    "npu_launch_kernel_async": _python("Kernel.launch", _HANDLE, ("NULL_POINTER BAD_ADDRESS", OBJECT)),
-    "npu_launch_kernel_grid_async": _python("Kernel.launch", _HANDLE, ("NULL_POINTER BAD_ADDRESS", OBJECT)),
+    "npu_launch_kernel_async": _python(
+        "Kernel.launch", _HANDLE, ("NULL_POINTER BAD_ADDRESS", OBJECT), when=_without("grid")
+    ),
+    "npu_launch_kernel_grid_async": _python(
+        "Kernel.launch", _HANDLE, ("NULL_POINTER BAD_ADDRESS", OBJECT), when=_given("grid")
+    ),
     "npu_submit_kernel_sized": _python(
         "",
         ("SUCCESS NULL_POINTER BAD_ADDRESS INVALID_VALUE INVALID_SIZE VERSION_MISMATCH", TYPED),
@@ -218,8 +255,8 @@ PYTHON = {
         ("SUCCESS NULL_POINTER BAD_ADDRESS INVALID_VALUE", TYPED),
         ("ARG_KIND ARG_SIZE MISALIGNED STALE_HANDLE WRONG_CONTEXT", TYPED),
     ),
-    "npu_wait_for_completion": _python("Context.synchronize"),
-    "npu_wait_for_completion_timeout": _python("Context.synchronize"),
+    "npu_wait_for_completion": _python("Context.synchronize", when=_without("timeout_ns")),
+    "npu_wait_for_completion_timeout": _python("Context.synchronize", when=_given("timeout_ns")),
     # command lists
     "npu_cmdlist_create": _python("Context.create_command_list", _OUT, ("INVALID_VALUE", NO_FLAGS)),
     "npu_cmdlist_append_kernel": _python(

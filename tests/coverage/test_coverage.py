@@ -1,6 +1,7 @@
 """Every result that npu.h documents has been seen, from C and from Python, by programs that expected it.
 
-The programs in c/ and python/ run once per session, two at a time, and note what each call returned.
+The programs in c/ and python/ run once per session, two at a time, and note which results of calls they have compared (ledger.c,
+ledger.py). The library notes itself what it returned to C.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from npu_abi import INCLUDE_DIR
 
 from libnpu.capi.build import library_folder, run_path
 from tests.coverage.blobs import write_blobs
-from tests.coverage.generated import before_init, called_functions, in_host_function
-from tests.coverage.pairs import device_errors, documented, only_in_python, result_names
+from tests.coverage.general import surprises
+from tests.coverage.generated import before_init, called_functions, in_host_function, wrapped_functions, wrappers
+from tests.coverage.pairs import documented, only_in_python, result_names
 from tests.coverage.python_api import PYTHON
 
 HERE = Path(__file__).parent
@@ -28,8 +30,11 @@ GENERATED = {"before_init": before_init, "in_host_function": in_host_function}
 PROGRAMS = [f"c/{p.stem}" for p in sorted(HERE.glob("c/*.c"))]
 PROGRAMS += [f"c/{name}" for name in GENERATED]
 PROGRAMS += [f"python/{p.stem}" for p in sorted(HERE.glob("python/*.py"))]
-# What every function may return, as the head of npu.h says.
-GENERAL = {"NOT_INITIALIZED", "NOT_PERMITTED", "OUT_OF_HOST_MEMORY", "CAPTURE_UNSUPPORTED", *device_errors()}
+FLAGS = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-Wno-unused-function", "-pthread", "-g"]
+LAST_ERROR = {
+    "npu_get_last_error",
+    "npu_peek_last_error",
+}  # what they return is an earlier call's result; they never fail
 
 
 def c_pairs():
@@ -53,39 +58,50 @@ def python_pairs():
     ]
 
 
-def build(folder: Path, name: str) -> Path:
+def build_ledger(folder: Path) -> list[str]:
+    """Compile into `folder` what notes the results of C programs; return the linker's arguments."""
+    (folder / "wrappers.c").write_text(wrappers())
+    objects = []
+    for source in (HERE / "ledger.c", folder / "wrappers.c"):
+        objects.append(str(folder / f"{source.stem}.o"))
+        subprocess.run(["gcc", *FLAGS, "-c", source, f"-I{INCLUDE_DIR}", f"-I{HERE}", "-o", objects[-1]], check=True)
+    return [*objects, *(f"-Wl,--wrap={function.name}" for function in wrapped_functions())]
+
+
+def build(folder: Path, name: str, ledger: list[str]) -> Path:
     """Compile the C program `name` into `folder` against npu.h and the library, warnings being errors."""
     program, source = folder / name, HERE / "c" / f"{name}.c"
     if name in GENERATED:
         source = folder / f"{name}.c"
         source.write_text(GENERATED[name]())
     library = library_folder()
-    flags = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-Wno-unused-function", "-pthread", "-g"]
-    paths = [f"-I{INCLUDE_DIR}", f"-I{HERE / 'c'}", f"-L{library}", *run_path(library)]
-    subprocess.run(["gcc", *flags, str(source), *paths, "-lnpu", "-lm", "-o", str(program)], check=True)
+    paths = [f"-I{INCLUDE_DIR}", f"-I{HERE}", f"-I{HERE / 'c'}", f"-L{library}", *run_path(library)]
+    subprocess.run(["gcc", *FLAGS, str(source), *ledger, *paths, "-lnpu", "-lm", "-o", str(program)], check=True)
     return program
 
 
 def run_all(folder: Path) -> dict[str, list[list[str]] | dict[str, str]]:
-    """Run every program; return what was seen in each language, and what each failed program said."""
+    """Run every program; return what was compared in each language, what C was given, and what each failed program said."""
     blobs = folder / "blobs"
     blobs.mkdir()
     write_blobs(blobs)
-    seen = {language: folder / f"{language}.seen" for language in ("c", "python")}
+    notes = {kind: folder / f"{kind}.notes" for kind in ("c", "python", "given")}
+    ledger = build_ledger(folder)
 
     def run(name: str) -> tuple[str, str]:
         language, _, stem = name.partition("/")
         work = folder / name.replace("/", "-")
         work.mkdir()
         environment = {
-            "NPU_COVERAGE": str(seen[language]),
+            "NPU_COMPARED": str(notes[language]),
+            "NPU_COVERAGE": str(notes["given"]),
             "NPU_PROFILE": str(blobs / "profile.json"),
             "PYTHONPATH": ":".join(str(HERE.parent.parent / part) for part in SOURCES),
         }
         kept = {key: value for key, value in os.environ.items() if not key.startswith("NPU_")}
         try:
             if language == "c":
-                command = [str(build(work, stem)), str(blobs)]
+                command = [str(build(work, stem, ledger)), str(blobs)]
             else:
                 command = [sys.executable, "-m", "tests.coverage.recorder", str(HERE / f"{name}.py"), str(blobs)]
             done = subprocess.run(
@@ -99,9 +115,11 @@ def run_all(folder: Path) -> dict[str, list[list[str]] | dict[str, str]]:
     with ThreadPoolExecutor(2) as pool:
         problems = {name: problem for name, problem in pool.map(run, PROGRAMS) if problem}
     pairs = {
-        key: sorted(map(str.split, set(path.read_text().splitlines()))) for key, path in seen.items() if path.exists()
+        kind: sorted(map(str.split, set(path.read_text().splitlines())))
+        for kind, path in notes.items()
+        if path.exists()
     }
-    return {"c": [], "python": [], **pairs, "problems": problems}
+    return {"c": [], "python": [], "given": [], **pairs, "problems": problems}
 
 
 @pytest.fixture(scope="session")
@@ -117,9 +135,14 @@ def coverage(tmp_path_factory):
             known.write_text(json.dumps(run_all(tmp_path_factory.mktemp("coverage"))))
     found = json.loads(known.read_text())
     short = {full: name for name, full in result_names().items()}
+
+    def of_c(pairs):
+        return {(function, "SUCCESS" if function in LAST_ERROR else short[result]) for function, result in pairs}
+
     return {
         "problems": found["problems"],
-        "c": {(function, short[result]) for function, result in found["c"]},
+        "c": of_c(found["c"]),
+        "given": of_c(found["given"]),
         "python": {tuple(pair) for pair in found["python"]},
     }
 
@@ -139,13 +162,20 @@ def test_python_sees(coverage, function, result):
     assert (function, result) in coverage["python"]
 
 
-def test_no_function_returns_what_the_header_does_not_say(coverage):
-    surprises = [
-        (function, result)
-        for function, result in sorted(coverage["c"])
-        if result not in documented()[function].results and result not in GENERAL
-    ]
-    assert surprises == []
+def test_all_that_c_was_given_was_compared(coverage):
+    assert coverage["given"] - coverage["c"] == set()
+
+
+@pytest.mark.parametrize("language", ["c", "python"])
+def test_no_function_returns_what_the_header_does_not_say(coverage, language):
+    listed = {name: function.results for name, function in documented().items()}
+    assert surprises(coverage[language], listed) == []
+
+
+@pytest.mark.parametrize("language", ["c", "python"])
+def test_a_lack_of_host_memory_is_seen(coverage, language):
+    lacking = {("npu_host_register", "OUT_OF_HOST_MEMORY"), ("npu_memcpy_async", "OUT_OF_HOST_MEMORY")}
+    assert lacking <= coverage[language]
 
 
 def test_what_has_a_reason_not_to_happen_in_python_does_not(coverage):

@@ -26,7 +26,7 @@ static npu_result_t query(void)
 {
     npu_result_t result;
 
-    while ((result = npu_query_stream(stream)) == NPU_NOT_READY)
+    while (is(NPU_NOT_READY, result = npu_query_stream(stream)))
         ;
     return result;
 }
@@ -84,7 +84,7 @@ int main(int argc, char **argv)
     begin(argv);
     for (size_t f = 0; f < sizeof failing / sizeof failing[0]; f++)
         for (size_t c = 0; c < sizeof calls / sizeof calls[0]; c++) {
-            npu_result_t wanted = failing[f].result;
+            npu_result_t wanted = failing[f].result, found;
             npu_blob_t blob = load(failing[f].model);
             npu_kernel_t kernel = NULL;
 
@@ -100,8 +100,9 @@ int main(int argc, char **argv)
                 OK(npu_stream_abort(stream));
             if (wanted == NPU_ERROR_DEVICE_LOST) {
                 expect(NPU_ERROR_DEVICE_PAGE_FAULT, npu_synchronize_stream(stream)); /* reported once */
-                while (npu_query_stream(stream) == NPU_ERROR_ABORTED_BY_PRIOR_ERROR)
+                while (is(NPU_ERROR_ABORTED_BY_PRIOR_ERROR, found = npu_query_stream(stream)))
                     ; /* what was behind it */
+                expect(NPU_ERROR_DEVICE_LOST, found);
                 if (calls[c].cleans)
                     wanted = NPU_SUCCESS;
             }

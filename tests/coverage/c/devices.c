@@ -74,7 +74,7 @@ static void contexts(void)
     expect(NPU_ERROR_STALE_HANDLE, npu_set_current_context(context));
     OK(npu_get_current_context(&found));
     claim(found == NULL);
-    while (count < 256 && (result = npu_create_context(&many[count], 0)) == NPU_SUCCESS)
+    while (count < 256 && is(NPU_SUCCESS, result = npu_create_context(&many[count], 0)))
         count++;
     expect(NPU_ERROR_OUT_OF_RESOURCES, result);
     while (count > 0)

@@ -8,10 +8,10 @@ static void last_error(void)
 
     OK(npu_get_last_error());
     expect(NPU_ERROR_NULL_POINTER, npu_get_version(NULL));
-    claim(npu_peek_last_error() == NPU_ERROR_NULL_POINTER);
+    expect(NPU_ERROR_NULL_POINTER, npu_peek_last_error());
     OK(npu_get_last_error_detail(&detail));
     claim(detail.result == NPU_ERROR_NULL_POINTER && strcmp(detail.function, "npu_get_version") == 0);
-    claim(npu_get_last_error() == NPU_ERROR_NULL_POINTER);
+    expect(NPU_ERROR_NULL_POINTER, npu_get_last_error());
     OK(npu_peek_last_error());
     expect(NPU_ERROR_NULL_POINTER, npu_get_last_error_detail(NULL));
     expect(NPU_ERROR_BAD_ADDRESS, npu_get_last_error_detail(BAD));

@@ -131,8 +131,8 @@ static void notifies(void)
     expect(NPU_ERROR_WRONG_CONTEXT, npu_record_notify(notify, there));
     expect(NPU_ERROR_WRONG_CONTEXT, npu_wait_notify(notify, there));
     OK(npu_destroy_context(context, NPU_DESTROY_FORCE));
-    for (int i = 0; i < 20000 && result == NPU_SUCCESS; i++)
-        result = npu_record_notify(notify, NULL);
+    for (int i = 0; i < 20000 && is(NPU_SUCCESS, result = npu_record_notify(notify, NULL)); i++)
+        ;
     expect(NPU_ERROR_OUT_OF_RESOURCES, result);
     OK(npu_synchronize_stream(NULL));
     OK(npu_destroy_notify(notify));

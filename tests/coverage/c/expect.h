@@ -5,9 +5,9 @@
  */
 #ifndef EXPECT_H
 #define EXPECT_H
-#define _GNU_SOURCE
+#include "ledger.h"
+
 #include <inttypes.h>
-#include <npu.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,9 +22,9 @@ static const char *blob_folder;
 
 static inline npu_result_t expect_result(npu_result_t found, npu_result_t wanted, const char *call, const char *file, int line)
 {
-    if (found != wanted) {
+    if (!compared(found, wanted)) {
         npu_error_detail_t detail = {.size = sizeof detail};
-        const char *why = found < NPU_TIMEOUT && npu_get_last_error_detail(&detail) == NPU_SUCCESS ? detail.message : "";
+        const char *why = found < NPU_TIMEOUT && compared(npu_get_last_error_detail(&detail), NPU_SUCCESS) ? detail.message : "";
         failures++;
         fprintf(stderr, "%s:%d: %s gave %s, not %s: %s\n", file, line, call, npu_get_error_name(found), npu_get_error_name(wanted), why);
     }
@@ -32,6 +32,12 @@ static inline npu_result_t expect_result(npu_result_t found, npu_result_t wanted
 }
 #define expect(result, call) expect_result((call), (result), #call, __FILE__, __LINE__)
 #define OK(call) expect(NPU_SUCCESS, call)
+
+/* Whether a call has this result, for loops: when it has another, the program compares that one with `expect`. */
+static inline int is(npu_result_t wanted, npu_result_t found)
+{
+    return found == wanted && compared(found, wanted);
+}
 
 /* A statement about what was computed or written. */
 #define claim(truth) ((truth) ? (void)0 : (void)(failures++, fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #truth)))

@@ -1,6 +1,8 @@
 /* host_memory.c - pinned and registered memory, mappings, cache maintenance. */
 #include "expect.h"
 
+#include <sys/resource.h>
+
 enum { PAGE = 4096 };
 
 static char *pages(size_t count)
@@ -161,6 +163,34 @@ static void in_flight(void)
     OK(npu_free_host(z));
 }
 
+/* Without host memory: a copy from pageable memory cannot be staged, and no page can be registered. Afterwards all is well. */
+static void no_host_memory(void)
+{
+    size_t size = (size_t)16 << 20;
+    char *x = pages(size / PAGE), *memory;
+    unsigned long pages_used = 0;
+    struct rlimit before, tight;
+    FILE *used;
+
+    OK(npu_shutdown());
+    OK(npu_init(0));
+    OK(npu_set_semantics(NPU_SEMANTICS_CUDA));
+    memory = allocate(size);
+    memset(x, 1, size);
+    used = fopen("/proc/self/statm", "r");
+    claim(fscanf(used, "%lu", &pages_used) == 1 && fclose(used) == 0 && getrlimit(RLIMIT_AS, &before) == 0);
+    tight = before;
+    tight.rlim_cur = pages_used * PAGE + (8 << 20);
+    claim(setrlimit(RLIMIT_AS, &tight) == 0);
+    expect(NPU_ERROR_OUT_OF_HOST_MEMORY, npu_memcpy_async(memory, size, x, size, NPU_MEMCPY_HOST_TO_DEVICE, NULL));
+    expect(NPU_ERROR_OUT_OF_HOST_MEMORY, npu_host_register(x, size, 0));
+    claim(setrlimit(RLIMIT_AS, &before) == 0);
+    OK(npu_memcpy_async(memory, size, x, size, NPU_MEMCPY_HOST_TO_DEVICE, NULL));
+    OK(npu_host_register(x, size, 0));
+    OK(npu_host_unregister(x));
+    OK(npu_memset(memory, size, 0, size));
+}
+
 int main(int argc, char **argv)
 {
     (void)argc;
@@ -177,5 +207,6 @@ int main(int argc, char **argv)
     caches(npu_flush);
     caches(npu_invalidate);
     in_flight();
+    no_host_memory();
     return finish();
 }

@@ -11,25 +11,28 @@ static void full_list(void)
     npu_stream_t stream = new_stream();
     npu_graph_t graph = NULL;
     npu_graph_exec_t exec = NULL;
-    npu_result_t result = NPU_SUCCESS;
+    npu_result_t result;
     int last = -1;
 
     OK(npu_get_kernel(&spin, load("library"), "spin"));
     OK(npu_cmdlist_create(&list, 0));
-    while (last < MANY - 1 && result == NPU_SUCCESS) {
+    do { /* two allocations with each */
         memory[++last] = allocate(64);
-        result = npu_cmdlist_append_memset(list, memory[last], 64, 1, 64);
-    }
+        memory[++last] = allocate(64);
+        result = npu_cmdlist_append_memcpy(list, memory[last], 64, memory[last - 1], 64, NPU_MEMCPY_DEVICE_TO_DEVICE);
+    } while (is(NPU_SUCCESS, result) && last < MANY - 2);
     expect(NPU_ERROR_OUT_OF_RESOURCES, result);
-    expect(NPU_ERROR_OUT_OF_RESOURCES, npu_cmdlist_append_memcpy(list, memory[last], 64, memory[0], 64, NPU_MEMCPY_DEVICE_TO_DEVICE));
+    for (int i = last - 1; i <= last && is(NPU_SUCCESS, result = npu_cmdlist_append_memset(list, memory[i], 64, 1, 64)); i++)
+        ; /* one with each */
+    expect(NPU_ERROR_OUT_OF_RESOURCES, result);
     expect(NPU_ERROR_OUT_OF_RESOURCES, npu_cmdlist_append_kernel(list, spin, NULL, 0));
     OK(npu_cmdlist_append_memset(list, memory[0], 64, 2, 64));
     OK(npu_cmdlist_reset(list));
     OK(npu_cmdlist_destroy(list));
 
     OK(npu_stream_begin_capture(stream));
-    for (int i = 0; i <= last; i++)
-        OK(npu_memset_async(memory[i], 64, 1, 64, stream));
+    for (int i = 0; i < last; i += 2)
+        OK(npu_memcpy_async(memory[i + 1], 64, memory[i], 64, NPU_MEMCPY_DEVICE_TO_DEVICE, stream));
     OK(npu_stream_end_capture(stream, &graph));
     expect(NPU_ERROR_OUT_OF_RESOURCES, npu_graph_instantiate(&exec, graph));
     OK(npu_graph_destroy(graph));
@@ -43,6 +46,7 @@ static void no_memory(void)
     npu_graph_t graph = NULL;
     npu_graph_exec_t exec = NULL;
     uint64_t free_bytes = 0, total_bytes = 0;
+    npu_result_t result;
     void *x, *y;
     int count = 0;
 
@@ -58,9 +62,9 @@ static void no_memory(void)
     OK(npu_stream_end_capture(stream, &graph));
     OK(npu_mem_get_info(&free_bytes, &total_bytes));
     for (uint64_t piece = free_bytes; piece >= 4096 && count < 64; )
-        if (npu_malloc(&memory[count], piece & ~(uint64_t)4095, 0) == NPU_SUCCESS)
+        if (is(NPU_SUCCESS, result = npu_malloc(&memory[count], piece & ~(uint64_t)4095, 0)))
             count++;
-        else
+        else if (expect(NPU_ERROR_OUT_OF_DEVICE_MEMORY, result))
             piece /= 2;
     expect(NPU_ERROR_OUT_OF_DEVICE_MEMORY, npu_graph_instantiate(&exec, graph));
     while (count > 0)

@@ -15,7 +15,7 @@ static void making(void)
     expect(NPU_ERROR_INVALID_VALUE, npu_create_stream_with_priority(&stream, 0, (npu_priority_t)0));
     OK(npu_create_stream_with_priority(&stream, NPU_STREAM_NON_BLOCKING, NPU_PRIORITY_REALTIME));
     OK(npu_destroy_stream(stream));
-    while (count < 4096 && (result = npu_create_stream(&many[count])) == NPU_SUCCESS)
+    while (count < 4096 && is(NPU_SUCCESS, result = npu_create_stream(&many[count])))
         count++;
     expect(NPU_ERROR_OUT_OF_RESOURCES, result);
     expect(NPU_ERROR_OUT_OF_RESOURCES, npu_create_stream_with_priority(&stream, 0, NPU_PRIORITY_IDLE));

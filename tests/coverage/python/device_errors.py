@@ -7,9 +7,12 @@ from collections.abc import Callable
 import numpy as np
 
 import libnpu
-from tests.coverage.expect import blob, expect, open_device
+from libnpu.errors import Result
+from tests.coverage import ledger
+from tests.coverage.expect import blob, equal, expect, open_device
 
 OUTPUT = np.zeros(64, np.uint8)
+SECOND_NS = 1_000_000_000
 
 
 def fails() -> None:
@@ -33,7 +36,7 @@ def work(device: libnpu.Device, stream: libnpu.Stream, error: str) -> None:
 
 
 def waits_until_ready(stream: libnpu.Stream) -> None:
-    while not stream.query():
+    while equal(stream.query(), False):
         pass
 
 
@@ -42,6 +45,9 @@ CALLS: dict[str, tuple[Callable[..., object], bool]] = {
     "Device.synchronize": (lambda device, stream, event, memory: device.synchronize(), False),
     "Context.synchronize": (lambda device, stream, event, memory: device.primary.synchronize(), False),
     "Stream.synchronize": (lambda device, stream, event, memory: stream.synchronize(), False),
+    "Context.synchronize in time": (lambda device, stream, event, memory: device.primary.synchronize(SECOND_NS), False),
+    "Stream.synchronize in time": (lambda device, stream, event, memory: stream.synchronize(SECOND_NS), False),
+    "Event.synchronize in time": (lambda device, stream, event, memory: event.synchronize(SECOND_NS), False),
     "Stream.query": (lambda device, stream, event, memory: waits_until_ready(stream), False),
     "Event.synchronize": (lambda device, stream, event, memory: event.synchronize(), False),
     "Context.copy": (lambda device, stream, event, memory: device.primary.copy(OUTPUT, memory), True),
@@ -83,8 +89,10 @@ for error in ERRORS:
                 try:
                     stream.query()
                 except libnpu.NpuError as found:
-                    if "ABORTED" not in str(found):
+                    ledger.compare(found)
+                    if Result(found.result).name == "NPU_ERROR_DEVICE_LOST":
                         break
+                    assert Result(found.result).name == "NPU_ERROR_ABORTED_BY_PRIOR_ERROR"
         try:
             with expect(error):
                 call(device, stream, event, memory)

@@ -6,7 +6,7 @@ import numpy as np
 
 import libnpu
 from libnpu.runtime.graph import CaptureStatus, Graph
-from tests.coverage.expect import blob, expect, open_device
+from tests.coverage.expect import blob, expect, open_device, take_all
 
 HOST = np.zeros(64, np.uint8)
 
@@ -100,19 +100,20 @@ def full_list_and_graph() -> None:
     context, stream = device.primary, device.create_stream()
     spin = device.load(blob("library"))["spin"]
     commands = context.create_command_list()
-    memory: list[libnpu.Buffer] = []
+    memory = [context.alloc(64) for _ in range(4098)]
+    pairs = list(zip(memory[::2], memory[1::2], strict=True))
     with expect("OUT_OF_RESOURCES"):
-        while len(memory) < 8192:
-            memory.append(context.alloc(64))
-            commands.append_fill(memory[-1], 1)
+        for one, other in pairs:
+            commands.append_copy(one, other)
     with expect("OUT_OF_RESOURCES"):
-        commands.append_copy(memory[-1], memory[0])
+        for one in memory[-4:]:
+            commands.append_fill(one, 1)
     with expect("OUT_OF_RESOURCES"):
         commands.append(spin)
     commands.destroy()
     with stream.capture() as capture:
-        for buffer in memory:
-            stream.fill(buffer, 1)
+        for one, other in pairs:
+            stream.copy(one, other)
     with expect("OUT_OF_RESOURCES"):
         capture.graph.instantiate()
     device.close()
@@ -211,15 +212,10 @@ def no_memory() -> None:
     with stream.capture() as capture:
         for _ in range(64):
             copy.launch(stream, x, y)
-    memory = []
-    piece = device.memory_info()[0]
-    while piece >= 4096:
-        try:
-            memory.append(device.alloc(piece))
-        except libnpu.NpuError:
-            piece = piece // 2 // 4096 * 4096
+    memory = take_all(device)
     with expect("OUT_OF_DEVICE_MEMORY"):
         capture.graph.instantiate()
+    del memory
     device.close()
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import mmap
+import re
+import resource
+from pathlib import Path
 
 import numpy as np
 from npu_abi import C
@@ -160,9 +163,32 @@ def in_flight() -> None:
     device.close()
 
 
+def no_host_memory() -> None:
+    device = open_device("cuda")
+    context, stream = device.primary, device.create_stream()
+    memory, data, pages = context.alloc(16 << 20), np.ones(16 << 20, np.uint8), private_pages(4096)  # 16 MiB each
+    used = re.search(r"VmSize:\s*(\d+) kB", Path("/proc/self/status").read_text())
+    assert used
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, ((int(used[1]) << 10) + (8 << 20), limits[1]))
+    try:
+        with expect("OUT_OF_HOST_MEMORY"):
+            stream.copy(memory, data)  # what is staged
+        with expect("OUT_OF_HOST_MEMORY"):
+            context.register(pages)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    stream.copy(memory, data)
+    stream.synchronize()
+    assert (memory.read() == 1).all()
+    context.register(pages).unregister()
+    device.close()
+
+
 allocations()
 addresses()
 pinned()
 registered()
 mappings()
 in_flight()
+no_host_memory()

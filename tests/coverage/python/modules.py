@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-import libnpu
-from tests.coverage.expect import blob, expect, open_device
+from tests.coverage.expect import blob, expect, open_device, take_all
 
 INPUT = np.arange(16, dtype=np.float32).reshape(1, 16) - 0.5
 
@@ -24,15 +23,14 @@ def loading() -> None:
         device.load(blob("damaged"))
     data = Path(blob("copy")).read_bytes()
     device.load(data).unload()
-    memory = []
-    piece = device.memory_info()[0]
-    while piece >= 4096:
-        try:
-            memory.append(device.alloc(piece))
-        except libnpu.NpuError:
-            piece = piece // 2 // 4096 * 4096
+    with expect("INVALID_BLOB"):
+        device.load(data[:-1])
+    memory = take_all(device)
     with expect("OUT_OF_DEVICE_MEMORY"):
         device.load(data)
+    with expect("OUT_OF_DEVICE_MEMORY"):
+        device.load(blob("copy"))
+    del memory
     device.close()
 
 
@@ -60,34 +58,30 @@ def launches() -> None:
     x, y, blocks, freed = (device.alloc(64) for _ in range(4))
     freed.free()
     there = device.create_context()
+    elsewhere = there.alloc(64)
     x.write(INPUT)
     stream = device.create_stream()
     job = add.launch(stream, x, y, blocks, -3, 0.25, grid=5)
     job.wait()
     assert (y.read(np.float32, (1, 16)) == INPUT - 2.75).all()
-    with expect("ARG_COUNT"):
-        add.launch(stream, x, y, blocks, -3)
-    with expect("ARG_KIND"):
-        add.launch(stream, x, y, 7, -3, 0.25)
-    with expect("ARG_KIND"):
-        add.launch(stream, x, y, blocks, 0.5, 0.25)
-    with expect("INVALID_VALUE"):
-        add.launch(stream, x, y, blocks, 1 << 63, 0.25)
+    relu = device.kernel("relu")
+    for blocks_of in ({}, {"grid": 1}):
+        for result, kernel, where, arguments in (
+            ("ARG_COUNT", add, stream, (x, y, blocks, -3)),
+            ("ARG_KIND", add, stream, (x, y, 7, -3, 0.25)),
+            ("ARG_KIND", add, stream, (x, y, blocks, 0.5, 0.25)),
+            ("INVALID_VALUE", add, stream, (x, y, blocks, 1 << 63, 0.25)),
+            ("MISALIGNED", add, stream, (x.at(2), y, blocks, -3, 0.25)),
+            ("STALE_HANDLE", add, stream, (freed, y, blocks, -3, 0.25)),
+            ("WRONG_CONTEXT", add, stream, (elsewhere, y, blocks, -3, 0.25)),
+            ("WRONG_CONTEXT", spin, there.create_stream(), ()),
+            ("ARG_SIZE", relu, stream, (x, y, 17)),
+            ("INVALID_VALUE", relu, stream, (x, y, 0)),
+        ):
+            with expect(result):
+                kernel.launch(where, *arguments, **blocks_of)
     with expect("INVALID_VALUE"):
         add.launch(stream, x, y, blocks, -3, 0.25, grid=9)
-    with expect("MISALIGNED"):
-        add.launch(stream, x.at(2), y, blocks, -3, 0.25)
-    with expect("STALE_HANDLE"):
-        add.launch(stream, freed, y, blocks, -3, 0.25)
-    with expect("WRONG_CONTEXT"):
-        add.launch(stream, there.alloc(64), y, blocks, -3, 0.25)
-    with expect("WRONG_CONTEXT"):
-        spin.launch(there.create_stream())
-    relu = device.kernel("relu")
-    with expect("ARG_SIZE"):
-        relu.launch(stream, x, y, 17)
-    with expect("INVALID_VALUE"):
-        relu.launch(stream, x, y, 0)
     spin.launch(stream)
     with expect("IN_USE"):
         library.unload()
@@ -104,6 +98,7 @@ def completion() -> None:
     with expect("TIMEOUT"):
         device.primary.synchronize(1)
     device.primary.synchronize()
+    device.primary.synchronize(1)
     device.close()
 
 

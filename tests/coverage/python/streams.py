@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libnpu
 from libnpu import FailureMode
-from tests.coverage.expect import blob, expect, open_device
+from tests.coverage.expect import blob, equal, expect, open_device
 
 
 def spin_of(device: libnpu.Device) -> libnpu.Kernel:
@@ -20,14 +20,17 @@ def streams() -> None:
     with expect("OUT_OF_RESOURCES"):
         while len(many) < 4096:
             many.append(device.create_stream())
+    with expect("OUT_OF_RESOURCES"):
+        device.create_stream(priority=1)
     for one in many:
         one.close()
     spin.launch(stream)
-    assert not stream.query()
+    assert equal(stream.query(), False)
     with expect("TIMEOUT"):
         stream.synchronize(10)
     stream.synchronize()
-    assert stream.query()
+    stream.synchronize(10)
+    assert equal(stream.query(), True)
     called: list[int] = []
     stream.add_host_function(called.append, 7)
     stream.synchronize()
@@ -36,6 +39,7 @@ def streams() -> None:
     stream.close()  # twice is allowed
     for call in (
         stream.synchronize,
+        lambda: stream.synchronize(10),
         stream.query,
         stream.abort,
         lambda: stream.add_host_function(called.append, 7),
@@ -68,7 +72,7 @@ def events() -> None:
     spin, stream = spin_of(device), device.create_stream()
     first, second, never = (device.create_event() for _ in range(3))
     silent = device.create_event(timing=False)
-    assert never.query()
+    assert equal(never.query(), True)
     never.synchronize()
     stream.wait_event(never)
     first.record(stream)
@@ -76,7 +80,7 @@ def events() -> None:
     second.record(stream)
     silent.record(stream)
     device.default_stream.wait_event(second)
-    assert not second.query()
+    assert equal(second.query(), False)
     with expect("TIMEOUT"):
         second.synchronize(10)
     with expect("NOT_READY"):
@@ -84,7 +88,8 @@ def events() -> None:
     with expect("NOT_READY"):
         _ = second.timestamp_ps
     second.synchronize()
-    assert second.query()
+    second.synchronize(10)
+    assert equal(second.query(), True)
     assert first.elapsed_ns(second) > 0
     assert second.timestamp_ps > 0
     with expect("NOT_RECORDED"):
@@ -114,6 +119,7 @@ def events() -> None:
         lambda: stream.wait_event(second),
         second.reset,
         second.synchronize,
+        lambda: second.synchronize(10),
         second.query,
         lambda: first.elapsed_ns(second),
         lambda: second.timestamp_ps,
@@ -155,6 +161,8 @@ def strict() -> None:
         stream.wait_event(event)
     with expect("NOT_RECORDED"):
         event.synchronize()
+    with expect("NOT_RECORDED"):
+        event.synchronize(10)
     with expect("NOT_RECORDED"):
         event.query()
     spin.launch(stream)
