@@ -223,7 +223,9 @@ class Node:
         """
         machine = self.machine
         host = machine.host
-        if host is not None and not host.solo and len(machine.positions) > 1 and deadline_ps > machine.now_ps:
+        if host is None or host.solo or deadline_ps <= machine.now_ps:
+            return
+        if len(machine.positions) > 1 or host.keeps_order:
             host.wait_ahead(self, handle, deadline_ps)
 
     def mmap(self, offset: int, length: int) -> memoryview:

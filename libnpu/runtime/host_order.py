@@ -1,7 +1,11 @@
-"""The order in which the threads' calls ran, as text: recorded, and forced again.
+"""The order in which the threads ran, as text: recorded, and forced again.
 
-One line per call: participant, machine, position on its clock in ps, call. A line "+ participant name" tells which
-thread a participant is, so that a replay gives threads of the same name the same number.
+One line for each time that a thread gets its turn, which it has until it waits or its call ends: participant, machine,
+position on its clock, where the participant's own time began, the device's time (all in ps), "." or, if the device has
+more to do at that very time, "!", and what the participant does: begins a call, or one of `CONTINUATIONS`. What a thread finds depends on nothing else, so this holds for waits that nobody could
+end, threads that were set aside, and those that came back as well.
+A line "+ participant name" tells which thread a participant is, so that a replay gives threads of the same name the
+same number. A machine's thread of host functions is participant -1.
 """
 
 from __future__ import annotations
@@ -21,6 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+GOES_ON = "(goes on)"
+COMES_BACK = "(comes back)"
+FUNCTION = "(runs a host function)"
+CONTINUATIONS = (GOES_ON, COMES_BACK, FUNCTION)  # turns that begin no call
+
+
 class Numbers:
     """The numbers of a file, which begin with those that are there when it begins: by number in the process."""
 
@@ -31,6 +41,8 @@ class Numbers:
 
     def to_file(self, number: int) -> int:
         """Return the file's number."""
+        if number < 0:
+            return number
         if number in self._present:
             return self._present.index(number)
         return len(self._present) + number - self._following
@@ -38,11 +50,25 @@ class Numbers:
     def from_file(self, number: int) -> int:
         """Return the process's number."""
         count = len(self._present)
+        if number < 0:
+            return number
         return self._present[number] if number < count else number - count + self._following
 
 
+class Line(NamedTuple):
+    """A turn."""
+
+    number: int
+    machine: int
+    position_ps: int
+    begun_ps: int
+    device_ps: int
+    due: bool
+    what: str
+
+
 class Recorder:
-    """Writes the order to a file, call by call; a context manager."""
+    """Writes the order to a file, turn by turn."""
 
     def __init__(self, path: str | os.PathLike[str], threads: Numbers, machines: Numbers) -> None:
         """Raises FILE."""
@@ -57,26 +83,19 @@ class Recorder:
         """Write that thread `name` is participant `number`."""
         self._file.write(f"+ {self._threads.to_file(number)} {name}\n")
 
-    def note_call(self, number: int, machine: int, position_ps: int, call: str) -> None:
-        """Write a call."""
-        self._file.write(f"{self._threads.to_file(number)} {self._machines.to_file(machine)} {position_ps} {call}\n")
+    def note(self, line: Line) -> None:
+        """Write a turn, with the numbers of this process."""
+        thread, machine = self._threads.to_file(line.number), self._machines.to_file(line.machine)
+        times = f"{line.position_ps} {line.begun_ps} {line.device_ps} {'.!'[line.due]}"
+        self._file.write(f"{thread} {machine} {times} {line.what}\n")
 
     def close(self) -> None:
         """Write no more."""
         self._file.close()
 
 
-class Line(NamedTuple):
-    """A recorded call."""
-
-    number: int
-    machine: int
-    position_ps: int
-    call: str
-
-
 class Replay:
-    """A recorded order, from its next call on."""
+    """A recorded order, from its next turn on."""
 
     def __init__(self, path: str | os.PathLike[str], threads: Numbers, machines: Numbers) -> None:
         """Raises FILE for a file that cannot be read or holds something else."""
@@ -91,25 +110,31 @@ class Replay:
                 if first == "+":
                     self._threads.append((threads.from_file(int(second)), rest))
                 else:
-                    position, call = rest.split(" ", 1)
+                    *times, due, what = rest.split(" ", 4)
+                    position_ps, begun_ps, device_ps = map(int, times)
                     thread, machine = threads.from_file(int(first)), machines.from_file(int(second))
-                    self._lines.append(Line(thread, machine, int(position), call))
+                    self._lines.append(Line(thread, machine, position_ps, begun_ps, device_ps, due == "!", what))
         except (OSError, ValueError, IndexError) as error:
             raise NpuError(C.NPU_ERROR_FILE, f"{self._path} is no recorded order: {error}") from None
 
     @property
     def is_over(self) -> bool:
-        """Whether all recorded calls have run."""
+        """Whether all of it has run."""
         return not self._lines
 
     @property
     def next_number(self) -> int:
-        """The participant whose call is next."""
+        """The participant whose turn is next."""
         return self._lines[0].number
+
+    def is_next(self, number: int, machine: int) -> bool:
+        """Whether the next turn is this participant's; the threads of host functions are told apart by their machine."""
+        line = self._lines[0]
+        return line.number == number and (number >= 0 or line.machine == machine)
 
     @property
     def waited_s(self) -> float:
-        """Wall time since the last call ran."""
+        """Wall time since the last turn began."""
         return time.monotonic() - self._since_s
 
     def number_of(self, name: str) -> int | None:
@@ -123,25 +148,27 @@ class Replay:
         return found[0]
 
     def next_ps(self, number: int, machine: int) -> int:
-        """Return the position of a participant's next call on a machine; NEVER_PS when it makes none."""
+        """Return the position of a participant's next turn, on a machine; NEVER_PS when that is elsewhere, or never."""
         for line in self._lines:
             if line.number == number:
                 return line.position_ps if line.machine == machine else NEVER_PS
         return NEVER_PS
 
-    def take(self, number: int, machine: int, call: str) -> int:
-        """Run the next call, which must be this one, and return its position. Raises BAD_STATE."""
-        line = self._lines[0]
-        if (line.number, line.machine, line.call) != (number, machine, call):
-            self.depart(f"thread {number} calls {call} on machine {machine}")
+    def take(self, number: int, machine: int, position_ps: int, what: str) -> Line:
+        """Begin the next turn, which must be this one, of a thread that is at `position_ps`. Raises BAD_STATE."""
+        line, begins = self._lines[0], what not in CONTINUATIONS
+        if (line.number, line.machine, line.what) != (number, machine, what):
+            self.depart(f"thread {number} {'calls ' * begins}{what} on machine {machine}")
+        if begins and line.position_ps < position_ps:
+            self.depart(f"thread {number} calls {what} at {position_ps} ps")
         self._lines.popleft()
-        self._done += 1
+        self._done += begins
         self._since_s = time.monotonic()
-        return line.position_ps
+        return line
 
     def depart(self, what: str) -> None:
         """Raise BAD_STATE: the program does something else than what is recorded."""
-        number, machine, position, call = self._lines[0]
+        number, machine, position, *_, call = self._lines[0]
         raise NpuError(
             C.NPU_ERROR_BAD_STATE,
             f"the program departs from the order in {self._path.name}: {what}; call {self._done + 1} there is {call} by "

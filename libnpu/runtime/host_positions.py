@@ -140,6 +140,11 @@ class Positions:
 
     # ---- what the order of calls depends on ----
 
+    @property
+    def keeps_order(self) -> bool:
+        """Whether the order is recorded or forced: then every wait is a turn, whoever else there is by now."""
+        return self.recorder is not None or self.replay is not None
+
     def race(self, me: Participant, others: Iterable[Participant]) -> None:
         """Note that `me` turned up: the order of its calls and those of others that run is nobody's."""
         if self.replay is None:
@@ -149,6 +154,8 @@ class Positions:
 
     def disorder(self, why: str) -> None:
         """Note that the order of calls depended on the machine that simulates."""
+        if self.replay is not None:
+            return
         for machine in self.machines:
             if machine.disorder is None and len(machine.positions) > 1:
                 machine.disorder = why

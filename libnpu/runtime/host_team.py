@@ -246,7 +246,7 @@ _obeyed: set[str] = set()
 def catch_up(me: Participant) -> None:
     """Bring the devices to the position of a participant that is about to be silent."""
     HOST.leave_solo()
-    for machine in HOST.machines:
+    for machine in sorted(HOST.machines, key=lambda machine: machine.number):
         node = machine.any_node()
         if node is not None and me in machine.positions:
             outer, me.machine = me.machine, machine

@@ -95,11 +95,7 @@ class Host(Waits):
         machine = me.machine = node.machine
         self._join_machine(me, machine, node)
         self.note_drift(me, machine)
-        if self.replay is not None:
-            self._replay_turn(me, machine, call)
-        self.take_turn(me, node)
-        if self.recorder is not None:
-            self.recorder.note_call(me.number, machine.number, machine.now_ps, call)
+        self.take_turn(me, node, call)
 
     def leave(self, me: Participant, node: Node) -> None:
         """End a public call."""

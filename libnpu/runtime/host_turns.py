@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from libnpu.errors import NpuError
+from libnpu.runtime.host_order import COMES_BACK, GOES_ON, Line
 from libnpu.runtime.host_participants import ACTIVE, Participant, State
 from libnpu.runtime.host_waking import Waking
 from libnpu.runtime.time import NEVER_PS
@@ -14,6 +15,7 @@ from libnpu.runtime.time import NEVER_PS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from libnpu.runtime.host_order import Replay
     from libnpu.syscalls import Machine, Node
 
 GRACE_S = 0.05  # chosen: how long the others wait for a silent thread
@@ -33,8 +35,15 @@ class Turns(Waking):
 
     # ---- whose turn ----
 
-    def take_turn(self, me: Participant, node: Node) -> None:
-        """Return when no running participant is behind `me`. Others may have run in between."""
+    def take_turn(self, me: Participant, node: Node, what: str = GOES_ON) -> None:
+        """Return when no running participant is behind `me`, or when a recorded order has `what` of `me` next. Others may
+        have run in between.
+        """
+        if not self.replay_turn(me, node, what):
+            self._take_free_turn(me, node)
+            self._note_turn(me, node, what)
+
+    def _take_free_turn(self, me: Participant, node: Node) -> None:
         machine = node.machine
         while True:
             me.waits_for = None
@@ -68,46 +77,105 @@ class Turns(Waking):
 
     def _bound(self, first: Participant | None, machine: Machine) -> int:
         """Return how far the device may run while `first` is the one furthest behind."""
-        return NEVER_PS if first is None else self._next_ps(first, machine)
+        return NEVER_PS if first is None else self.position(first, machine)
 
     def _order(self, who: Participant, machine: Machine) -> tuple[int, int]:
         """Return what a participant goes by: its position, then its number."""
-        return (self._next_ps(who, machine) if who in machine.positions else NEVER_PS, who.number)
+        return (self.position(who, machine) if who in machine.positions else NEVER_PS, who.number)
 
-    def _next_ps(self, who: Participant, machine: Machine) -> int:
-        """Return the earliest time of who's next call."""
-        position = self.position(who, machine)
-        if self.replay is None or who.depth or who.number < 0:  # host functions are in no record
-            return position
-        return max(position, self.replay.next_ps(who.number, machine.number))
+    # ---- turns in a recorded order ----
 
-    def _replay_turn(self, me: Participant, machine: Machine, call: str) -> None:
-        """Wait until the recorded order has this call next."""
+    def replay_turn(self, me: Participant, node: Node, what: str) -> bool:
+        """Wait for the turn of `me` in the recorded order, which must be to do `what`, and be where it was. False when there
+        is no order, or no more of it. Raises BAD_STATE.
+        """
+        machine = node.machine
         while (replay := self.replay) is not None:
             if replay.is_over:
-                self.replay = None
-                return
-            if replay.next_number == me.number:
+                self._end_replay()
+            elif replay.is_next(me.number, machine.number):
+                self.switch(me)
                 try:
-                    if replay.next_ps(me.number, machine.number) < machine.now_ps:
-                        replay.depart(f"thread {me.number} calls {call} at {machine.now_ps} ps")
-                    position = replay.take(me.number, machine.number, call)
+                    line = replay.take(me.number, machine.number, machine.now_ps, what)
                 except NpuError:
-                    self.replay = None
+                    self._end_replay()
                     raise
-                self.set_position(me, machine, position)
-                self.notify()
-                return
-            expected = next((who for who in self.participants if who.number == replay.next_number), None)
-            self._pause(me, expected)
-            if self.replay is not replay or replay.is_over:
-                continue
-            gone = expected is not None and expected not in self.participants and replay.next_number == expected.number
-            if gone or replay.waited_s > REPLAY_GRACE_S:
-                self.replay = None
-                replay.depart(f"thread {me.number} calls {call}")
+                self._be_as_recorded(me, node, line)
+                self._note_turn(me, node, what)
+                if not replay.is_over:
+                    for who in self.participants:
+                        if who.number == replay.next_number:
+                            who.rouse()
+                return True
+            else:
+                self._wait_for_recorded(me, replay, what)
+        return False
+
+    def _wait_for_recorded(self, me: Participant, replay: Replay, what: str) -> None:
+        """Pause, unless whose turn is next will not come. Raises BAD_STATE."""
+        number = replay.next_number
+        expected = next((who for who in self.participants if who.number == number), None)
+        self._pause(me, expected)
+        if self.replay is not replay or replay.is_over or replay.next_number != number or me.number < 0:
+            return
+        if expected is not None and (expected.depth or expected.arrived or expected.function):
+            return  # it takes the time that it takes
+        gone = expected is not None and expected not in self.participants
+        if gone or replay.waited_s > REPLAY_GRACE_S:
+            self._end_replay()
+            replay.depart(f"thread {me.number} calls {what}")
+
+    def _end_replay(self) -> None:
+        self.replay = None
+        self.notify()
+
+    def _be_as_recorded(self, me: Participant, node: Node, line: Line) -> None:
+        """Bring the device and `me` to where they were."""
+        machine = node.machine
+        if node.is_usable:
+            while (now_ps := self.device_ps(node)) < line.device_ps or (self._is_due(now_ps) and not line.due):
+                self._run_to(node, line.device_ps)
+            self._wake(node)
+        worked_to_ps = (
+            self.position(me, machine) if me.wait is None else 0
+        )  # a wait may have been given up before its end
+        self.set_position(me, machine, max(worked_to_ps, line.position_ps))
+        machine.begun_ps[me] = line.begun_ps
+
+    def _note_turn(self, me: Participant, node: Node, what: str) -> None:
+        """Write down that `me` has its turn, if the order is recorded."""
+        if self.recorder is not None:
+            machine = node.machine
+            device_ps = self.device_ps(node) if node.is_usable else 0
+            due = node.is_usable and self._is_due(device_ps)
+            times = self.position(me, machine), machine.begun_ps.get(me, 0), device_ps
+            self.recorder.note(Line(me.number, machine.number, *times, due, what))
 
     # ---- who is waited for ----
+
+    def come_back(self, me: Participant) -> None:
+        """Let a participant that was not waited for go on, where the devices are now."""
+        was_silent = me.state is State.SUSPENDED
+        if was_silent:
+            self.race(me, self.participants)
+        me.state = State.RUNNING
+        for machine in sorted(self.machines, key=lambda machine: machine.number):
+            node = machine.any_node()
+            if me in machine.positions and node is not None:
+                if was_silent and self.replay_turn(me, node, COMES_BACK):
+                    continue
+                device_ps = self.device_ps(node)
+                if was_silent and self._is_busy(machine):
+                    self.disorder(f"thread {me.number} ended its silence while the device went on for others")
+                self.skip_to(me, machine, device_ps)
+                if was_silent:
+                    self._note_turn(me, node, COMES_BACK)
+
+    def _is_busy(self, machine: Machine) -> bool:
+        """Whether the device, which was asked for its time, is going on for others, as fast as it is simulated."""
+        waits = [who.wait for who in self.participants if who in machine.positions and who.wait is not None]
+        runs = not self._is_idle and any(wait.targets and not wait.woken for wait in waits)
+        return runs or any(who.function and who in machine.positions for who in self.participants)
 
     def _pause(self, me: Participant, other: Participant | None, *, patient: bool = False) -> None:
         """Let other threads run; then find out whether `other`, for whom `me` waits, has ended or, unless `patient`, is

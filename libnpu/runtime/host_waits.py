@@ -6,6 +6,7 @@ import errno
 import time
 from typing import TYPE_CHECKING, Any
 
+from libnpu.runtime.host_order import FUNCTION, GOES_ON
 from libnpu.runtime.host_participants import ACTIVE, Participant, State, Target, Wait
 from libnpu.runtime.host_turns import Turns
 from libnpu.runtime.time import FOR_EVER_PS, NEVER_PS
@@ -65,11 +66,16 @@ class Waits(Turns):
         machine.positions[me] = machine.now_ps
         try:
             self._wake(node)
-            while not wait.woken:
-                self._progress(me, node, wait)
+            replayed = False
+            while not wait.woken and not replayed:
+                if self.replay is not None:
+                    replayed = self.replay_turn(me, node, GOES_ON)
+                else:
+                    self._progress(me, node, wait)
             me.state = State.RUNNING
             self._follow(me, machine)
-            self.take_turn(me, node)  # meanwhile another thread may take the end of the job: `take`
+            if not replayed:
+                self.take_turn(me, node)  # meanwhile another thread may take the end of the job: `take`
         finally:
             me.wait = None
             me.state = State.RUNNING
@@ -78,7 +84,11 @@ class Waits(Turns):
         """As `block`, for a thread of host functions, which is in no call."""
         self.switch(me)
         me.depth = 1
-        while not wait.woken:
+        while not wait.woken or self.replay is not None:
+            if self.replay is not None and wait.targets:
+                if self.replay_turn(me, wait.targets[0].node, FUNCTION):
+                    return
+                continue
             nodes = {target.node.machine: target.node for target in wait.targets}
             first = None
             for machine, node in nodes.items():
@@ -88,6 +98,7 @@ class Waits(Turns):
                     break
             else:
                 self._pause(me, first)
+        self._note_turn(me, wait.targets[0].node, FUNCTION)
 
     def _progress(self, me: Participant, node: Node, wait: Wait) -> None:
         """Step the device, or wait for who may not be overtaken, or give up."""
@@ -100,8 +111,8 @@ class Waits(Turns):
         if self._step(node, bound):
             wait.since_s = None
             return
-        other = first if bound < NEVER_PS else None  # in a replay, a thread without calls is not waited for
-        if other is None and self.replay is None:
+        other = first if bound < NEVER_PS else None
+        if other is None:
             other = next((who for who in self.participants if who.state in ACTIVE), None)
         if other is not None:
             wait.since_s = None

@@ -32,26 +32,6 @@ class Waking(Positions):
         """Return the device's time."""
         return self._run_to(node, 0)[0]
 
-    def come_back(self, me: Participant) -> None:
-        """Let a participant that was not waited for go on, where the devices are now."""
-        was_silent = me.state is State.SUSPENDED
-        if was_silent:
-            self.race(me, self.participants)
-        me.state = State.RUNNING
-        for machine in self.machines:
-            node = machine.any_node()
-            if me in machine.positions and node is not None:
-                device_ps = self.device_ps(node)
-                if was_silent and self._is_busy(machine):
-                    self.disorder(f"thread {me.number} ended its silence while the device went on for others")
-                self.skip_to(me, machine, device_ps)
-
-    def _is_busy(self, machine: Machine) -> bool:
-        """Whether the device, which was asked for its time, is going on for others, as fast as it is simulated."""
-        waits = [who.wait for who in self.participants if who in machine.positions and who.wait is not None]
-        runs = not self._is_idle and any(wait.targets and not wait.woken for wait in waits)
-        return runs or any(who.function and who in machine.positions for who in self.participants)
-
     def _join_machine(self, me: Participant, machine: Machine, node: Node) -> None:
         """Give `me` a position on a machine that it has not used yet: where the device is."""
         if me not in machine.positions:
@@ -91,6 +71,10 @@ class Waking(Positions):
         if ret < 0:
             raise errno_error(-ret, self._run.name, node.log)
         return int(arg.now_ps), int(arg.interrupts)
+
+    def _is_due(self, now_ps: int) -> bool:
+        """Whether the device that ran last, to `now_ps`, has stopped at an interrupt with more to do at that very time."""
+        return bool(self._run.arg.next_ps <= now_ps)
 
     @property
     def _is_idle(self) -> bool:
