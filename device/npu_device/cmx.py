@@ -164,7 +164,11 @@ class SliceSpace(AddressSpace):
         if not BASE <= address < END:
             return super().view(address, nbytes, write)
         offset = address - BASE
-        return self._slice(offset, nbytes, write)[offset : offset + nbytes]
+        end = offset + nbytes
+        memory = self._memory
+        if memory is None or end > (self._written if write else self.size_bytes):
+            memory = self._slice(offset, nbytes, write)
+        return memory[offset:end]
 
     def _slice(self, offset: int, nbytes: int, write: bool) -> Bytes:
         """Return the slice for an access. Raises MemoryFault."""

@@ -241,6 +241,9 @@ class ShaveEngine(Engine[ShaveTask]):
         if not self.fabric.compute:
             task.written += writes
             return
+        task.tainted = False
+        if not reads and not writes:
+            return
         space = task.slot.space
         held: list[tuple[Bytes, Bytes]] = []
         for box in writes:

@@ -144,6 +144,13 @@ def add(m: Machine, arg: tuple[int, int, int]) -> int | None:
     return None
 
 
+def sub(m: Machine, arg: tuple[int, int, int]) -> int | None:
+    """Subtract."""
+    d, a, b = arg
+    m.r[d] = wrap64(m.r[a] - m.r[b])
+    return None
+
+
 def mul(m: Machine, arg: tuple[int, int, int]) -> int | None:
     """Multiply, low 64 bits."""
     d, a, b = arg
@@ -314,7 +321,7 @@ HANDLERS: dict[str, Handler] = {
     "addi": addi,
     "muli": muli,
     "add": add,
-    "sub": _integer(lambda a, b: a - b),
+    "sub": sub,
     "mul": mul,
     "div": div,
     "rem": rem,

@@ -37,7 +37,7 @@ def vsplat(m: Machine, arg: tuple[int, int, int]) -> int | None:
     d, b, type_ = arg
     value = _int_scalar(m.r[b]) if type_ == I32 else m.f[b]
     _charge(m, (1, 1), type_, False)
-    m.set(d, (1, 1), np.full((1, 1), value))
+    m.set(d, (1, 1), value.reshape(1, 1))
     return None
 
 
