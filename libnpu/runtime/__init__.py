@@ -15,7 +15,8 @@ from libnpu.runtime.job import Job
 from libnpu.runtime.kernel import Kernel
 from libnpu.runtime.module import Module
 from libnpu.runtime.profiler import OperationRecord, Profiler
-from libnpu.runtime.stream import FailureMode, Stream
+from libnpu.runtime.stream import Stream
+from libnpu.runtime.stream_queue import FailureMode
 from libnpu.runtime.tensor import TensorInfo
 
 __all__ = [

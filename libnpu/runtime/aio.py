@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from libnpu.runtime.event import Event
     from libnpu.runtime.guard import Guard
     from libnpu.runtime.job import Job
-    from libnpu.runtime.stream import Stream
+    from libnpu.runtime.stream_waits import StreamWaits
     from libnpu.syscalls import Machine
 
 PATIENCE = 1000  # chosen: turns after which tasks that are always ready, without end, no longer hold the device up
@@ -139,7 +139,7 @@ async def wait_event(event: Event) -> None:
         await wait_job(job)
 
 
-async def wait_stream(stream: Stream) -> None:
+async def wait_stream(stream: StreamWaits) -> None:
     """Wait for what was enqueued so far; raises as `Stream.synchronize`."""
     job = stream.last_job
     if job is None or stream.capturing is not None:

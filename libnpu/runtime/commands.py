@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from libnpu.runtime.context import Context
-    from libnpu.runtime.fences import Signal
+    from libnpu.runtime.fences import Cell, Signal
     from libnpu.runtime.job import Job
     from libnpu.syscalls import Node
 
@@ -140,3 +140,41 @@ class CommandWriter:
     def segment(self) -> bytes:
         """The handles of the submit."""
         return array("I", self.handles).tobytes()
+
+
+def write_commands(job: Job, cell: Cell, implicit: Iterable[Signal]) -> None:
+    """Write the command buffer of a job, which waits for the signals `implicit` first, does its operation and signals
+    `cell`. When that fails, nothing is left of it.
+    """
+    context = job.stream.context
+    bo, first = context.commands.take(), tuple(implicit)
+    while True:
+        writer = CommandWriter(context, job, bo)
+        try:
+            for signal in first:
+                writer.wait(signal)
+            job.operation.encode(writer)
+            writer.command(FENCE.pack(SIGNAL, FENCE.size, cell.offset, job.number))
+            content = writer.pack()
+            if len(content) <= bo.size:
+                break
+            larger = context.commands.take(len(content))
+        except BaseException:
+            _undo(job)
+            context.commands.give(bo)
+            raise
+        _undo(job)
+        context.commands.give(bo)
+        bo = larger
+    assert bo.view is not None
+    bo.view[: len(content)] = content
+    job.bo, job.segment, job.commands_offset = bo, writer.segment, writer.commands_offset
+    if writer.copied_bytes:
+        context.charge_copy(writer.copied_bytes)
+
+
+def _undo(job: Job) -> None:
+    """Take back what operations noted about a job that will not run as they wrote it."""
+    ends, job.ends, job.signals, job.written = job.ends, [], (), ()
+    for function in ends:
+        function(job)

@@ -24,8 +24,8 @@ from libnpu.runtime.module import Module, read_blob
 from libnpu.runtime.operation import ModuleLaunch
 from libnpu.runtime.profiler import Profiler
 from libnpu.runtime.records import read_records
-from libnpu.runtime.stream import FOR_EVER_PS, Priority, Stream
-from libnpu.runtime.time import timeout_ps
+from libnpu.runtime.stream import Priority, Stream
+from libnpu.runtime.time import FOR_EVER_PS, timeout_ps
 from libnpu.syscalls import Request
 
 if TYPE_CHECKING:
@@ -331,18 +331,22 @@ class Context(ContextMemory):
             if self.semantics.sticky_errors:
                 self._sticky = error
             elif error.job_status in MAY_BE_LOST:
-                self._sticky = self._loss()
+                self._sticky = self._loss(error)
             self.has_failed = self._sticky is not None
             if self._sticky is not None:
                 for capture in tuple(self.captures):
                     capture.abandon()  # no call could end it any more
 
-    def _loss(self) -> NpuError | None:
-        """Return DEVICE_LOST when a fault has ended the context: the driver gives it no memory any more."""
+    def _loss(self, failure: NpuError) -> NpuError | None:
+        """Return DEVICE_LOST when a fault has ended the context: the driver gives it no memory any more. The message is
+        what the driver says of the fault, and the job that failed.
+        """
         try:
             BufferObject(self.node, 1, 0).free()
         except NpuError as error:
-            return error if error.result == C.NPU_ERROR_DEVICE_LOST else None
+            if error.result == C.NPU_ERROR_DEVICE_LOST:
+                fault = error.message.partition(": ")[2]  # without the call that asked
+                return NpuError(error.result, f"{fault}; seen when {failure.message}")
         return None
 
     def drain(self, stream: Stream) -> None:

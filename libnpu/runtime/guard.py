@@ -40,6 +40,7 @@ Self = TypeVar("Self")
 ARGUMENT_ERRORS = (
     TypeError, ValueError, LookupError, ArithmeticError, AttributeError, BufferError, RecursionError, struct.error
 )  # fmt: skip
+PART_OF = {"ContextMemory": "Context", "StreamQueue": "Stream", "StreamWaits": "Stream"}  # as programs know them
 
 
 class Guard:
@@ -89,7 +90,9 @@ def _code_of(handler: object) -> CodeType | None:
 
 def public(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:
     """Make a method of an object with a `guard` one public call (see above)."""
-    host, name = HOST, method.__qualname__
+    host = HOST
+    owner, _, short = method.__qualname__.partition(".")
+    name = f"{PART_OF.get(owner, owner)}.{short}"
 
     @functools.wraps(method)
     def call(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> R:
