@@ -5,7 +5,9 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from npu_abi import C
 
+import libnpu
 from libnpu.runtime.semantics import PROFILES, InFlight, Pageable, Semantics
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,6 +116,22 @@ def test_the_table_of_semantics_has_every_rule_as_the_library_has_it():
             if f".semantics.{rule}" in path.read_text()
         }
         assert ("(C" in row[0]) == (read_in == {"capi"}), rule
+
+
+def test_what_strict_accepts_may_be_wrong_under_cuda():
+    """The page says so, and what it is: a stream waits for a notify that the default stream records later."""
+    for name, expected in (("strict", None), ("ascend", None), ("cuda", C.NPU_ERROR_BARRIER_DEADLOCK)):
+        with libnpu.open(semantics=name) as device:
+            notify = device.primary.create_notify()
+            notify.wait(device.create_stream())
+            if expected is None:
+                notify.record(device.default_stream)
+                device.synchronize()
+                continue
+            with pytest.raises(libnpu.NpuError) as raised:
+                notify.record(device.default_stream)
+                device.synchronize()
+            assert raised.value.result == expected
 
 
 def test_make_targets_exist():
