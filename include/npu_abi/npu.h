@@ -26,8 +26,9 @@
  *      NPU_ERROR_OUT_OF_RESOURCES a call that enqueues: the stream's queue is full, and its oldest operation waits for what nothing will signal,
  *      NPU_ERROR_DEVICE_LOST      an earlier fault ended the context. What is held can still be freed, destroyed and unloaded;
  *                                 npu_reset_device, or npu_shutdown of the last user and npu_init, make a new one,
- *      the device's errors        semantics cuda and strict: a device error sticks; every later call on the context returns it again until the context is
- *                                 destroyed or the device reset. ascend: it is reported once,
+ *      the device's errors        semantics cuda and strict: a device error sticks; once a call has returned it, every later one that enqueues, waits, asks, creates or allocates in
+ *                                 the context returns it again until the context is destroyed or the device reset. Calls that give up what is held, and those that tell
+ *                                 what needs no look at its work (its kernels, ids, time and memory) do not. ascend: it is reported once,
  *      NPU_ERROR_CAPTURE_UNSUPPORTED  a call that waits, queries or frees, on a stream (or a context with one) that is being captured; it invalidates the capture,
  *      NPU_ERROR_INTERNAL         a defect of the library.
  *
@@ -104,7 +105,7 @@ typedef enum npu_result {
     NPU_ERROR_ABORTED_BY_PRIOR_ERROR = -107,  /* an earlier operation failed, so this one did not run */
     NPU_ERROR_PREEMPTED = -108,               /* the operation was preempted and not resumed; nothing returns it yet */
     NPU_ERROR_DEVICE_LOST = -109,             /* the context is lost after a fault */
-    NPU_ERROR_HOST_FUNCTION = -110            /* a host function raised an exception, which happens in Python only */
+    NPU_ERROR_HOST_FUNCTION = -110            /* a host function raised an exception (Python) or ended its thread (C) */
 } npu_result_t;
 
 /* The last error of the calling thread (NPU_SUCCESS when there was none), and forget it. Never fails; works before npu_init. */
@@ -147,7 +148,9 @@ typedef enum npu_semantics {
  *   VERSION_MISMATCH NPU_INIT_CHECK of a header with another major version than the library's or a newer minor one
  *   NOT_INITIALIZED  the library cannot start: its Python environment is gone, or the process runs another Python version */
 NPU_API npu_result_t npu_init(uint32_t flags);
-/* Count one user less; the last one ends everything: work in flight is abandoned, every handle and pointer becomes stale. */
+/* Count one user less; the last one ends everything: work in flight is abandoned, every handle and pointer becomes stale, a team ends, and memory and
+ * descriptors of the process are given back. Threads stay, of the library and of what it uses: a process ends by a return from main, by exit or by a signal, at any
+ * time and with work in flight; pthread_exit of main leaves it running. */
 NPU_API npu_result_t npu_shutdown(void);
 /* The library's version as major << 16 | minor. Works before npu_init.
  *   NULL_POINTER  version is NULL       BAD_ADDRESS  version cannot be written */
@@ -252,10 +255,10 @@ NPU_API npu_result_t npu_set_schedule(npu_schedule_kind_t kind, uint64_t seed);
 /* Several host threads. The device advances to a time only when every thread that has made calls is waiting in one or has come to that time, so the order of
  * calls follows from virtual time. A thread that makes no call for 50 ms of real time (10 s while there is a team) while others wait for it is
  * set aside; npu_is_reproducible then says 0.
- * A team makes it exact: the owner begins a team of `count` threads on the current device and is suspended (NPU_ERROR_NOT_PERMITTED of all its calls but npu_team_end);
+ * A team makes it exact: the owner begins a team of `count` threads on the current device and is suspended (NPU_ERROR_NOT_PERMITTED of all its calls but those of teams);
  * every member enters with its rank, 0 ... count - 1, makes its calls and leaves; equal positions go by rank. Members begin at the owner's position, and nobody gets
  * past it until all have entered; when the owner ends the team it is at the last member's. There is one team at a time.
- *   BAD_STATE  a team has not ended     INVALID_VALUE  count is 0 or above 1024 */
+ *   BAD_STATE  a team has not ended, the caller's included            INVALID_VALUE  count is 0 or above 1024 */
 NPU_API npu_result_t npu_team_begin(uint32_t count);
 /* Enter the team.
  *   BAD_STATE  there is no team, or the thread is a member or the owner already     INVALID_VALUE  rank is not below count, or taken */
@@ -316,7 +319,8 @@ NPU_API npu_result_t npu_pointer_get_attributes(npu_pointer_attributes_t *attrib
 
 /* ---- Host memory ---------------------------------------------------------------------------------- */
 /* Host memory is pageable (malloc, the stack), or pinned: known to the device, which copies to and from it by DMA while the host goes on. Pinned memory is
- * a kernel argument too. The memory of npu_malloc_host is poison (bytes 0xff) until written. One cache policy: */
+ * a kernel argument too. The memory of npu_malloc_host is poison (bytes 0xff) until written. A child of fork shares pinned and registered memory, and mappings, with its
+ * parent and the device, and cannot undo it: it must not write there (exec is fine). One cache policy: */
 enum npu_host_flag {
     NPU_HOST_CACHED = 0,          /* write-back, snooped by the device: no maintenance is needed */
     NPU_HOST_WRITE_COMBINED = 1,
@@ -330,9 +334,10 @@ NPU_API npu_result_t npu_malloc_host(void **ptr, size_t size, uint32_t flags);
 /* Free it by its first address; work in flight as in npu_free. The address must not be used any more: what is there then is not defined.
  *   STALE_HANDLE, INVALID_VALUE, WRONG_CONTEXT, NULL_POINTER, IN_USE  as npu_free */
 NPU_API npu_result_t npu_free_host(void *ptr);
-/* Pin memory that the program has: whole pages of private read-write memory. Their content stays. No other thread may write there during the call.
+/* Pin memory that the program has: whole pages of private read-write memory, such as the heap's, initialised data, and private mappings of files, which then are no
+ * more the file's. Their content stays. No other thread may write there during the call.
  *   MISALIGNED  ptr or size is not a multiple of 4096     INVALID_SIZE  size is 0       NULL_POINTER  ptr      INVALID_VALUE  flags is not 0
- *   ALREADY_REGISTERED  a byte of it is pinned memory     BAD_ADDRESS  not mapped, not writable, or shared with files or processes
+ *   ALREADY_REGISTERED  a byte of it is pinned memory     BAD_ADDRESS  not mapped, not writable, shared with files or processes, or the calling thread's stack
  *   OUT_OF_DEVICE_MEMORY */
 NPU_API npu_result_t npu_host_register(void *ptr, size_t size, uint32_t flags);
 /* Undo npu_host_register. The content stays.
@@ -370,14 +375,14 @@ typedef enum npu_memcpy_kind {
 } npu_memcpy_kind_t;
 /* Copy `size` bytes from src to dst; dst_max is how many bytes may be written there. Complete on return. It runs on the default
  * stream: behind its earlier work, and behind other streams' as the semantics say. Copies of pinned or device memory are DMA jobs; of pageable memory the host
- * copies. Size 0 is allowed and copies nothing.
+ * copies. Size 0 is allowed at any pointers of the right kind, which are not looked at, and copies nothing.
  *   INVALID_VALUE  kind is none of npu_memcpy_kind_t, or is not what the pointers are         NULL_POINTER  dst or src is NULL
  *   OUT_OF_RANGE   size > dst_max, or a device range is not inside one allocation
  *   STALE_HANDLE   a device range lies in freed memory  BAD_ADDRESS   a host range cannot be read, or not all of it written
  *   OVERLAP        the ranges of a DEVICE_TO_DEVICE copy overlap      WRONG_CONTEXT  memory of another device
  *   the device's errors, from earlier work of the stream */
 NPU_API npu_result_t npu_memcpy(void *dst, size_t dst_max, const void *src, size_t size, npu_memcpy_kind_t kind);
-/* Set `size` bytes of device or pinned memory to the low eight bits of value; complete on return, behind earlier work as npu_memcpy.
+/* Set `size` bytes of device or pinned memory to the low eight bits of value; complete on return, behind earlier work as npu_memcpy. Size 0 as there.
  *   NULL_POINTER   dst is NULL          OUT_OF_RANGE   size > dst_max, or the range is not inside one allocation
  *   STALE_HANDLE   the range lies in freed memory         WRONG_CONTEXT  memory of another device
  *   the device's errors, from earlier work of the stream */
@@ -424,7 +429,8 @@ NPU_API npu_result_t npu_get_stream_id(npu_stream_t stream, uint64_t *id);
 /* A function that a stream calls. */
 typedef void (*npu_host_function_t)(void *user_data);
 /* Call function(user_data) on a thread of the library when the stream's earlier work has ended; the stream's later work waits until it returns, other streams do not. It may call
- * no function of this library (NPU_ERROR_NOT_PERMITTED). It is not called after the context was lost or the stream was aborted.
+ * no function of this library (NPU_ERROR_NOT_PERMITTED), and returns: one that ends its thread instead (pthread_exit) has failed, and who waits for the stream gets
+ * NPU_ERROR_HOST_FUNCTION. It is not called after the context was lost or the stream was aborted.
  *   INVALID_HANDLE, STALE_HANDLE  stream                NULL_POINTER  function */
 NPU_API npu_result_t npu_stream_add_host_function(npu_stream_t stream, npu_host_function_t function, void *user_data);
 typedef enum npu_failure_mode { NPU_CONTINUE_ON_FAILURE = 0, NPU_STOP_ON_FAILURE = 1 } npu_failure_mode_t;
@@ -465,7 +471,8 @@ NPU_API npu_result_t npu_record_event(npu_event_t event, npu_stream_t stream);
 /* Let the stream's later work wait for what the event has recorded at the time of this call. Never recorded: semantics ascend, cuda: nothing to wait for; strict: NOT_RECORDED.
  *   INVALID_HANDLE, STALE_HANDLE  event, stream         WRONG_CONTEXT  they are of two contexts   NOT_RECORDED */
 NPU_API npu_result_t npu_stream_wait_event(npu_stream_t stream, npu_event_t event);
-/* In stream order: make the event one that was never recorded. Waits enqueued before stay what they are.
+/* Make the event one that was never recorded, for all calls from now on: as a record, which is a snapshot of what was enqueued, it counts when it is called and not when
+ * the stream comes to it. Waits enqueued before stay what they are; `stream` is checked only.
  *   results as npu_record_event */
 NPU_API npu_result_t npu_reset_event(npu_event_t event, npu_stream_t stream);
 /* Wait for what it recorded, for ever if need be. Never recorded: success at once (semantics strict: NOT_RECORDED).
@@ -515,7 +522,7 @@ typedef struct npu_blob_s *npu_blob_t;
 typedef struct npu_kernel_s *npu_kernel_t;
 
 /* Load a blob file into the current context.
- *   NULL_POINTER, BAD_ADDRESS  blob, path               FILE  the file cannot be opened or read, or is not a regular one
+ *   NULL_POINTER, BAD_ADDRESS  blob, path               FILE  the file cannot be opened or read, is not a regular one, or path has no end in 4096 bytes
  *   INVALID_BLOB  it is damaged, foreign or needs more than the device has (the detail says what and where)
  *   OUT_OF_DEVICE_MEMORY */
 NPU_API npu_result_t npu_load_blob(npu_blob_t *blob, const char *path);
@@ -625,7 +632,7 @@ typedef struct npu_conv2d_params {
  *   INVALID_SIZE      params_bytes is the size of none of the structures              VERSION_MISMATCH  version is newer than the library
  *   ARG_KIND, ARG_SIZE, MISALIGNED, STALE_HANDLE, WRONG_CONTEXT  an address, as npu_launch_kernel_async */
 NPU_API npu_result_t npu_submit_kernel_sized(const char *name, const void *params, size_t params_bytes, uint32_t version);
-/* The same for kernel_params_t of this header's version. The macro takes a pointer to either structure.
+/* The same for kernel_params_t of this header's version. The macro takes a pointer to either structure; error details name npu_submit_kernel for both functions.
  *   results as npu_submit_kernel_sized, never INVALID_SIZE, never VERSION_MISMATCH */
 NPU_API npu_result_t npu_submit_kernel(const char *name, const void *params);
 #define npu_submit_kernel(name, params) npu_submit_kernel_sized(name, params, sizeof *(params), (uint32_t)NPU_VERSION_MAJOR << 16 | NPU_VERSION_MINOR)
@@ -742,7 +749,7 @@ NPU_API npu_result_t npu_get_counters(uint64_t *values, size_t capacity, size_t 
 /* The name of counter number `index` ("DMA_BUSY"), "unknown" for others. Static text; works before npu_init. */
 NPU_API const char *npu_get_counter_name(size_t index);
 /* Write the current device's trace and operation records as a Chrome trace (JSON), which Perfetto shows. The environment variable NPU_TRACE=1 keeps traces; without it the device's lanes are empty.
- *   NULL_POINTER, BAD_ADDRESS  path     FILE  it cannot be written */
+ *   NULL_POINTER, BAD_ADDRESS  path     FILE  it cannot be written, or path has no end in 4096 bytes */
 NPU_API npu_result_t npu_export_trace(const char *path);
 typedef struct npu_overflow { char layer[128]; uint64_t values; } npu_overflow_t;
 /* Which layers have rounded finite values to infinity in fp16, and how many, in jobs that a wait has seen the end of; as npu_get_op_records, of the current context.

@@ -225,6 +225,8 @@ def generate(folder: Path) -> None:
         "typedef int32_t npu_result_t;\n"
         + "".join(f'extern "Python" {python_declaration(function)};\n' for function in wrapped)
         + 'extern "Python" void py_exit(void);\n'
+        + 'extern "Python" void py_thread_ends(void);\n'
+        + "void npu_call_function(uintptr_t function, uintptr_t argument);\n"
         + "void npu_report_for_duty(void);\n"
         + "void npu_set_reason(const char *text);\n"
         + "void npu_set_error(const char *message, uint64_t enqueue_site, uint64_t job_id);\n"
@@ -260,6 +262,8 @@ def _embed_source(wrapped: list[Function]) -> str:
         "static int on_duty;\n",
         "static void npu_report_for_duty(void) { on_duty = 1; }\n",
         "static void py_exit(void);\n",
+        "static void py_thread_ends(void);\n",
+        "void npu_embed_thread_ends(void) { py_thread_ends(); }\n",
         "static int cffi_start_python(void);\n",
         "int npu_embed_start(void) { return cffi_start_python() < 0 || !on_duty ? -1 : 0; }\n",
         "void npu_embed_exit(void) { py_exit(); }\n",

@@ -62,9 +62,9 @@ def npu_memcpy_2d(
 ) -> None:
     """Copy rows on the default stream; complete on return."""
     target, source = Side(dst, dst_pitch), Side(src, src_pitch)
-    kind = _check(target, source, dst_max, width, height, kind)
+    kind = check_copy(target, source, dst_max, width, height, kind)
     context = library.context().context
-    written, read = _ends(library, context, target, source, width, height, kind)
+    written, read = ends_of(library, context, target, source, width, height, kind)
     if height == 1:
         context.copy(written, read, width)
     else:
@@ -85,18 +85,18 @@ def npu_memcpy_2d_async(
 ) -> None:
     """Copy rows in stream order."""
     target, source = Side(dst, dst_pitch), Side(src, src_pitch)
-    kind = _check(target, source, dst_max, width, height, kind)
+    kind = check_copy(target, source, dst_max, width, height, kind)
     queue = library.stream(stream)
     if kind == C.NPU_MEMCPY_HOST_TO_HOST:
         raise Unsupported("an asynchronous copy from host memory to host memory")
-    written, read = _ends(library, queue.context, target, source, width, height, kind)
+    written, read = ends_of(library, queue.context, target, source, width, height, kind)
     if height == 1:
         queue.copy(written, read, width)
     else:
         queue.copy_2d(written, dst_pitch, read, src_pitch, width, height)
 
 
-def _check(target: Side, source: Side, dst_max: int, width: int, height: int, kind: int) -> int:
+def check_copy(target: Side, source: Side, dst_max: int, width: int, height: int, kind: int) -> int:
     """Check what needs no look at the memory; return the kind, never NPU_MEMCPY_DEFAULT."""
     if kind != C.NPU_MEMCPY_DEFAULT and kind not in KIND_OF.values():
         raise Refusal("NPU_ERROR_INVALID_VALUE", f"kind {kind} is none of enum npu_memcpy_kind")
@@ -104,7 +104,7 @@ def _check(target: Side, source: Side, dst_max: int, width: int, height: int, ki
     require(source.address, "src")
     if height > 1 and min(target.pitch, source.pitch) < width:
         raise Refusal("NPU_ERROR_INVALID_SIZE", f"pitches {target.pitch} and {source.pitch} for rows of {width} bytes")
-    _check_bound(target.extent(width, height), dst_max)
+    check_bound(target.extent(width, height), dst_max)
     said = KIND_OF[is_device_pointer(target.address), is_device_pointer(source.address)]
     if kind not in (said, C.NPU_MEMCPY_DEFAULT):
         names = [npu_abi.name_of("npu_memcpy_kind", k) for k in (kind, said)]
@@ -112,11 +112,13 @@ def _check(target: Side, source: Side, dst_max: int, width: int, height: int, ki
     return said
 
 
-def _ends(
+def ends_of(
     library: Library, context: Context, target: Side, source: Side, width: int, height: int, kind: int
 ) -> tuple[End, End]:
     """Return destination and source. Raises OUT_OF_RANGE, STALE_HANDLE, WRONG_CONTEXT, BAD_ADDRESS."""
     memory = library.memory
+    if not (width and height):  # nothing is looked at
+        return memory.program_end(target.address, 0), memory.program_end(source.address, 0)
     end = memory.program_end if kind == C.NPU_MEMCPY_HOST_TO_HOST else lambda *where: memory.end(context, *where)
     written = end(target.address, target.extent(width, height))
     read = end(source.address, source.extent(width, height))
@@ -128,20 +130,23 @@ def _ends(
 def npu_memset(library: Library, dst: int, dst_max: int, value: int, size: int) -> None:
     """Set memory on the default stream; complete on return."""
     require(dst, "dst")
-    _check_bound(size, dst_max)
+    check_bound(size, dst_max)
     context = library.context().context
-    context.fill(_filled(library, context, dst, size), value)
+    context.fill(filled(library, context, dst, size), value)
 
 
 def npu_memset_async(library: Library, dst: int, dst_max: int, value: int, size: int, stream: int) -> None:
     """Set memory in stream order."""
     require(dst, "dst")
-    _check_bound(size, dst_max)
+    check_bound(size, dst_max)
     queue = library.stream(stream)
-    queue.fill(_filled(library, queue.context, dst, size), value)
+    queue.fill(filled(library, queue.context, dst, size), value)
 
 
-def _filled(library: Library, context: Context, dst: int, size: int) -> DeviceSpan:
+def filled(library: Library, context: Context, dst: int, size: int) -> DeviceSpan | End:
+    """Return the memory that a memset writes. Raises OUT_OF_RANGE, STALE_HANDLE, WRONG_CONTEXT."""
+    if not size and is_device_pointer(dst):
+        return library.memory.program_end(dst, 0)
     span = library.memory.seen_by_device(context, dst, "NPU_ERROR_OUT_OF_RANGE")
     return span.at(0, size)
 
@@ -150,12 +155,15 @@ def npu_memcpy_peer(library: Library, dst: int, dst_max: int, src: int, size: in
     """Copy device memory to device memory of any context."""
     require(dst, "dst")
     require(src, "src")
-    _check_bound(size, dst_max)
+    check_bound(size, dst_max)
+    if not size and is_device_pointer(dst) and is_device_pointer(src):
+        return
     target = library.memory.device(None, dst).at(0, size)
     source = library.memory.device(None, src).at(0, size)
     source.buffer.context.copy_peer(target, source)
 
 
-def _check_bound(extent: int, dst_max: int) -> None:
+def check_bound(extent: int, dst_max: int) -> None:
+    """Raise OUT_OF_RANGE when more is written than the caller allows."""
     if extent > dst_max:
         raise Refusal("NPU_ERROR_OUT_OF_RANGE", f"size is {extent}, above dst_max {dst_max}")

@@ -46,7 +46,7 @@ def npu_stream_wait_event(library: Library, stream: int, event: int) -> None:
 
 
 def npu_reset_event(library: Library, event: int, stream: int) -> None:
-    """Make the event one that was never recorded, in stream order."""
+    """Make the event one that was never recorded."""
     found, queue = _event(library, event), library.stream(stream)
     queue.check_open()
     queue.check_context(found.context, "the event")

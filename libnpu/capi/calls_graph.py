@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 from npu_abi import C
 
 from libnpu.capi.arguments import read_arguments
-from libnpu.capi.calls_copy import Side, _check, _check_bound, _ends, _filled
+from libnpu.capi.calls_copy import Side, check_bound, check_copy, ends_of, filled
 from libnpu.capi.calls_kernel import kernel_of
 from libnpu.capi.door import require
 from libnpu.capi.handles import Kind
@@ -45,10 +45,10 @@ def npu_cmdlist_append_memcpy(
     """Append a copy of memory that the device sees."""
     into = _list(library, list)
     target, source = Side(dst, size), Side(src, size)
-    said = _check(target, source, dst_max, size, 1, kind)
+    said = check_copy(target, source, dst_max, size, 1, kind)
     if said == C.NPU_MEMCPY_HOST_TO_HOST and not library.memory.host(src):
         raise Unsupported("a copy of pageable memory in a command list")
-    written, read = _ends(library, into.context, target, source, size, 1, said)
+    written, read = ends_of(library, into.context, target, source, size, 1, said)
     into.append_copy(written, read, size)
 
 
@@ -56,8 +56,8 @@ def npu_cmdlist_append_memset(library: Library, list: int, dst: int, dst_max: in
     """Append a memset."""
     into = _list(library, list)
     require(dst, "dst")
-    _check_bound(size, dst_max)
-    into.append_fill(_filled(library, into.context, dst, size), value)
+    check_bound(size, dst_max)
+    into.append_fill(filled(library, into.context, dst, size), value)
 
 
 def npu_cmdlist_close(library: Library, list: int) -> None:

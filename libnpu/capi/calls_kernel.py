@@ -24,7 +24,7 @@ def npu_load_blob(library: Library, blob: int, path: int) -> None:
     """Load a blob file into the current context and write its handle."""
     library.door.probe(blob, HANDLE_BYTES, "blob")
     require(path, "path")
-    name = os.fsdecode(library.door.read_string(path, "path"))
+    name = os.fsdecode(library.door.read_string(path, "path", "NPU_ERROR_FILE"))
     _load(library, blob, name)
 
 

@@ -45,14 +45,14 @@ def npu_submit_kernel(library: Library, name: int, params: int) -> None:
 def npu_submit_kernel_sized(library: Library, name: int, params: int, params_bytes: int, version: int) -> None:
     """Enqueue a built-in kernel with one of the structures of npu.h on the default stream."""
     require(name, "name")
-    require(params, "params")
     if version > VERSION:
         text = f"{version >> 16}.{version & 0xFFFF}"
         raise Refusal("NPU_ERROR_VERSION_MISMATCH", f"the structure is of npu.h {text}, newer than the library's")
     wanted = library.door.read_string(name, "name").decode("utf-8", "replace")
-    numbers = _numbers(wanted, params_bytes, library.door.read(params, min(params_bytes, MAX_STRUCTURE_BYTES)))
     context = library.context().context
     kernel = context.kernel(wanted)
+    require(params, "params")
+    numbers = _numbers(wanted, params_bytes, library.door.read(params, min(params_bytes, MAX_STRUCTURE_BYTES)))
     kernel.launch(context.default_stream, *values_of(library, kernel, numbers))
 
 
@@ -67,6 +67,8 @@ def _numbers(name: str, size: int, content: bytearray) -> tuple[int | float, ...
             if name.partition(".")[0] != "conv2d":
                 raise KernelArgumentError(f"{name}: does not take npu_conv2d_params_t")
             *addresses, relu = CONV2D_PARAMS.unpack(content)
+            if relu > 1:
+                raise KernelArgumentError(f"{name}: relu is {relu}; expected 0 or 1")
             return from_conv2d_params(tuple(addresses[:4]), addresses[4:], relu)
     except KernelArgumentError as error:
         raise Refusal("NPU_ERROR_INVALID_VALUE", str(error)) from None

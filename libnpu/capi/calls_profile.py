@@ -67,7 +67,7 @@ def npu_get_counters(library: Library, values: int, capacity: int, count: int) -
 def npu_export_trace(library: Library, path: int) -> None:
     """Write the current device's trace and operation records as a Chrome trace."""
     require(path, "path")
-    library.device().device.export_trace(os.fsdecode(library.door.read_string(path, "path")))
+    library.device().device.export_trace(os.fsdecode(library.door.read_string(path, "path", "NPU_ERROR_FILE")))
 
 
 def npu_get_overflows(library: Library, overflows: int, capacity: int, count: int) -> None:

@@ -49,8 +49,8 @@ class Door:
         if len(source) and self._lib.npu_copy_to_user(address, source, len(source)) < 0:
             raise self._bad(address, len(source), "write")
 
-    def read_string(self, address: int, what: str) -> bytes:
-        """Return the NUL-terminated string at `address`, without the NUL. Raises INVALID_VALUE when it has no end."""
+    def read_string(self, address: int, what: str, endless: str = "NPU_ERROR_INVALID_VALUE") -> bytes:
+        """Return the NUL-terminated string at `address`, without the NUL. Raises `endless` when it is too long."""
         found = bytearray()
         while len(found) < MAX_STRING_BYTES:
             here = address + len(found)
@@ -60,7 +60,7 @@ class Door:
             if end >= 0:
                 return bytes(found + piece[:end])
             found += piece
-        raise Refusal("NPU_ERROR_INVALID_VALUE", f"{what} has no NUL in its first {MAX_STRING_BYTES} bytes")
+        raise Refusal(endless, f"{what} has no NUL in its first {MAX_STRING_BYTES} bytes")
 
     def new_struct(self, struct: str, address: int, what: str) -> Any:
         """Return a `struct STRUCT` to be filled and written to `address`, which the program passes as `what`.
@@ -79,7 +79,7 @@ class Door:
 
     def call(self, function: int, argument: int) -> None:
         """Call the program's `void function(void *argument)`."""
-        self._ffi.cast("void(*)(void *)", function)(self._ffi.cast("void *", argument))
+        self._lib.npu_call_function(function, argument)
 
     @staticmethod
     def _bad(address: int, size: int, verb: str) -> Refusal:

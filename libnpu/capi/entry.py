@@ -33,6 +33,7 @@ from libnpu.capi.library import Library
 from libnpu.capi.refusal import Refusal
 from libnpu.capi.reports import result_of
 from libnpu.errors import NpuError
+from libnpu.runtime import host_functions
 from libnpu.runtime.host_threads import HOST
 
 MODULES: tuple[ModuleType, ...] = (
@@ -69,6 +70,7 @@ def start(ffi: Any, lib: Any, declarations: dict[str, str]) -> None:
         call = _guard(library, lib, _implementation(name))
         ffi.def_extern(name=f"py_{name}", error=int(C.NPU_ERROR_INTERNAL))(call)
     ffi.def_extern(name="py_exit")(_exit(library))
+    ffi.def_extern(name="py_thread_ends")(host_functions.thread_ends)
     lib.npu_report_for_duty()
 
 

@@ -7,7 +7,7 @@
 
 static __thread npu_error_detail_t detail; /* of the thread's last error */
 static __thread npu_result_t last;
-static __thread struct { const char *function; uint64_t site, enqueue_site, job_id; char message[sizeof detail.message]; } call;
+static __thread struct { const char *function, *shown; uint64_t site, enqueue_site, job_id; char message[sizeof detail.message]; } call;
 
 static void set_text(char *field, size_t size, const char *text)
 {
@@ -19,6 +19,7 @@ static void set_text(char *field, size_t size, const char *text)
 static void begin(const char *function, void *call_site)
 {
     call.function = function;
+    call.shown = strcmp(function, "npu_submit_kernel_sized") == 0 ? "npu_submit_kernel" : function; /* npu.h's macro */
     call.site = (uintptr_t)call_site;
     call.enqueue_site = call.job_id = 0;
     call.message[0] = 0;
@@ -35,7 +36,7 @@ static npu_result_t end(npu_result_t result)
     detail.call_site = call.site;
     detail.enqueue_site = call.enqueue_site;
     detail.job_id = call.job_id;
-    set_text(detail.function, sizeof detail.function, call.function);
+    set_text(detail.function, sizeof detail.function, call.shown);
     set_text(detail.message, sizeof detail.message, call.message[0] ? call.message : npu_get_error_string(result));
     return result;
 }

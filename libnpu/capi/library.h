@@ -45,6 +45,8 @@ NPU_HIDDEN void npu_note(const char *function, npu_result_t result);
 /* Copy between this library and the program's memory. 0, or -1 when a byte of it cannot be read or written; then none was written. */
 NPU_HIDDEN int npu_copy_from_user(void *destination, uintptr_t source, size_t size);
 NPU_HIDDEN int npu_copy_to_user(uintptr_t destination, const void *source, size_t size);
+/* Call the program's `function(argument)`. Where it ends the thread instead of returning (pthread_exit), Python hears of it on the way. */
+NPU_HIDDEN void npu_call_function(uintptr_t function, uintptr_t argument);
 /* 0, or -1 when one of `size` bytes at `address` cannot be written. They keep their values. */
 NPU_HIDDEN int npu_probe_user(uintptr_t address, size_t size);
 
@@ -59,4 +61,6 @@ NPU_HIDDEN int npu_forked(void);
 /* In embed.c: run cffi's start code, then say whether the Python part reported for duty; and end of the process. */
 NPU_HIDDEN int npu_embed_start(void);
 NPU_HIDDEN void npu_embed_exit(void);
+/* In embed.c: a host function has ended this thread, a thread of the library's Python part. */
+NPU_HIDDEN void npu_embed_thread_ends(void);
 #endif

@@ -44,7 +44,7 @@ def pointer_of(number: int, device_address: int) -> int:
 
 def is_device_pointer(address: int) -> bool:
     """Whether an address is a device pointer, of whatever context."""
-    return address >> CONTEXT_SHIFT >= FIRST_NUMBER
+    return FIRST_NUMBER <= address >> CONTEXT_SHIFT <= LAST_NUMBER
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,10 @@ class HostFunction(Target):
             self.stream.keep_error(job)
 
 
+class ThreadEnded(Exception):
+    """What a host function, of C, has done: pthread_exit."""
+
+
 class Runner:
     """A thread, and what it has to run: functions of one machine, `machine`, None while there are none."""
 
@@ -110,6 +114,7 @@ class Runner:
         self.machine: Machine | None = None
         self._wait = Wait([], FOR_EVER_PS, patient=True)
         self._me: Participant | None = None
+        self._running: HostFunction | None = None
 
     def add(self, function: HostFunction) -> None:
         """Run `function` when its marker has ended. The lock is held."""
@@ -119,7 +124,7 @@ class Runner:
             self._me = HOST.add(State.BLOCKED, NUMBER)
             self._me.wait = self._wait
             self._me.final = FINAL
-            threading.Thread(target=self._loop, args=(self._me,), name="npu host functions", daemon=True).start()
+            self._start(self._me)
         else:
             HOST.add_again(self._me, self._wait)
         if self._me not in self.machine.positions:
@@ -129,16 +134,39 @@ class Runner:
         """Forget a function that cannot run."""
         self._wait.targets.remove(function)
 
+    def is_run_by(self, me: Participant | None) -> bool:
+        """Whether `me` is its thread."""
+        return me is not None and me is self._me
+
+    def replace_thread(self) -> None:
+        """Go on in another thread: the function that runs here ends this one, and has failed by that."""
+        me, function = self._me, self._running
+        assert me is not None and function is not None
+        function.error = ThreadEnded("it ended its thread instead of returning")
+        self._return(me, function)
+        HOST.be(None)
+        me.native_id, me.thread = 0, None
+        self._wait.woken = False
+        me.wait, me.state = self._wait, State.BLOCKED
+        self._start(me)
+
+    def _start(self, me: Participant) -> None:
+        threading.Thread(target=self._loop, args=(me,), name="npu host functions", daemon=True).start()
+
     def _loop(self, me: Participant) -> None:
         with HOST.lock:
             me.bind()
             HOST.be(me)
             while True:
-                function = self._next(me)
+                function = self._running = self._next(me)
                 me.function, me.forbidden = True, FORBIDDEN
                 HOST.release(me, function.run)
-                me.function, me.forbidden = False, ""
-                HOST.retake(me, function.node, function.finish)
+                self._return(me, function)
+
+    def _return(self, me: Participant, function: HostFunction) -> None:
+        self._running = None
+        me.function, me.forbidden = False, ""
+        HOST.retake(me, function.node, function.finish)
 
     def _next(self, me: Participant) -> HostFunction:
         """Return the function that is runnable first, at its position."""
@@ -200,6 +228,15 @@ def enqueue(stream: Stream, function: Callable[..., object], arguments: tuple[An
         raise
     job.ends.append(made.end)
     return job
+
+
+def thread_ends() -> None:
+    """The calling thread, which runs a host function, is ending: let the stream go on, with an error."""
+    me = HOST.known()
+    for runner in RUNNERS:
+        if runner.is_run_by(me):
+            with HOST.lock:
+                runner.replace_thread()
 
 
 def _runner_of(machine: Machine) -> Runner:

@@ -68,7 +68,8 @@ def areas(address: int, size: int) -> Iterator[Area]:
 
 
 def check_pinnable(address: int, size: int) -> None:
-    """Raise unless all pages of the range are private, readable and writable and belong to no file.
+    """Raise unless all pages of the range are private, readable and writable; of a file they are copies on write, as
+    initialised data of a program.
 
     ALREADY_REGISTERED for memory of a device, BAD_ADDRESS for everything else, the calling thread's stack included.
     """
@@ -78,10 +79,12 @@ def check_pinnable(address: int, size: int) -> None:
             raise NpuError(C.NPU_ERROR_ALREADY_REGISTERED, f"{where}: {area.low:#x} is pinned memory")
         if area.low > at:
             break
-        if area.mode[:2] != "rw" or area.mode[3] != "p" or area.inode:
+        if area.mode[:2] != "rw" or area.mode[3] != "p":
             what = f"{area.name or 'memory'} with access {area.mode}"
             why = f"{area.low:#x} is {what}; private read-write memory is needed"
             raise NpuError(C.NPU_ERROR_BAD_ADDRESS, f"{where}: {why}")
+        if area.inode and not _is_readable(area):
+            raise NpuError(C.NPU_ERROR_BAD_ADDRESS, f"{where}: {area.name or 'the file'} ends before {area.high:#x}")
         at = area.high
     if at < end:
         raise NpuError(C.NPU_ERROR_BAD_ADDRESS, f"{where}: {at:#x} is not mapped")
@@ -89,6 +92,17 @@ def check_pinnable(address: int, size: int) -> None:
     if address < high and low < end:
         why = f"{max(low, address):#x} is the stack of the calling thread, which is in use"
         raise NpuError(C.NPU_ERROR_BAD_ADDRESS, f"{where}: {why}")
+
+
+def _is_readable(area: Area) -> bool:
+    """Whether all pages are there: behind the end of a file that became shorter are none."""
+    with open("/proc/self/mem", "rb", buffering=0) as memory:
+        try:
+            for page in range(area.low, area.high, PAGE_BYTES):
+                os.pread(memory.fileno(), 1, page)
+        except OSError:
+            return False
+    return True
 
 
 def bytes_at(address: int, size: int) -> memoryview:

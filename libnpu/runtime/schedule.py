@@ -197,7 +197,7 @@ def schedule_of(name: str | None, seed: int | None = None) -> Schedule:
     if isinstance(name, str) and name in KINDS:
         return Schedule(name)
     kind, _, number = str(name).partition(":")
-    if kind == "seed" and number.isdecimal() and int(number) <= MAX_SEED:
+    if kind == "seed" and number.isascii() and number.isdecimal() and int(number) <= MAX_SEED:
         return Schedule("seed", int(number))
     known = ", ".join(map(repr, KINDS))
     raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"schedule {name!r}; there are {known}, 'seed:0' to 'seed:{MAX_SEED}'")

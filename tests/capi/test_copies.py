@@ -311,3 +311,35 @@ def test_failed_fill_names_who_enqueued_it(run, blobs):
     assert lines == ["BARRIER_DEADLOCK", "ABORTED_BY_PRIOR_ERROR", "1"]
     assert "'fill with 0x00'" in message
     assert "enqueued at 0x" in message
+
+
+def test_copies_of_nothing_look_at_no_pointer(run):
+    body = r"""
+int main(void)
+{
+    char *p, host[4];
+    npu_stream_t s;
+    npu_cmdlist_t list;
+    need(npu_init(0));
+    need(npu_create_stream(&s));
+    need(npu_cmdlist_create(&list, 0));
+    need(npu_malloc((void **)&p, 64, 0));
+    for (int freed = 0; freed < 2; freed++) {
+        need(npu_memcpy(p + 64, 0, BAD, 0, NPU_MEMCPY_HOST_TO_DEVICE));
+        need(npu_memcpy_async(BAD, 0, p + 4096, 0, NPU_MEMCPY_DEVICE_TO_HOST, s));
+        need(npu_memcpy_2d_async(p, 0, 0, p, 0, 0, 4, NPU_MEMCPY_DEVICE_TO_DEVICE, s));
+        need(npu_memset(p + 64, 0, 1, 0));
+        need(npu_memset_async(p + 64, 0, 1, 0, s));
+        need(npu_memcpy_peer(p + 64, 0, p, 0));
+        need(npu_cmdlist_append_memcpy(list, p + 64, 0, p, 0, NPU_MEMCPY_DEFAULT));
+        need(npu_cmdlist_append_memset(list, p + 64, 0, 1, 0));
+        if (!freed)
+            need(npu_free(p));
+    }
+    say(npu_memcpy(p, 0, host, 0, NPU_MEMCPY_DEVICE_TO_HOST)); /* the wrong kind */
+    say(npu_memset(host, 0, 1, 0));
+    say(npu_memcpy((void *)-5, 4, host, 4, NPU_MEMCPY_DEFAULT)); /* no device pointer: there are none from 2^63 on */
+    say(npu_free((void *)-5));
+}
+"""
+    assert run(body) == ["INVALID_VALUE", "OUT_OF_RANGE", "BAD_ADDRESS", "INVALID_VALUE"]

@@ -192,3 +192,39 @@ int main(void)
 }
 """
     assert run(body) == ["0 0"] * 4
+
+
+def test_a_host_function_that_ends_its_thread_has_failed(run):
+    body = r"""
+#include <pthread.h>
+#include <unistd.h>
+static int count;
+static void leave(void *unused) { pthread_exit(unused); }
+static void cancel(void *unused) { pthread_cancel(pthread_self()); pause(); (void)unused; }
+static void add(void *unused) { count++; (void)unused; }
+int main(void)
+{
+    npu_stream_t one, two;
+    uint32_t reproducible;
+    need(npu_init(0));
+    need(npu_create_stream(&one));
+    need(npu_create_stream(&two));
+    for (int i = 0; i < 4; i++) {
+        need(npu_stream_add_host_function(one, i % 2 ? cancel : leave, NULL));
+        need(npu_stream_add_host_function(two, add, NULL));
+        need(npu_stream_add_host_function(one, add, NULL));
+        say(npu_synchronize_stream(one));
+        need(npu_synchronize_device());
+    }
+    need(npu_is_reproducible(&reproducible));
+    printf("%d %u\n", count, reproducible);
+    need(npu_stream_add_host_function(one, leave, NULL));
+    need(npu_shutdown());
+    need(npu_init(0));
+    need(npu_create_stream(&one));
+    need(npu_stream_add_host_function(one, add, NULL));
+    need(npu_synchronize_stream(one));
+    printf("%d\n", count);
+}
+"""
+    assert run(body) == ["HOST_FUNCTION"] * 4 + ["8 1", "9"]

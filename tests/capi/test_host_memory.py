@@ -423,3 +423,36 @@ def test_free_that_waits_reports_the_errors_and_frees_all_the_same(run, blobs):
     }
     """
     assert run(program, str(blobs / "stuck.blob")) == ["BARRIER_DEADLOCK", "STALE_HANDLE", "SUCCESS"]
+
+
+def test_initialised_data_and_private_mappings_of_files_can_be_registered(run):
+    body = r"""
+#include <sys/mman.h>
+#include <unistd.h>
+static char data[8192] __attribute__((aligned(4096))) = {1};
+int main(void)
+{
+    FILE *file = tmpfile();
+    fwrite("abc", 1, 3, file);
+    fflush(file);
+    need(npu_init(0));
+    need(npu_host_register(data, 8192, 0));
+    need(npu_memset(data + 1, 4095, 2, 4095));
+    need(npu_host_unregister(data));
+    printf("%d %d %d %d\n", data[0], data[1], data[4095], data[4096]);
+    char *p = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE, fileno(file), 0);
+    need(npu_host_register(p, 4096, 0));
+    need(npu_memset(p, 1, 'x', 1));
+    need(npu_host_unregister(p));
+    char content[3];
+    if (pread(fileno(file), content, 3, 0) == 3)
+        printf("%.3s %.3s\n", p, content);
+    munmap(p, 4096);
+    p = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE, fileno(file), 0);
+    if (ftruncate(fileno(file), 0) == 0)
+        say(npu_host_register(p, 4096, 0));
+    char stack[16384];
+    say(npu_host_register((void *)(((uintptr_t)stack + 4095) & ~(uintptr_t)4095), 4096, 0));
+}
+"""
+    assert run(body) == ["1 2 2 0", "xbc abc", "BAD_ADDRESS", "BAD_ADDRESS"]

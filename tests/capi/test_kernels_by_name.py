@@ -166,14 +166,41 @@ def test_conv2d_in_full_and_other_kernels_by_name(run):
         "1 6.5",
         "6 6",
     ]
-    assert lines[9:11] == ["INVALID_VALUE", "npu_submit_kernel_sized: relu: does not take npu_conv2d_params_t"]
+    assert lines[9:11] == ["INVALID_VALUE", "npu_submit_kernel: relu: does not take npu_conv2d_params_t"]
     assert lines[11] == "INVALID_VALUE"
     assert "matmul: does not take kernel_params_t" in lines[12]
     assert lines[13] == "INVALID_VALUE"
     assert "kernel_h is 5" in lines[14]
     assert lines[15:17] == [
         "ARG_KIND",
-        "npu_submit_kernel_sized: argument 'weights' of 'conv2d' is missing, and may not be",
+        "npu_submit_kernel: argument 'weights' of 'conv2d' is missing, and may not be",
     ]
     assert lines[17:19] == ["INVALID_VALUE", "ARG_SIZE"]
     assert "argument 'input' of 'relu' needs 32768 bytes" in lines[19]
+
+
+def test_messages_name_what_the_program_wrote(run):
+    body = r"""
+int main(void)
+{
+    npu_conv2d_params_t conv = {.n = 1, .c = 1, .h = 4, .w = 4, .k = 1, .kernel_h = 1, .kernel_w = 1, .stride_h = 1, .stride_w = 1, .relu = 7};
+    kernel_params_t nothing = {0};
+    need(npu_init(0));
+    say(npu_submit_kernel("conv2d", &conv));
+    detail();
+    say(npu_submit_kernel("convolution", &nothing));
+    detail();
+    char *path = malloc(5000);
+    memset(path, 'x', 4999);
+    path[4999] = 0;
+    npu_blob_t blob;
+    say(npu_load_blob(&blob, path));
+    say(npu_export_trace(path));
+}
+"""
+    conv, first, unknown, second, *files = run(body)
+    assert (conv, unknown) == ("INVALID_VALUE", "INVALID_VALUE")
+    assert first == "npu_submit_kernel: conv2d: relu is 7; expected 0 or 1"
+    assert second.startswith("npu_submit_kernel: ")
+    assert "'convolution'" in second
+    assert files == ["FILE", "FILE"]

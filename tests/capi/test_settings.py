@@ -87,6 +87,7 @@ def test_semantics_come_from_the_environment(run):
     [
         ("NPU_SEMANTICS", "opencl", "semantics 'opencl'; there are 'ascend', 'cuda', 'strict'"),
         ("NPU_SCHEDULE", "seed:x", "schedule 'seed:x'; there are 'timed'"),
+        ("NPU_SCHEDULE", "seed:\u0663", "schedule 'seed:\u0663'; there are 'timed'"),
         ("NPU_TRACE", "yes", "is 'yes'; 0 and 1 are allowed"),
         ("NPU_LAUNCH_BLOCKING", "true", "is 'true'; 0 and 1 are allowed"),
     ],
