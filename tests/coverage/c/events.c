@@ -108,7 +108,7 @@ static void event_handles(void)
 
 static void notifies(void)
 {
-    npu_notify_t notify = NULL, made_up = MADE_UP(npu_notify_t);
+    npu_notify_t notify = NULL, tokens = NULL, made_up = MADE_UP(npu_notify_t);
     npu_stream_t stream = new_stream(), no_stream = MADE_UP(npu_stream_t), there;
     npu_context_t context = NULL;
     npu_result_t result = NPU_SUCCESS;
@@ -131,10 +131,14 @@ static void notifies(void)
     expect(NPU_ERROR_WRONG_CONTEXT, npu_record_notify(notify, there));
     expect(NPU_ERROR_WRONG_CONTEXT, npu_wait_notify(notify, there));
     OK(npu_destroy_context(context, NPU_DESTROY_FORCE));
-    for (int i = 0; i < 20000 && is(NPU_SUCCESS, result = npu_record_notify(notify, NULL)); i++)
+    OK(npu_create_notify(&tokens, 0)); /* a queue that is full and waits for nothing; ../python/streams.py gives all tokens, which takes long */
+    OK(npu_wait_notify(notify, stream));
+    for (int i = 0; i < 20000 && is(NPU_SUCCESS, result = npu_record_notify(tokens, stream)); i++)
         ;
     expect(NPU_ERROR_OUT_OF_RESOURCES, result);
-    OK(npu_synchronize_stream(NULL));
+    OK(npu_record_notify(notify, NULL));
+    OK(npu_synchronize_stream(stream));
+    OK(npu_destroy_notify(tokens));
     OK(npu_destroy_notify(notify));
     expect(NPU_ERROR_STALE_HANDLE, npu_record_notify(notify, NULL));
     expect(NPU_ERROR_STALE_HANDLE, npu_wait_notify(notify, NULL));
