@@ -16,7 +16,7 @@ from npu_abi import C
 from libnpu.capi.refusal import Refusal
 from libnpu.errors import NpuError
 from libnpu.runtime.buffer import DeviceSpan
-from libnpu.runtime.copies import End
+from libnpu.runtime.copy_ends import End
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
