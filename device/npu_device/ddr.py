@@ -68,10 +68,17 @@ class DdrChannel:
             flow.share = 0
         self.leave(flow)
 
+    def pause(self, flow: Flow) -> None:
+        """Take out `flow`, which is in its data phase, and note what it still needs; `join` lets it go on."""
+        done = (self._clock.now_ps - flow.since_ps) * flow.share // flow.demand
+        flow.remaining_ps = max(flow.remaining_ps - done, 0)
+        self.leave(flow)
+        flow.share = 0
+
     def join(self, flow: Flow, unit: Unit, at_ps: int) -> None:
         """Start `flow` at `at_ps`, which is now unless the channel is idle; its share must be 0.
 
-        Latency is the same for all, so a flow that starts later also joins later.
+        Latency is the same for all, so a flow that starts later also joins later; one that goes on has none.
         """
         self._flows.append((flow, unit))
         if len(self._flows) > 1:
@@ -113,13 +120,15 @@ class DdrChannel:
             waiting -= 1
             if share == flow.share:
                 continue
+            start = now
             if flow.share:
-                done = (now - flow.since_ps) * flow.share // demand
+                start = max(now, flow.since_ps)  # later than now: joined ahead of its time
+                done = (start - flow.since_ps) * flow.share // demand
                 flow.remaining_ps = max(flow.remaining_ps - done, 0)
-            flow.since_ps = now
+            flow.since_ps = start
             flow.share = share
             flow.token += 1
-            end = now + -(-flow.remaining_ps * demand // share)
+            end = start + -(-flow.remaining_ps * demand // share)
             clock = self._clock
             heappush(clock.heap, (end, PRIORITY_ENGINE, clock.next_sequence(), unit, flow.token, flow))
 

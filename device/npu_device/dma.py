@@ -3,6 +3,11 @@
 1. Start: the source is gathered; an on-chip destination is poisoned.
 2. After the latency the data phase enters the DDR channel (only when a side is DDR).
 3. End: the destination is scattered.
+
+A port serves the jobs that have descriptors for it in turn: when another job waits, a descriptor gives the port back at
+the end of its turn, which is as long as `grant_bytes` of it take at the port's rate, and goes on after the others' turns.
+One that is alone, or has only others of its job beside it, runs through. A descriptor that goes on has no latency again:
+its requests follow each other.
 """
 
 from __future__ import annotations
@@ -23,13 +28,14 @@ from npu_device.cmx import in_window
 from npu_device.ddr import FIRST_TOKEN, demand_of
 from npu_device.dma_copy import Move
 from npu_device.dram import POISON
-from npu_device.engine import END, Channel, Engine, Task, dependency_columns
+from npu_device.engine import Channel, Engine, Task, dependency_columns
 from npu_device.scratch import Scratch
 
 if TYPE_CHECKING:
     from npu_device.fabric import Fabric
     from npu_device.slot import JobSlot
 
+TURN = -1  # action of an event: the running task's turn is over
 JOIN = 1  # action of an event: the latency is over
 # actions from FIRST_TOKEN on: the data phase is over, if the token is still the task's
 READ_DDR, WRITE_DDR = int(C.NPU_PMU_DMA_DDR_READ), int(C.NPU_PMU_DMA_DDR_WRITE)
@@ -49,6 +55,9 @@ class DmaTask(Task):
         "share",
         "since_ps",
         "token",
+        "turn_ends",
+        "turn_ps",
+        "turn_start_ps",
         "write_counter",
     )
 
@@ -57,11 +66,14 @@ class DmaTask(Task):
     read_counter: int
     write_counter: int
     ddr_bytes: int
+    turn_ps: int  # 0: as long as it takes
+    turn_start_ps: int  # when the data phase began or went on
+    turn_ends: bool  # the end of the turn is scheduled
+    remaining_ps: int  # of the data phase at full rate
+    since_ps: int  # to which `remaining_ps` belongs
+    token: int  # of the end event that counts
     demand: int  # this and what follows: as a flow of the DDR channel
-    remaining_ps: int
-    since_ps: int
     share: int
-    token: int
 
 
 class DmaPort(Engine[DmaTask]):
@@ -72,41 +84,109 @@ class DmaPort(Engine[DmaTask]):
     def __init__(self, fabric: Fabric, unit: int, domain: ClockDomain) -> None:
         super().__init__(fabric, int(C.NPU_ENGINE_DMA), unit, domain)
         profile = fabric.profile
-        self._scratch = Scratch()  # a port's own: in use from the start of a task to its end
+        self._scratch = Scratch()  # a port's own: in use from the start of a task to its end or its suspension
         self._latency_ps = round(profile.ddr.latency_ns * 1000)
         self._ddr = fabric.ddr
         self._mmu = fabric.mmu
         self._cmx_latency_cycles = profile.cmx.latency_cycles
         self._memory_limits = fabric.memory_limits
+        self._grant_bytes = profile.dma.grant_bytes
+
+    def start(self, channel: Channel) -> None:
+        """Start the head of `channel`, or let its suspended task go on."""
+        task: DmaTask | None = channel.suspended
+        if task is None:
+            super().start(channel)
+            return
+        channel.suspended = None
+        self.task = task
+        clock = self._clock
+        now = clock.now_ps
+        task.start_cycle = now * self._num // self._den
+        task.turn_start_ps = now
+        if task.ddr_bytes and self._memory_limits:
+            self._ddr.join(task, self, now)
+        else:
+            task.since_ps = now
+            clock.at(now + task.remaining_ps, PRIORITY_ENGINE, self, task.token, task)
+        if self.wanting:
+            self.contend()
 
     def begin(self, task: DmaTask, cycles: int) -> None:
         """Schedule the end: directly when DDR cannot be the limit, through the DDR channel otherwise."""
         clock, num, den = self._clock, self.domain.num, self.domain.den
-        if not task.ddr_bytes:
-            edge = (clock.now_ps - 1) * num // den + 1 + cycles + self._cmx_latency_cycles
-            heappush(clock.heap, (-(-edge * den // num), PRIORITY_ENGINE, clock.next_sequence(), self, END, task))
-            return
-        first = (clock.now_ps + self._latency_ps - 1) * num // den + 1
+        if task.ddr_bytes:
+            first = (clock.now_ps + self._latency_ps - 1) * num // den + 1
+        else:
+            first = (clock.now_ps - 1) * num // den + 1 + self._cmx_latency_cycles
         joined = -(-first * den // num)
         end = -(-(first + cycles) * den // num)
-        if not self._memory_limits:
-            clock.at(end, PRIORITY_ENGINE, self, END, task)
-            return
+        task.since_ps = joined
         task.remaining_ps = end - joined
-        task.demand = demand_of(task.ddr_bytes, end - joined)
-        task.share = 0
         task.token = FIRST_TOKEN
-        self._ddr.enter(task, self, joined, JOIN)
+        if task.ddr_bytes and self._memory_limits:
+            task.demand = demand_of(task.ddr_bytes, end - joined)
+            self._ddr.enter(task, self, joined, JOIN)
+        else:
+            heappush(clock.heap, (end, PRIORITY_ENGINE, clock.next_sequence(), self, FIRST_TOKEN, task))
+        if task.amount > self._grant_bytes:
+            task.turn_ps = max((end - joined) * self._grant_bytes // task.amount, 1)
+            task.turn_start_ps = joined
+            if self.wanting:
+                self.contend()
 
     def fire(self, action: int, arg: Any) -> None:
-        """Enter the data phase, or end the running task."""
-        if action == END:
-            self.finish(arg)
-        elif action == JOIN:
+        """Enter the data phase, end the turn of the running task, or end the task."""
+        if action == JOIN:
             self._ddr.arrive(arg, self)
+        elif action == TURN:
+            task = self.task
+            if task is not None and task is arg:
+                task.turn_ends = False
+                self._give_way(task)
         elif action == arg.token:
-            self._ddr.leave(arg)
+            if arg.ddr_bytes and self._memory_limits:
+                self._ddr.leave(arg)
             self.finish(arg)
+
+    def contend(self) -> None:
+        """Schedule the end of the running task's turn when a channel of another job wants the port."""
+        task = self.task
+        if task is None or not task.turn_ps or task.turn_ends or self._other_job(task) is None:
+            return
+        start, turn = task.turn_start_ps, task.turn_ps
+        turns = max(-(-(self._clock.now_ps - start) // turn), 1)
+        task.turn_ends = True
+        self._clock.at(start + turns * turn, PRIORITY_ENGINE, self, TURN, task)
+
+    def _other_job(self, task: DmaTask) -> Channel | None:
+        job_id = task.slot.job_id
+        return next((channel for channel in self.wanting if channel.slot.job_id != job_id), None)
+
+    def _give_way(self, task: DmaTask) -> None:
+        """Suspend the running task, and let the first channel of another job have the port."""
+        other = self._other_job(task)
+        if other is None:
+            return
+        now = self._clock.now_ps
+        if task.ddr_bytes and self._memory_limits:
+            self._ddr.pause(task)
+        else:
+            task.remaining_ps -= now - task.since_ps
+            task.token += 1
+        if self._computes and not task.earlier_cycles:
+            self._scratch = Scratch()  # the old one holds what the task has read
+        busy = now * self._num // self._den - task.start_cycle
+        task.earlier_cycles += busy
+        self._raw[self.busy_counter] += busy
+        channel = task.channel
+        channel.suspended, channel.wanting = task, True
+        self.task = None
+        wanting = self.wanting
+        wanting.remove(other)
+        wanting.append(channel)
+        wanting.appendleft(other)
+        self.start_next()
 
     def cancel(self, task: DmaTask) -> None:
         """Void the end event and leave the DDR channel."""
@@ -173,7 +253,8 @@ class DmaPlan:
         for index, (task_id, cycles, amount, wait, post, after, *sides) in enumerate(self.rows):
             task = DmaTask(channel, list_id, index, task_id, cycles, amount, sets[wait], sets[post], after)
             task.read_counter, task.write_counter, task.ddr_bytes = sides
-            task.share = 0  # the rest of the flow is set when the task begins
+            task.share = task.turn_ps = 0  # the rest of the flow is set when the task begins
+            task.turn_ends = False
             task.plan, task.entry = self, index
             yield task
 

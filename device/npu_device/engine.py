@@ -45,8 +45,8 @@ class Task:
     """One descriptor, decoded. Subclasses of the engines add what they need."""
 
     __slots__ = (
-        "amount", "channel", "claim", "cycles", "index", "list_id", "owner", "posts", "results", "slot", "start_after",
-        "start_cycle", "tainted", "task_id", "waits",
+        "amount", "channel", "claim", "cycles", "earlier_cycles", "index", "list_id", "owner", "posts", "results", "slot",
+        "start_after", "start_cycle", "tainted", "task_id", "waits",
     )  # fmt: skip
 
     def __init__(
@@ -71,7 +71,8 @@ class Task:
         self.waits = waits
         self.posts = posts
         self.start_after = start_after  # virtual barrier, -1 = at once
-        self.start_cycle = 0
+        self.start_cycle = 0  # of its last turn
+        self.earlier_cycles = 0  # that it had the engine for in earlier turns
         self.tainted = False
         self.results: Any = None
         self.claim: Claim | None = None
@@ -100,7 +101,7 @@ T = TypeVar("T", bound=Task)
 class Channel:
     """A job's FIFO in front of one engine."""
 
-    __slots__ = ("engine", "fifo", "room", "slot", "waiting_since", "wanting")
+    __slots__ = ("engine", "fifo", "room", "slot", "suspended", "waiting_since", "wanting")
 
     def __init__(self, engine: Engine[Any], slot: JobSlot, depth: int) -> None:
         self.engine = engine
@@ -108,13 +109,14 @@ class Channel:
         self.fifo: deque[Any] = deque()
         self.room = depth
         self.waiting_since = -1  # engine-clock cycle since which the head waits for a barrier
-        self.wanting = False  # the head is ready, the engine is not
+        self.wanting = False  # the head is ready, or a task is suspended, and the engine is not free
+        self.suspended: Any = None  # task that has begun and waits for its next turn; the FIFO stands behind it
 
     @property
     def idle(self) -> bool:
         """Whether no task of the job waits here or runs."""
         running = self.engine.task
-        return not self.fifo and (running is None or running.channel is not self)
+        return not self.fifo and self.suspended is None and (running is None or running.channel is not self)
 
     def push(self, task: Task) -> None:
         """Put a task in; there must be room."""
@@ -126,8 +128,8 @@ class Channel:
         if first:
             engine = self.engine
             running = engine.task
-            if running is None or running.channel is not self:  # else the end of that task looks at this one
-                engine.poke(self)
+            if (running is None or running.channel is not self) and self.suspended is None:
+                engine.poke(self)  # else the end of that task looks at this one
 
 
 class Engine(ABC, Generic[T]):
@@ -163,7 +165,8 @@ class Engine(ABC, Generic[T]):
 
     def poke(self, channel: Channel) -> None:
         """Look at the head of `channel`: start it, or note what it waits for."""
-        if channel.slot.failed:
+        slot = channel.slot
+        if slot.failed or slot.held:
             return
         for barrier in channel.fifo[0].waits:
             if barrier.producers:
@@ -178,8 +181,12 @@ class Engine(ABC, Generic[T]):
             if not channel.wanting:
                 channel.wanting = True
                 self.wanting.append(channel)
+                self.contend()
             return
         self.start(channel)
+
+    def contend(self) -> None:
+        """Take note that one more channel wants the engine."""
 
     def start(self, channel: Channel) -> None:
         """Start the head of `channel`, whose barriers are ready."""
@@ -274,7 +281,7 @@ class Engine(ABC, Generic[T]):
         raw[self.busy_counter] += busy
         self.count(task)
         if self._trace is not None:
-            self._trace.add(END_RECORD, self.kind, self.unit, task.task_id, slot.job_id, busy)
+            self._trace.add(END_RECORD, self.kind, self.unit, task.task_id, slot.job_id, busy + task.earlier_cycles)
         for barrier in task.posts:
             producers = barrier.producers = barrier.producers - 1
             if not producers:
@@ -292,11 +299,8 @@ class Engine(ABC, Generic[T]):
         channel = task.channel
         if channel.fifo:
             self.poke(channel)
-        while self.wanting and self.task is None:
-            channel = self.wanting.popleft()
-            channel.wanting = False
-            if not channel.slot.failed:
-                self.start(channel)
+        if self.wanting:
+            self.start_next()
         if task.owner is not None:
             task.owner.operation_ended(task)
         if slot.ends >= 0:
@@ -305,6 +309,14 @@ class Engine(ABC, Generic[T]):
                 fabric.core.wake()
         elif not slot.running and fabric.core.sleeping:
             fabric.core.wake()
+
+    def start_next(self) -> None:
+        """Let the channels that want the free engine have it, the first one first."""
+        while self.wanting and self.task is None:
+            channel = self.wanting.popleft()
+            channel.wanting = False
+            if not channel.slot.failed:
+                self.start(channel)
 
     def fault(self, task: Task, fault: MemoryFault) -> None:
         """Report an access that left the job's memory: the driver by an MMU event, the firmware by the job's status."""
@@ -317,15 +329,12 @@ class Engine(ABC, Generic[T]):
         if channel.wanting:
             self.wanting.remove(channel)
             channel.wanting = False
+        channel.suspended = None
         task = self.task
         if task is not None and task.slot is channel.slot:
             self.cancel(task)
             self.task = None
-            while self.wanting and self.task is None:
-                other = self.wanting.popleft()
-                other.wanting = False
-                if not other.slot.failed:
-                    self.start(other)
+            self.start_next()
 
     def cancel(self, task: T) -> None:
         """Make the end event of the running task void."""

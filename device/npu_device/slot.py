@@ -8,12 +8,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from npu_device.barriers import Barrier
+from npu_device.clock import PRIORITY_ENGINE
 from npu_device.cmx import AddressSpace
 
 if TYPE_CHECKING:
     from npu_device.engine import Channel, Engine, Task
     from npu_device.fabric import Fabric
     from npu_device.kernel import Launch
+
+
+RELEASE = 0  # action of an event: the slot is no longer held back
 
 
 class BarrierSets(dict[int, tuple[Barrier, ...]]):
@@ -33,7 +37,7 @@ class JobSlot:
     """One job on the engines."""
 
     __slots__ = (
-        "barrier_sets", "barriers", "channels", "direct_channels", "ends", "executing", "fabric", "failed", "fault", "job_id",
+        "barrier_sets", "barriers", "channels", "direct_channels", "ends", "executing", "fabric", "failed", "fault", "held", "job_id",
         "launch", "outstanding", "running", "shift", "space", "ssid", "tiles",
     )  # fmt: skip
 
@@ -60,6 +64,19 @@ class JobSlot:
         self.shift = 0  # from the addresses of the CMX window to addresses that `executing` can compare
         self.failed = False
         self.fault: tuple[int, int, int] | None = None  # enum npu_job_status, detail, info
+        delay_ps = fabric.schedule.hold() if fabric.schedule.stretches else 0
+        self.held = delay_ps > 0  # by the schedule: nothing of it starts yet
+        if self.held:
+            fabric.clock.at(fabric.clock.now_ps + delay_ps, PRIORITY_ENGINE, self, RELEASE, None)
+
+    def fire(self, action: int, arg: object) -> None:
+        """Let the heads of the FIFOs start that are ready."""
+        self.held = False
+        for channel in self.all_channels():
+            if channel.fifo:
+                channel.engine.poke(channel)
+        if self.fabric.core.sleeping:
+            self.fabric.core.wake()  # it may be that nothing could start: a deadlock
 
     def fail(self, status: int, detail: int, task: Task) -> None:
         """Stop the slot: nothing of it starts any more, and the firmware is told. The first failure counts."""
@@ -70,7 +87,7 @@ class JobSlot:
 
     def quiet(self) -> bool:
         """Say whether nothing of the slot runs or could run: only the firmware could change that."""
-        return not self.running and not any(channel.wanting for channel in self.all_channels())
+        return not self.held and not self.running and not any(channel.wanting for channel in self.all_channels())
 
     def all_channels(self) -> list[Channel]:
         """Return the FIFOs of the job, in the order of their making."""

@@ -57,6 +57,7 @@ class Dma(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     setup_cycles: int  # per descriptor
     run_cycles: int  # per contiguous run beyond the first
     min_run_bytes: int  # shorter runs cost as much as this many bytes
+    grant_bytes: int  # after as many of a descriptor the port serves another job that waits
 
 
 class Core(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,6 +100,7 @@ class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mmio_ns: float
     interrupt_ns: float
     copy_bytes_per_ns: float
+    sync_line_ns: float  # to write back or drop a line of 64 bytes of the CPU's cache
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -55,6 +55,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "dma.setup_cycles": _CYCLES,
     "dma.run_cycles": _CYCLES,
     "dma.min_run_bytes": (1, 1 << 20),
+    "dma.grant_bytes": (256, 1 << 30),  # chosen: fewer bytes mean more events than bytes
     "core.clock_hz": _HZ,
     "core.fetch_cycles": _CYCLES,
     "core.dispatch_cycles": _CYCLES,
@@ -77,6 +78,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "host.mmio_ns": _NS,
     "host.interrupt_ns": _NS,
     "host.copy_bytes_per_ns": (1e-6, 1e12),
+    "host.sync_line_ns": (0, 10**6),
 }
 TYPES: dict[str, frozenset[str]] = {  # the rows that a table must have, no more and no less
     "dpu.macs_per_cycle": frozenset({"u8", "i8", "f16", "bf16", "f32"}),

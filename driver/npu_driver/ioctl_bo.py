@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from npu_driver.file import Context
     from npu_driver.kernel import Kernel
 
+CACHE_LINE_BYTES = 64  # of the host's CPU
+
 
 def bo_create(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
     """Make an object. EINVAL for size 0 or flags, ENOSPC without addresses, ENOMEM without
@@ -41,12 +43,17 @@ def bo_info(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -
 
 
 def bo_sync(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
-    """Check the range; all objects are snooped or write-combined, so there is nothing to clean. ENOENT, EINVAL."""
+    """Clean the CPU's caches over a range, line by line: time alone, for the device snoops them. A write-combined object has
+    no line there. ENOENT, EINVAL.
+    """
     bo = context.object(arg.handle)
     if arg.direction > C.NPU_SYNC_BIDIRECTIONAL or arg.flags:
         raise KernelError(errno.EINVAL, f"sync direction {arg.direction}, flags {arg.flags:#x}")
     if arg.offset >= bo.size or arg.size > bo.size - arg.offset:
         raise KernelError(errno.EINVAL, f"sync of {arg.size} bytes at {arg.offset} in an object of {bo.size} bytes")
+    if not bo.flags & C.NPU_BO_WC:
+        lines = -(-(arg.offset % CACHE_LINE_BYTES + arg.size) // CACHE_LINE_BYTES)
+        kernel.now_ps += round(lines * kernel.profile.host.sync_line_ns * 1000)
     return 0, []
 
 

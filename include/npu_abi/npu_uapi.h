@@ -48,8 +48,8 @@ _Static_assert(sizeof(struct npu_param_arg) == 16, "npu_param_arg");
 /* Buffer objects. ENOSPC: no addresses left; ENOMEM: no device memory, page tables included; ENOBUFS: the machine that simulates the
  * device has no memory for it. SHAVE_MEM places below 4 GiB. DMA_MEM says that only DMA will use it; there is one
  * address range for all that is not SHAVE_MEM, so it changes nothing. One cache policy of CACHED (0), WC; UNCACHED needs the
- * platform's leave. Host and device share one memory without caches: policies are kept and told, and BO_SYNC, which checks its
- * range, has nothing to do. */
+ * platform's leave. The device snoops the host's caches, so policies are kept and told, and BO_SYNC changes
+ * no byte: it takes time for every line of 64 bytes of a CACHED object, and none for those of a WC one. */
 enum npu_bo_flag { NPU_BO_SHAVE_MEM = 1, NPU_BO_MAPPABLE = 2, NPU_BO_DMA_MEM = 4, NPU_BO_READ_ONLY = 8, /* to the device */
     NPU_BO_CACHED = 0, NPU_BO_UNCACHED = 0x10000, NPU_BO_WC = 0x20000, NPU_BO_CACHE_MASK = 0x30000, NPU_BO_NON_SNOOPED = 0x100000, NPU_BO_FLAGS_ALL = 0x13000f };
 struct npu_bo_create {
@@ -102,7 +102,7 @@ _Static_assert(sizeof(struct npu_cmdq_submit) == 32, "npu_cmdq_submit");
 struct npu_cmdq_ring { uint32_t cmdq_id; uint32_t reserved; };
 
 /* ---- Emulator range --------------------------------------------------------------------------------- */
-enum npu_schedule { NPU_SCHEDULE_TIMED = 0, NPU_SCHEDULE_SEED = 1 /* stretches task durations, PRNG seeded by `seed` */ };
+enum npu_schedule { NPU_SCHEDULE_TIMED = 0, NPU_SCHEDULE_SEED = 1 /* stretches task durations and holds jobs back, PRNG seeded by `seed` */ };
 struct npu_emu_schedule { uint32_t kind; /* enum npu_schedule */ uint32_t reserved; uint64_t seed; };
 struct npu_emu_counters { uint64_t buffer_ptr; /* [in] receives u64[count], by enum npu_pmu */ uint32_t count; uint32_t reserved; };
 /* Copies trace records (struct npu_trace_record) out, oldest first, and drops them. size 0 asks for the size. */

@@ -68,7 +68,10 @@ class HostBuffer(Buffer):
 
     @public
     def flush(self, offset: int = 0, size: int | None = None) -> None:
-        """Write the host's cache lines of a range back, before the device reads them. Raises OUT_OF_RANGE, INVALID_SIZE."""
+        """Write the host's cache lines of a range back, before the device reads them. The device snoops, so that no byte
+        changes: it takes time, more for more lines, of write-combined memory a system call's alone. Raises OUT_OF_RANGE,
+        INVALID_SIZE.
+        """
         self.synchronise(offset, size, C.NPU_SYNC_TO_DEVICE)
 
     @public

@@ -6,7 +6,7 @@ synchronisation gives the same bytes under all of them.
 - lazy: jobs are held back; only what a wait or query needs runs, by the order of streams and by fences.
 - newest-first: jobs are held back until a wait or query; then, of the streams whose next job is ready, the one
   enqueued last goes first and runs to its end, until what is asked for is done.
-- seed:N: tasks take random times, from the seed.
+- seed:N: tasks take random times, and some jobs begin late, from the seed.
 
 The order within a stream is never touched. A query counts as a need, so that polling ends. What holds jobs back takes
 any number: a queue that is full, and cannot get empty, then shows at the wait for what it does not take, and not at the

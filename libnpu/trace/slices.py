@@ -50,7 +50,7 @@ def slices_of(records: NDArray[np.void], tasks: Sequence[dict[str, Any]] = ()) -
 
     `tasks` are blob.debug's, by task_id: `name` and `layer`. A task without its END (a fault, a reset) is left out.
     """
-    running: dict[tuple[int, int], tuple[int, int, int]] = {}
+    running: dict[tuple[int, int, int, int], tuple[int, int]] = {}  # DMA ports change between tasks of several jobs
     found: list[Slice] = []
     engines = (C.NPU_ENGINE_DMA, C.NPU_ENGINE_DPU, C.NPU_ENGINE_SHAVE)
     start, end = C.NPU_TRACE_START, C.NPU_TRACE_END
@@ -61,12 +61,12 @@ def slices_of(records: NDArray[np.void], tasks: Sequence[dict[str, Any]] = ()) -
         if engine not in engines or kind not in (start, end):
             continue
         if kind == start:
-            running[engine, unit] = (task_id, time_ps, value)
+            running[engine, unit, task_id, job_id] = (time_ps, value)
             continue
-        started = running.pop((engine, unit), None)
-        if started is not None and started[0] == task_id:
+        started = running.pop((engine, unit, task_id, job_id), None)
+        if started is not None:
             name, layer = _names(tasks, task_id)
-            found.append(Slice(track_name(engine, unit), name, layer, started[1], time_ps, task_id, job_id, started[2]))
+            found.append(Slice(track_name(engine, unit), name, layer, started[0], time_ps, task_id, job_id, started[1]))
     return found
 
 

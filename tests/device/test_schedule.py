@@ -46,6 +46,25 @@ def test_a_slow_unit_takes_a_thousand_times_as_long():
     assert [d // 1000 for d in drawn(3, 20, slow=True)] == drawn(3, 20)
 
 
+def test_about_half_of_the_jobs_are_held_for_100_us_to_100_ms_a_third_in_each_decade():
+    schedule = Schedule(C.NPU_SCHEDULE_SEED, 7)
+    held = [schedule.hold() for _ in range(4000)]
+    delays = [delay for delay in held if delay]
+    assert 1900 < len(delays) < 2100
+    decades = [sum(10**k <= delay < 10 ** (k + 1) for delay in delays) for k in (8, 9, 10)]
+    assert sum(decades) == len(delays)
+    assert all(600 < count < 740 for count in decades)
+
+
+def test_holds_leave_the_stretches_of_tasks_alone():
+    schedule = Schedule(C.NPU_SCHEDULE_SEED, 1)
+    found = []
+    for _ in range(4):
+        schedule.hold()
+        found.append(schedule.stretch(1000, DMA, unit_that_is(False, 1)))
+    assert found == [678106, 1367, 215163, 4543]
+
+
 def test_seeds_make_different_halves_of_the_units_slow():
     units = [(kind, unit) for kind in (DMA, C.NPU_ENGINE_DPU, C.NPU_ENGINE_SHAVE) for unit in range(2)]
     slow = [tuple(Schedule(C.NPU_SCHEDULE_SEED, seed).is_slow(*u) for u in units) for seed in range(200)]

@@ -175,6 +175,24 @@ def test_sync_of_a_snooped_object_succeeds(process):
     assert process.call(C.NPU_IOCTL_BO_SYNC, "npu_bo_sync", handle=handle, direction=2, offset=4096, size=4096)[0] == 0
 
 
+def test_sync_takes_time_for_every_line_of_a_cached_object_and_none_for_a_write_combined_one(process):
+    process = type(process)(Kernel(Device("npu-37xx")))
+    cached, _ = process.bo(8192)
+    combined, _ = process.bo(8192, C.NPU_BO_WC)
+
+    def cost_ps(handle, offset, size):
+        before_ps = process.now_ps
+        sync = {"handle": handle, "direction": 0, "offset": offset, "size": size}
+        assert process.call(C.NPU_IOCTL_BO_SYNC, "npu_bo_sync", **sync)[0] == 0
+        return process.now_ps - before_ps
+
+    call_ps = 400_000
+    assert cost_ps(cached, 0, 64) == call_ps + 4_000
+    assert cost_ps(cached, 60, 8) == call_ps + 8_000  # parts of two lines
+    assert cost_ps(cached, 0, 8192) == call_ps + 128 * 4_000
+    assert cost_ps(combined, 0, 8192) == call_ps
+
+
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
