@@ -8,7 +8,6 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/futex.h>
-#include <pthread.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -90,17 +89,4 @@ int npu_probe_user(uintptr_t address, size_t size)
         if (last - page < PAGE)
             return 0;
     }
-}
-
-static void thread_ends(void *unused)
-{
-    (void)unused;
-    npu_embed_thread_ends();
-}
-
-void npu_call_function(uintptr_t function, uintptr_t argument)
-{
-    pthread_cleanup_push(thread_ends, NULL);
-    ((void (*)(void *))function)((void *)argument);
-    pthread_cleanup_pop(0);
 }

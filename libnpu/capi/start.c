@@ -5,6 +5,8 @@
  *   2. Unless the process runs Python already, start it: isolated from the environment (PATH, PYTHONHOME, PYTHONPATH and locale have no
  *      say), with the interpreter that npu-config ran under as its program name, without signal handlers.
  *   3. Release the GIL, add the package folders to sys.path where they are missing, and run cffi's start code.
+ *
+ * And call the program's host functions.
  */
 #define PY_SSIZE_T_CLEAN
 #define _GNU_SOURCE
@@ -174,4 +176,17 @@ const char *npu_obstacle(void)
 int npu_forked(void)
 {
     return atomic_load(&forked);
+}
+
+static void thread_ends(void *unused)
+{
+    (void)unused;
+    npu_embed_thread_ends();
+}
+
+void npu_call_function(uintptr_t function, uintptr_t argument)
+{
+    pthread_cleanup_push(thread_ends, NULL);
+    ((void (*)(void *))function)((void *)argument);
+    pthread_cleanup_pop(0);
 }
