@@ -21,6 +21,7 @@ from libnpu.kernels.catalogue import BUILTINS, FLOATS
 from libnpu.kernels.convolution import LARGEST_WIDTH, SMALLEST_SHARE
 from libnpu.kernels.matrix import LARGEST_TILE
 from libnpu.kernels.operations import CAPACITY, HEADER_BYTES, ITEM_BYTES
+from libnpu.kernels.pooling import LARGE, LARGE_READS, LARGE_STEPS
 
 if TYPE_CHECKING:
     from npu_model.profile import Profile
@@ -309,24 +310,32 @@ def _pool2d(s: _Sizes) -> _Needs:
     out_h, out_w = _window(s)
     if out_w > CAPACITY:
         raise s.fail(f"the output is {out_w} wide; expected 1 to {CAPACITY}")
-    line = (s["w"] + 2 * s["pad_w"]) * s.es
-    left = s.unit.room(3) - (s["kernel_h"] - s["stride_h"]) * line
+    wide = s["w"] + 2 * s["pad_w"]
+    line = wide * s.es
+    taps, steps = s["kernel_h"] * s["kernel_w"], s["kernel_h"] + s["kernel_w"]
+    is_large = taps > LARGE
+    room = s.unit.room(4) - is_large * wide * 4
+    left = room - (s["kernel_h"] - s["stride_h"]) * line
     high = min(max(left, 0) // (s["stride_h"] * line + out_w * s.es), out_h, CAPACITY // out_w)
     if high < 1:
         raise s.fail(
             f"{s['kernel_h']} rows of {s['w']} inputs do not fit in the {s.unit.cmx_bytes} bytes of CMX that a block has"
         )
+    if is_large:
+        high = min(high, max(min(LARGE_STEPS // steps, LARGE_READS // (out_w * s["kernel_w"])), 1))
     planes = s["n"] * s["c"]
-    taps = s["kernel_h"] * s["kernel_w"]
     tiles = planes * ceil(out_h / high)
     results = planes * out_h * out_w
     starts = tiles * 2
     if high == out_h:
         plane = ((out_h - 1) * s["stride_h"] + s["kernel_h"]) * line + out_h * out_w * s.es
-        starts = ceil(planes / max(s.unit.room(3) // plane, 1)) * 2
-    work = _Work(
-        results * taps / WORTH, starts, results * taps * 24 + tiles * taps * (1 << 15) + tiles * _ITEM_WORK // 8
-    )
+        starts = ceil(planes / max(room // plane, 1)) * 2
+    if is_large:
+        reads = planes * out_h * (s["kernel_h"] * wide + s["kernel_w"] * out_w)
+        blocks, taken = min(reads / WORTH, tiles), reads * 24 + planes * out_h * steps * (1 << 15)
+    else:
+        blocks, taken = results * taps / WORTH, results * taps * 24 + tiles * taps * (1 << 15)
+    work = _Work(blocks, starts, taken + tiles * _ITEM_WORK // 8)
     return {"input": planes * s["h"] * s["w"], "output": results}, work
 
 

@@ -1,12 +1,14 @@
 """pool2d: the largest or the average input under a window, for dense NCHW operands.
 
 A tile is some whole planes, or some output rows of one plane. Its rows lie in CMX between columns of padding, so that each
-position of the window is one load with the window's strides. The average counts the inputs inside the tensor only.
+position of the window is one load with the window's strides. Of a window of more than `LARGE` positions that would be more
+than a watchdog allows; there each row of outputs takes the columns together first, and then the rows of what came out. The
+average counts the inputs inside the tensor only.
 """
 
 from __future__ import annotations
 
-from libnpu.kernels.assembler import GRID, Const, Expr, Program, Reg, ceil_div, expr, maximum, minimum
+from libnpu.kernels.assembler import GRID, Const, Expr, Program, Reg, Value, align, ceil_div, expr, maximum, minimum
 from libnpu.kernels.operations import (
     CAPACITY,
     ITEM_BYTES,
@@ -26,6 +28,11 @@ from libnpu.kernels.operations import (
 _NAMES = (
     "input", "output", "n", "c", "h", "w", "kernel_h", "kernel_w", "stride_h", "stride_w", "pad_h", "pad_w", "average",
 )  # fmt: skip
+LARGE = 512  # positions of a window; with more, columns come first
+LARGE_STEPS, LARGE_READS = (
+    2048,
+    1 << 21,
+)  # of a tile of such windows: loads, and elements that they load from columns' results
 
 
 def pool2d(dtype: str) -> Program:
@@ -39,18 +46,27 @@ def pool2d(dtype: str) -> Program:
     p.trap_when(minimum(out_h, out_w), "<", 1, TRAP_BAD_SIZE)
     p.trap_when(CAPACITY, "<", out_w, TRAP_BAD_SIZE)
     line = p.let((w + p["pad_w"] * 2) * es)  # a row with its padding
-    high = p.let(maximum(room(3) - (kernel - stride) * line, 0) // (stride * line + out_w * es))
+    taps = p.keep(kernel * p["kernel_w"])
+    summed = p.keep(0)  # bytes of a row of columns' results
+    with p.when(LARGE, "<", taps):
+        p.rekeep(summed, line // es * 4)
+    high = p.let(maximum(room(4) - summed - (kernel - stride) * line, 0) // (stride * line + out_w * es))
     p.trap_when(high, "<", 1, TRAP_TOO_LARGE)
     p.set(high, minimum(minimum(high, out_h), CAPACITY // out_w))
+    with p.when(LARGE, "<", taps):
+        steps = minimum(LARGE_STEPS // (kernel + p["kernel_w"]), LARGE_READS // (out_w * p["kernel_w"]))
+        p.set(high, minimum(high, maximum(steps, 1)))
     planes = p.keep(p["n"] * p["c"])
     deep = p.keep(1)  # planes of a tile
     with p.when(high, "==", out_h):
         plane = ((out_h - 1) * stride + kernel) * line + out_h * out_w * es
-        tiles = p.let(ceil_div(planes, minimum(room(3) // plane, planes)))
+        tiles = p.let(ceil_div(planes, minimum((room(4) - summed) // plane, planes)))
         p.rekeep(deep, ceil_div(planes, ceil_div(tiles, GRID) * GRID))  # as many for each block
     down = p.keep(ceil_div(out_h, high))
     item, last = share(p, down * ceil_div(planes, deep))
     space = Space(p)
+    columns = p.keep(space.end)
+    p.set(space.end, align(summed) + space.end)
     source = space.take(deep * ((high - 1) * stride + kernel) * line)
     target = space.end
     average = p.let(p["average"])
@@ -74,23 +90,34 @@ def pool2d(dtype: str) -> Program:
                 src_plane_stride=h * w * es, src_width=size, dst=source + (top - start) * line + p["pad_w"] * es,
                 dst_plane_stride=rows_in * line, dst_width=w * es, dst_stride=line,
             )  # fmt: skip
-        with p.when(average, "!=", 0):
+        with p.when(taps, "<", LARGE + 1), p.when(average, "!=", 0):
             _counts(p, rows, out_w, start, h, w, stride, kernel)
         wait(p, LOAD)
         wait(p, STORE)
-        p.length(rows, out_w)
         with p.loop(0, count) as plane:
-            p.emit("vsplat.f32.s", "v1", "f1")
             corner = p.let(source + plane * rows_in * line)
-            with p.loop(0, kernel) as y, p.loop(0, p["kernel_w"]) as x:
-                p.load("v0", dtype, corner + y * line + x * es, stride * line, p["stride_w"] * es)
-                with p.when(average, "==", 0):
-                    p.emit("vmax.f32", "v1", "v1", "v0")
+            with p.when(taps, "<", LARGE + 1):
+                p.length(rows, out_w)
+                p.emit("vsplat.f32.s", "v1", "f1")
+                with p.loop(0, kernel) as y, p.loop(0, p["kernel_w"]) as x:
+                    p.load("v0", dtype, corner + y * line + x * es, stride * line, p["stride_w"] * es)
+                    _take(p, average)
                 with p.when(average, "!=", 0):
-                    p.emit("vadd.f32", "v1", "v1", "v0")
-            with p.when(average, "!=", 0):
-                p.emit("vdiv.f32", "v1", "v1", "v10")
-            p.store("v1", dtype, target + plane * rows * out_w * es, out_w * es, es)
+                    p.emit("vdiv.f32", "v1", "v1", "v10")
+                p.store("v1", dtype, target + plane * rows * out_w * es, out_w * es, es)
+            with p.when(LARGE, "<", taps), p.loop(0, rows) as row:
+                _columns(p, dtype, corner, columns, line, kernel, average)
+                with p.when(average, "!=", 0), p.scope():
+                    _counts(p, 1, out_w, start + row * stride, h, w, stride, kernel)
+                p.length(1, out_w)
+                p.emit("vsplat.f32.s", "v1", "f1")
+                with p.loop(0, p["kernel_w"]) as x:
+                    p.load("v0", "f32", columns + x * 4, 0, p["stride_w"] * 4)
+                    _take(p, average)
+                with p.when(average, "!=", 0):
+                    p.emit("vdiv.f32", "v1", "v1", "v10")
+                p.store("v1", dtype, target + (plane * rows + row) * out_w * es, 0, es)
+                p.set(corner, corner + stride * line)
         place = (first * out_h + item % down * high) * out_w * es
         copy(p, target, p["output"] + place, count * rows * out_w * es, STORE, STORE)
         p.set(item, item + 1)
@@ -108,7 +135,27 @@ def _fill(p: Program, dtype: str, target: Reg, elements: Expr) -> None:
             p.store("v0", dtype, target + at * es, 0, es)
 
 
-def _counts(p: Program, rows: Reg, out_w: Reg, start: Reg, h: Reg, w: Reg, stride: Reg, kernel: Reg) -> None:
+def _take(p: Program, average: Reg) -> None:
+    """Take v0 into v1: the larger of both, or their sum."""
+    with p.when(average, "==", 0):
+        p.emit("vmax.f32", "v1", "v1", "v0")
+    with p.when(average, "!=", 0):
+        p.emit("vadd.f32", "v1", "v1", "v0")
+
+
+def _columns(p: Program, dtype: str, corner: Reg, columns: Expr, line: Reg, kernel: Reg, average: Reg) -> None:
+    """Store the result of each column of the `kernel` rows at `corner`, in fp32, at `columns`."""
+    es = ITEM_BYTES[dtype]
+    with p.loop(0, line // es, CAPACITY) as at:
+        p.length(1, minimum(line // es - at, CAPACITY))
+        p.emit("vsplat.f32.s", "v1", "f1")
+        with p.loop(0, kernel) as y:
+            p.load("v0", dtype, corner + y * line + at * es, 0, es)
+            _take(p, average)
+        p.store("v1", "f32", columns + at * 4, 0, 4)
+
+
+def _counts(p: Program, rows: Value, out_w: Reg, start: Value, h: Reg, w: Reg, stride: Reg, kernel: Reg) -> None:
     """Set v10[rows, out_w] to the number of inputs inside the tensor under each window; `start` is the first window's row."""
     p.length(rows, out_w)
     axes = (

@@ -114,7 +114,8 @@ class Memory:
     ) -> NDArray[Any]:
         """Return a copy as an array of `dtype` and `shape` (default: 1-d, the rest), without waiting for work.
 
-        Raises OUT_OF_RANGE when the memory does not hold it, INVALID_VALUE for a type without a size or with objects.
+        Raises OUT_OF_RANGE when the memory does not hold it, INVALID_VALUE for a type without a size or with objects,
+        DEVICE_LOST when a fault has ended the context.
         """
         offset, kind = whole(offset, "offset"), np.dtype(dtype)
         if not kind.itemsize or kind.hasobject:
@@ -170,6 +171,8 @@ class Memory:
 
     def _load(self, offset: int, size: int) -> NDArray[np.uint8]:
         self._check(offset, size)
+        if self.buffer.context.has_failed:
+            self.buffer.context.check()
         return self.buffer.load(self.offset + offset, size)
 
     def _check(self, offset: int, size: int) -> None:

@@ -172,7 +172,9 @@ class Job:
     def describe(self, job_id: int, status: int, detail: int, info: int) -> NpuError:
         """Return the driver's word on a job that did not succeed."""
         parts = [f"job {job_id:#x} of {self.operation.name!r} ended with {name_of('npu_job_status', status)}"]
-        if status in _WHAT_DETAIL_IS:
+        if detail == C.NPU_BARRIER_NONE and status == C.NPU_JOB_DEADLOCK:
+            pass  # of a kernel; the operation says which block waits
+        elif status in _WHAT_DETAIL_IS:
             parts.append(_WHAT_DETAIL_IS[status].format(detail))
         elif status == C.NPU_JOB_PARSING_ERR:
             parts.append(name_of("npu_parse_error", detail))

@@ -85,7 +85,7 @@ class Kernel(ABC):
         """Enqueue the kernel in `stream` (None: the default stream) in `grid` blocks, and return at once.
 
         Arguments are memory (buffers or parts of them), integers and floats, as `params` says; they are copied, the
-        memory must stay until the job is done. Raises ARG_COUNT, ARG_KIND, ARG_SIZE, MISALIGNED, STALE_HANDLE for freed
+        memory must stay until the job is done. `grid` None is the default, for which C has 0. Raises ARG_COUNT, ARG_KIND, ARG_SIZE, MISALIGNED, STALE_HANDLE for freed
         memory, WRONG_CONTEXT, INVALID_VALUE for a grid or a number out of range.
         """
         context = self.module.context
@@ -185,7 +185,12 @@ class LibraryKernel(Kernel):
             return min(units, limit)
         grid = whole(grid, "grid")
         if not 0 < grid <= limit:
-            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"grid {grid} for {self.name!r}; 1 to {limit} are allowed")
+            why = (
+                ": it is cooperative, each block has a SHAVE of its own"
+                if limit == units and self.is_cooperative
+                else ""
+            )
+            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"grid {grid} for {self.name!r}; 1 to {limit} are allowed{why}")
         return grid
 
     def pack(self, arguments: Sequence[Any]) -> tuple[bytes, list[Buffer | DeviceSpan]]:

@@ -88,6 +88,7 @@ class Module:
         self.launches: list[Job] = []  # of library kernels, that may not have finished
         self.users: weakref.WeakSet[object] = weakref.WeakSet()  # command lists and graphs that launch it
         self.is_library = bool(image.kernels)
+        self.is_builtin = kind is not LibraryKernel  # the context's own library
         self.kernels: dict[str, Kernel] = (
             {kernel.name: kind(self, kernel) for kernel in image.kernels}
             if image.kernels
@@ -315,8 +316,10 @@ class Module:
     @public
     def unload(self) -> None:
         """Free its memory. Raises IN_USE while a launch of it has not been waited for, or a command list or graph has
-        one. Twice is allowed.
+        one; NOT_PERMITTED of the built-in library, which is the context's. Twice is allowed.
         """
+        if self.is_builtin:
+            raise NpuError(C.NPU_ERROR_NOT_PERMITTED, f"{self.name!r} is the context's own library, and ends with it")
         if self.in_flight:
             raise NpuError(C.NPU_ERROR_IN_USE, f"{self.in_flight} launches of {self.name!r} have not finished")
         if self.users and self._loaded:
@@ -333,7 +336,7 @@ class Module:
         with failures_yield_to(kind):
             if kind is None:
                 self.unload()
-            else:
+            elif not self.is_builtin:
                 self.release()
                 self.context.forget_module(self)
 

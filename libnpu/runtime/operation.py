@@ -288,7 +288,9 @@ class KernelLaunch(Operation):
         writer.at_end(kernel.module.launches.remove)
 
     def culprit(self, status: int, detail: int, info: int) -> tuple[str, str | None]:
-        """Name the block that failed."""
+        """Name the block that failed, or that waits at `bar` for blocks that have ended."""
+        if status == C.NPU_JOB_DEADLOCK:
+            return f"block {info} waits at `bar` for a block that has ended", None
         return (f"block {info}" if status in (C.NPU_JOB_SHAVE_FAULT, C.NPU_JOB_CTX_VIOLATION) else "", None)
 
 

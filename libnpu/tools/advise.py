@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 WAYS = ("sync each", "async", "two streams")
 SMALLEST, LARGEST = 8, 256  # of the sweep; chosen: the cross-over lies between
+KERNEL, PROFILE = "relu", "npu-37xx"
 LAUNCHES = 16  # chosen: enough for a steady state
 COPIES_SHARE = 0.1  # of the time in which a program's host is blocked, from which on waits for copies are told: chosen
 
@@ -56,17 +57,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sweep", choices=("size",), help=f"launch a kernel of sizes {SMALLEST}, {2 * SMALLEST}, ... in three ways"
     )
-    parser.add_argument("--kernel", default="relu", metavar="NAME", help="of the sweep (default relu)")
+    parser.add_argument("--kernel", metavar="NAME", help=f"of the sweep (default {KERNEL})")
     parser.add_argument("--size", type=source.positive, metavar="N", help=f"largest of the sweep (default {LARGEST})")
     parser.add_argument("--launches", type=source.positive, metavar="N", help=f"of each point (default {LAUNCHES})")
-    parser.add_argument("--profile", default="npu-37xx", metavar="NAME", help="hardware profile (default npu-37xx)")
+    parser.add_argument("--profile", metavar="NAME", help=f"hardware profile of the sweep (default {PROFILE})")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> int:
     """Print what was found, and the advice."""
-    if (options.trace is None) == (options.sweep is None):
+    if options.trace is None and options.sweep is None:
         raise ToolError("expected a trace file or --sweep size")
+    if options.trace is not None and options.sweep is not None:
+        raise ToolError(
+            f"--sweep measures a kernel, and reads no trace file; leave out one of --sweep and {options.trace}"
+        )
     return _sweep(options) if options.sweep else _program(options)
 
 
@@ -84,6 +89,7 @@ def sync_advice(launches: int, syncs: int, what: str) -> list[str]:
 
 
 def _sweep(options: argparse.Namespace) -> int:
+    options.kernel, options.profile = options.kernel or KERNEL, options.profile or PROFILE
     largest = options.size or LARGEST
     if largest < SMALLEST:
         raise ToolError(f"--size {largest}: a sweep begins at {SMALLEST}")
@@ -194,8 +200,8 @@ def _json(measured: Measured) -> dict[str, Any]:
 
 
 def _program(options: argparse.Namespace) -> int:
-    for name in ("size", "launches"):
-        if getattr(options, name):
+    for name in ("kernel", "size", "launches", "profile"):
+        if getattr(options, name) is not None:
             raise ToolError(f"--{name}: only with --sweep")
     program = read_program(options.trace)
     advice = _program_advice(program)

@@ -1,7 +1,8 @@
-"""The files that a command writes: told apart from those that it reads before any work, and written whole or not at all."""
+"""The files of a command: what is wrong with one that it reads, and those that it writes, told apart from those that it reads before any work, and written whole or not at all."""
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from pathlib import Path
@@ -45,6 +46,23 @@ def write_file(path: str, data: bytes) -> None:
             if Path(path).is_file():
                 Path(path).unlink()
         raise
+
+
+# What reading a file of another kind as a trace raises.
+INVALID = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+
+
+def what_is_wrong(error: Exception) -> str:
+    """Return what one of `INVALID` says about the file that was read as a trace."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
+        return f"it is no JSON: {error}"
+    if isinstance(error, KeyError):
+        return f"{error.args[0]!r} is missing" if isinstance(error.args[0], str) else f"it does not say what {error} is"
+    if isinstance(error, ValueError):
+        return str(error)
+    return "something in it is not of the type that it has in a trace"
 
 
 def _identity(path: str) -> tuple[int, int] | str | None:

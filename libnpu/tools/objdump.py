@@ -63,6 +63,7 @@ def run(options: argparse.Namespace) -> int:
     data, image = source.read_blob(options.blob)
     if options.hazards and not options.verify:
         raise ToolError("--hazards goes with --verify")
+    _check_options(options, bool(image.kernels))
     problems = blob.verify(image) if options.verify else []
     if options.hazards and not problems:
         problems = blob.hazards(image)
@@ -90,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
             "cmx_live": _print_cmx_live,
         }
         for name in wanted:
-            if image.kernels and name not in _LIBRARY_PARTS:
+            if options.all and name not in (_LIBRARY_PARTS if image.kernels else _PARTS):
                 continue
             printers[name](image, data)
         for problem in problems:
@@ -103,6 +104,20 @@ def run(options: argparse.Namespace) -> int:
         lists = {name: len(array) for name, array in image.tasks.items() if "task_id" in (array.dtype.names or ())}
         print(f"{options.blob}: flat, {sum(lists.values())} tasks in {len(lists)} lists, each once")
     return 0
+
+
+def _check_options(options: argparse.Namespace, is_library: bool) -> None:
+    """Raise ToolError for an option that names what a file of this kind cannot have."""
+    if is_library:
+        what, without = (
+            "a kernel library, which has no tasks",
+            (*_PARTS.keys() - set(_LIBRARY_PARTS), "hazards", "check_flat"),
+        )
+    else:
+        what, without = "a compiled model, which has no table of kernels", ("kernels",)
+    for name in sorted(without):
+        if getattr(options, name):
+            raise ToolError(f"--{name.replace('_', '-')}: {options.blob} is {what}")
 
 
 def _repeated(image: BlobImage) -> list[blob.Problem]:

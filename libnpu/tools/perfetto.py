@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from libnpu.tools.console import ToolError
-from libnpu.tools.files import write_file
+from libnpu.tools.files import INVALID, what_is_wrong, write_file
 from libnpu.trace import chrome
 from libnpu.trace.slices import ENGINES, JOBS, Instant, Slice
 
@@ -56,8 +56,8 @@ def read_trace(path: str) -> tuple[list[Slice], dict[str, Any]]:
             if event["ph"] == "X" and event["pid"] == chrome.DEVICE and tracks[event["tid"]] != JOBS
         ]
         return found, dict(document["otherData"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ToolError(f"{path}: not a trace file of npu run --trace: {type(error).__name__}: {error}") from None
+    except INVALID as error:
+        raise ToolError(f"{path}: not a trace file of npu run --trace: {what_is_wrong(error)}") from None
 
 
 def _slice(event: dict[str, Any], tracks: dict[int, str]) -> Slice:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from libnpu.tools.console import ToolError
+from libnpu.tools.files import INVALID, what_is_wrong
 from libnpu.trace import chrome
 
 LAUNCHES = ("kernel", "model", "cmdlist", "graph")  # categories of operations, from enum npu_op_kind
@@ -42,8 +43,8 @@ def read_program(path: str) -> ProgramTrace:
         enqueue = sum(int(e["args"]["enqueued_ps"]) - int(e["args"]["enqueue_ps"]) for e in launched)
         ends = [_span(e) for e in (*calls, *operations)]
         syncs = sum(ps > 0 or "synchronize" in e["name"] for e, ps in zip(calls, blocked, strict=True))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ToolError(f"{path}: not a trace file of Device.export_trace: {type(error).__name__}: {error}") from None
+    except INVALID as error:
+        raise ToolError(f"{path}: not a trace file of Device.export_trace: {what_is_wrong(error)}") from None
     if not launched:
         raise ToolError(f"{path}: holds no launch; the profiler notes them between start and stop")
     running = past = 0

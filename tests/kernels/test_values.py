@@ -155,6 +155,39 @@ def test_pool2d(npu, rng, shape, kernel, stride, pad, grid):
     assert np.abs(found - expected).max() < 1e-6
 
 
+LARGE_POOLS = [
+    ((1, 2, 40, 37), (33, 30), (2, 3), (5, 4)),
+    ((2, 3, 30, 30), (30, 30), (1, 1), (0, 0)),
+    ((1, 1, 5, 200), (3, 199), (1, 1), (1, 20)),
+    ((1, 1, 126, 126), (126, 126), (1, 1), (1, 1)),
+    ((1, 1, 224, 224), (224, 224), (1, 1), (0, 0)),
+]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize(("shape", "kernel", "stride", "pad"), LARGE_POOLS)
+def test_pool2d_with_a_window_that_takes_columns_first(npu, rng, shape, kernel, stride, pad, dtype):
+    name, kind = ("pool2d", np.float32) if dtype == "f32" else ("pool2d.f16", np.float16)
+    x = rng.standard_normal(shape, np.float32).astype(kind)
+    sizes = (*shape, *kernel, *stride, *pad)
+    expected = reference.max_pool(x, kernel, stride, pad)
+    for grid in (1, 3):
+        assert np.array_equal(
+            npu.compute(name, x, empty(*expected.shape, dtype=kind), *sizes, 0, grid=grid)[1], expected
+        )
+    # Means of some hundred values: fp32 sums, and one rounding to fp16.
+    expected = reference.average_pool(x.astype(np.float64), kernel, stride, pad)
+    found = npu.compute(name, x, empty(*expected.shape, dtype=kind), *sizes, 1, grid=2)[1]
+    assert np.abs(found - expected).max() < (1e-6 if dtype == "f32" else 2e-4)
+
+
+def test_pool2d_with_a_large_window_in_32_kib(small, rng):
+    x = rng.standard_normal((1, 2, 70, 70), np.float32)
+    expected = reference.max_pool(x, (60, 60), (3, 2), (0, 0))
+    found = small.compute("pool2d", x, empty(*expected.shape), *x.shape, 60, 60, 3, 2, 0, 0, 0)[1]
+    assert np.array_equal(found, expected)
+
+
 @pytest.mark.parametrize("grid", [2, 5])
 def test_a_block_with_32_kib_of_cmx_computes_the_same(small, rng, grid):
     x, y = rng.standard_normal((2, 30000), np.float32)

@@ -253,3 +253,47 @@ def test_two_streams_run_kernels_at_the_same_time(library, device):
     one, two = first.blocks[0], second.blocks[0]
     assert one.unit != two.unit
     assert max(one.start_ps, two.start_ps) < min(one.end_ps, two.end_ps)
+
+
+def test_the_built_in_library_is_not_unloaded(device, refused):
+    module = device.kernel("relu").module
+    error = refused(C.NPU_ERROR_NOT_PERMITTED, module.unload)
+    assert error.message == "'builtin' is the context's own library, and ends with it"
+    with pytest.raises(ZeroDivisionError), module:
+        raise ZeroDivisionError
+    assert device.kernel("add").name == "add"
+
+
+COOPERATIVE = int(C.NPU_KERNEL_COOPERATIVE)
+
+
+def test_a_deadlock_at_bar_names_a_block_that_waits(device, refused):
+    text = "li r6, 2\nbeq r2, r6, wait\nhalt\nwait:\nbar\nhalt\n"  # block 2 waits, the others end
+    kernel = device.load(kernel_library("x", {"dead": KernelSource(text, (), flags=COOPERATIVE)}))["dead"]
+    error = refused(C.NPU_ERROR_BARRIER_DEADLOCK, lambda: kernel.launch(None, grid=3).wait())
+    assert "'dead' ended with NPU_JOB_DEADLOCK, block 2 waits at `bar` for a block that has ended" in error.message
+    assert error.error_info == 2
+
+
+def test_a_grid_beyond_the_shaves_says_that_the_kernel_is_cooperative(device, refused):
+    kernel = device.load(kernel_library("x", {"all": KernelSource("halt\n", (), flags=COOPERATIVE)}))["all"]
+    error = refused(C.NPU_ERROR_INVALID_VALUE, lambda: kernel.launch(None, grid=1000))
+    assert "are allowed: it is cooperative, each block has a SHAVE of its own" in error.message
+
+
+def test_a_lost_context_names_the_fault_and_the_kernel(device, refused):
+    text = "li r6, 0x7000000000\nst.i64 r6, r6, 0\nhalt\n"
+    kernel = device.load(kernel_library("x", {"wild": KernelSource(text, ())}))["wild"]
+    memory = device.alloc(64)
+    refused(C.NPU_ERROR_DEVICE_PAGE_FAULT, lambda: kernel.launch(None, grid=1).wait())
+    for call in (lambda: device.alloc(5), device.create_stream, memory.read):
+        message = refused(C.NPU_ERROR_DEVICE_LOST, call).message
+        assert message.startswith("context 2 is lost: NPU_MMU_EVT_TRANSLATION: NPU_ENGINE_SHAVE write at 0x7000000000")
+        assert "seen when job" in message and "of 'wild' ended with NPU_JOB_CTX_VIOLATION" in message
+
+
+@pytest.mark.parametrize("size", [126, 160, 224])
+def test_global_pooling_in_the_default_grid_runs(device, size):
+    x, y = device.to_device(np.full(size * size, 3, np.float32)), device.alloc(4)
+    device.kernel("pool2d").launch(None, x, y, 1, 1, size, size, size, size, 1, 1, 0, 0, 1).wait()
+    assert y.read(np.float32).tolist() == [3.0]

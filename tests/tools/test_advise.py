@@ -188,7 +188,9 @@ def test_waits_for_copies_count_while_nothing_else_is_on_the_device(npu, tmp_pat
     ("arguments", "status", "message"),
     [
         ([], 1, "expected a trace file or --sweep size"),
-        (["{trace}", "--sweep", "size"], 1, "expected a trace file or --sweep size"),
+        (["{trace}", "--sweep", "size"], 1, "--sweep measures a kernel, and reads no trace file; leave out one of"),
+        (["{trace}", "--kernel", "relu"], 1, "--kernel: only with --sweep"),
+        (["{trace}", "--profile", "unit"], 1, "--profile: only with --sweep"),
         (["--sweep", "depth"], 2, "argument --sweep: invalid choice: 'depth'"),
         (["--sweep", "size", "--size", "4"], 1, "--size 4: a sweep begins at 8"),
         (["--sweep", "size", "--size", "10000000"], 1, "relu: count is"),

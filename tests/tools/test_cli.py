@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper, save
 
+from libnpu.kernels import builtin_library
 from libnpu.tools import values
 
 
@@ -52,7 +53,12 @@ def test_help_loads_neither_numpy_nor_rich_nor_the_compiler():
         (["run", "{text}"], 1, "not an ONNX file"),
         (["objdump", "{text}"], 1, "text: is not a blob; npu compile makes one of an ONNX model"),
         (["objdump", "{model}"], 1, "small.onnx: is not a blob"),
-        (["timeline", "{text}"], 1, "not a trace file of npu run --trace"),
+        (["timeline", "{text}"], 1, "not a trace file of npu run --trace: it is no JSON"),
+        (["timeline", "{deep}"], 1, "deep: not a trace file of npu run --trace: it is nested too deeply"),
+        (["advise", "{deep}"], 1, "deep: not a trace file of Device.export_trace: it is nested too deeply"),
+        (["objdump", "--tasks", "{library}"], 1, "--tasks: {library} is a kernel library, which has no tasks"),
+        (["objdump", "--verify", "--hazards", "{library}"], 1, "--hazards: {library} is a kernel library"),
+        (["objdump", "--kernels", "{blob}"], 1, "--kernels: {blob} is a compiled model, which has no table of kernels"),
         (["info", "--profile", "nope"], 1, "no hardware profile named 'nope'"),
         (["run", "{model}"], 1, "input x: shape [1, 3, h, 8] is not static; give one with --shape x=N,N,..."),
         (
@@ -95,13 +101,16 @@ def test_a_mistake_is_one_line_on_stderr(npu, tmp_path, model_path, blob_path, a
     text.write_text("hello")
     empty = tmp_path / "empty"
     empty.touch()
+    deep = tmp_path / "deep"
+    deep.write_text("[" * 100_000)
     names = {"text": text, "empty": empty, "folder": tmp_path, "model": model_path, "blob": blob_path}
+    names |= {"deep": deep, "library": builtin_library()}
     found, out, err = npu(*(a.format(**names) for a in arguments))
     assert found == status
     assert out == ""
     assert err.startswith("npu: error: ")
     assert err.count("\n") == 1
-    assert message in err
+    assert message.format(**names) in err
 
 
 @pytest.mark.parametrize("written", ["model", "hard link", "symbolic link", "inputs"])
