@@ -1,6 +1,8 @@
 /* device_errors.c - what a job can end with, and every call that reports it. */
 #include "expect.h"
 
+#include <pthread.h>
+
 /* The work that fails is in `stream`; `event` was recorded behind it, and `memory` is used by it. */
 enum { MEMORY = 1 << 20 };
 static npu_stream_t stream;
@@ -68,13 +70,16 @@ static const struct { const char *name; npu_result_t (*call)(void); int on_defau
     {"npu_destroy_stream", destroy, 0, 1},
 };
 
-/* Work that ends with `result`: a model of that name, a kernel of the library, or work that is aborted. */
+static void leave(void *unused) { pthread_exit(unused); }
+
+/* Work that ends with `result`: a model of that name, a kernel of the library, or one behind which something else ends so. */
 static const struct { npu_result_t result; const char *model, *kernel; } failing[] = {
     {NPU_ERROR_DEVICE_PAGE_FAULT, "page_fault", NULL},
     {NPU_ERROR_BARRIER_DEADLOCK, "deadlock", NULL},
     {NPU_ERROR_BARRIER_UNDERFLOW, "underflow", NULL},
     {NPU_ERROR_KERNEL_FAULT, "library", "trap"},
     {NPU_ERROR_ABORTED_BY_PRIOR_ERROR, "library", "spin"},
+    {NPU_ERROR_HOST_FUNCTION, "library", "spin"},
     {NPU_ERROR_DEVICE_LOST, "page_fault", NULL},
 };
 
@@ -95,6 +100,8 @@ int main(int argc, char **argv)
             OK(npu_get_kernel(&kernel, blob, failing[f].kernel));
             OK(npu_memset_async(memory, MEMORY, 0, MEMORY, stream)); /* so that it fails when everything has been enqueued */
             OK(npu_launch_kernel_async(kernel, args, failing[f].kernel ? 0 : 2, stream));
+            if (wanted == NPU_ERROR_HOST_FUNCTION)
+                OK(npu_stream_add_host_function(stream, leave, NULL));
             OK(npu_record_event(event, stream));
             if (wanted == NPU_ERROR_ABORTED_BY_PRIOR_ERROR)
                 OK(npu_stream_abort(stream));
