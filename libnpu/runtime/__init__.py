@@ -6,7 +6,8 @@ Talks to the driver through `libnpu.syscalls` only.
 from libnpu.runtime.buffer import Buffer, DeviceSpan
 from libnpu.runtime.command_list import CommandList
 from libnpu.runtime.context import Context
-from libnpu.runtime.device import Device, DeviceInfo
+from libnpu.runtime.device import Device
+from libnpu.runtime.device_machine import DeviceInfo
 from libnpu.runtime.event import Event, Notify
 from libnpu.runtime.graph import Capture, CaptureStatus, Graph
 from libnpu.runtime.graph_exec import GraphExec

@@ -40,7 +40,12 @@ Self = TypeVar("Self")
 ARGUMENT_ERRORS = (
     TypeError, ValueError, LookupError, ArithmeticError, AttributeError, BufferError, RecursionError, struct.error
 )  # fmt: skip
-PART_OF = {"ContextMemory": "Context", "StreamQueue": "Stream", "StreamWaits": "Stream"}  # as programs know them
+PART_OF = {  # the classes as programs know them
+    "ContextMemory": "Context",
+    "DeviceMachine": "Device",
+    "StreamQueue": "Stream",
+    "StreamWaits": "Stream",
+}
 
 
 class Guard:

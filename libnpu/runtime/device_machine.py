@@ -1,0 +1,159 @@
+"""The machine behind a device: its clock, the threads that share it, counters, trace, and what it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import npu_abi
+from npu_abi import C
+
+from libnpu.errors import NpuError
+from libnpu.runtime import host_team
+from libnpu.runtime.arguments import whole
+from libnpu.runtime.guard import public
+from libnpu.runtime.host_team import Team
+from libnpu.runtime.records import read_records
+from libnpu.runtime.time import LAST_PS, duration_ps
+from libnpu.syscalls import Request
+
+if TYPE_CHECKING:
+    import os
+    from contextlib import AbstractContextManager
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from libnpu.runtime.guard import Guard
+    from libnpu.syscalls import Node
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """What a device is."""
+
+    profile: str
+    tiles: int
+    shaves_per_tile: int
+    dma_ports: int
+    barriers: int
+    cmx_bytes_per_tile: int
+    ddr_bytes: int
+    clock_hz: int
+    firmware_api: tuple[str, ...]  # "major.minor" by NPU_FW_API_*
+    max_contexts: int  # at a time
+    max_queues: int  # of a context
+    queue_depth: int  # jobs in flight
+
+
+class DeviceMachine:
+    """The part of `Device` that is about the machine; `node` is the primary context's."""
+
+    guard: Guard
+    node: Node
+
+    @property
+    def now_ps(self) -> int:
+        """The host's position on the clock, in picoseconds."""
+        return self.node.now_ps
+
+    @public
+    def host_delay(self, duration_ns: float) -> None:
+        """Let the host work for `duration_ns` while the device goes on.
+
+        Raises INVALID_VALUE when it is negative or the clock would pass 2^62 ps.
+        """
+        self.node.check_usable()
+        delay_ps = duration_ps(duration_ns, "delay")
+        if delay_ps is None or self.now_ps + delay_ps > LAST_PS:
+            raise NpuError(
+                C.NPU_ERROR_INVALID_VALUE,
+                f"a delay of {duration_ns} ns: the clock is at {self.now_ps} ps and would pass its end at 2^62 ps",
+            )
+        self.node.work(delay_ps)
+
+    @public
+    def host_times(self) -> tuple[int, int]:
+        """Return how long the calling thread has worked and has been blocked in waits on the device's clock, in ps, since
+        its first call.
+        """
+        machine = self.node.machine
+        return machine.host_times(machine.caller)
+
+    def team(self, count: int) -> Team:
+        """Announce that `count` threads will take part, in an order that is the same in every run (`host_team.py`).
+
+        Raises INVALID_VALUE, NOT_PERMITTED in a host function.
+        """
+        self.node.check_usable()
+        return Team(self.node.machine, whole(count, "count"))
+
+    def suspend_host_thread(self) -> AbstractContextManager[None]:
+        """Say that the calling thread makes no calls in the `with` block (a join, input): no other thread waits for it."""
+        return host_team.silent()
+
+    def record_order(self, path: str | os.PathLike[str]) -> AbstractContextManager[None]:
+        """Record the order of all threads' calls in the `with` block, as text. Raises FILE."""
+        return host_team.recorded(path)
+
+    def replay_order(self, path: str | os.PathLike[str]) -> AbstractContextManager[None]:
+        """Force a recorded order upon the calls of the `with` block.
+
+        Raises FILE; a call that departs from the order raises BAD_STATE, and the order is free from there on.
+        """
+        return host_team.replayed(path)
+
+    @property
+    def disorder(self) -> str | None:
+        """Why the order of the threads' calls, and with it times and traces, may differ in another run; None: it may not."""
+        return self.node.machine.disorder
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether another run gives the same trace: no thread was waited for in vain, or turned up unannounced."""
+        return self.disorder is None
+
+    @public
+    def counters(self) -> dict[str, int]:
+        """Return the PMU counters by name: "CYCLES", "DMA_BUSY", ... of enum npu_pmu. Unit and meaning: npu_hw.h."""
+        request = Request(C.NPU_IOCTL_EMU_COUNTERS, "npu_emu_counters", "EMU_COUNTERS")
+        request.arg.count, request.arg.buffer_ptr = C.NPU_PMU_COUNT, 1
+        values = memoryview(self.node.ioctl(request)[0]).cast("Q")
+        kinds = npu_abi.enum("npu_pmu")
+        return {kinds(i).name.removeprefix("NPU_PMU_"): value for i, value in enumerate(values)}
+
+    @public
+    def trace(self) -> NDArray[np.void]:
+        """Return and forget what the device did since the last call: struct npu_trace_record, oldest first.
+
+        Empty without `trace=True`.
+        """
+        request = Request(C.NPU_IOCTL_EMU_TRACE_READ, "npu_emu_trace_read", "EMU_TRACE_READ")
+        return read_records(self.node, request, npu_abi.dtype("npu_trace_record"))
+
+    @public
+    def info(self) -> DeviceInfo:
+        """Return what the driver says about the device."""
+        name = b"".join(self._param(C.NPU_PARAM_PROFILE_NAME, i).to_bytes(8, "little") for i in range(8))
+        versions = [self._param(C.NPU_PARAM_FW_API_VERSION, i) for i in range(C.NPU_FW_API_COUNT)]
+        return DeviceInfo(
+            profile=name.rstrip(b"\0").decode(),
+            tiles=self._param(C.NPU_PARAM_TILE_CONFIG).bit_count(),
+            shaves_per_tile=self._param(C.NPU_PARAM_SHAVES_PER_TILE),
+            dma_ports=self._param(C.NPU_PARAM_DMA_PORTS),
+            barriers=self._param(C.NPU_PARAM_BARRIER_COUNT),
+            cmx_bytes_per_tile=self._param(C.NPU_PARAM_CMX_BYTES),
+            ddr_bytes=self._param(C.NPU_PARAM_DDR_BYTES),
+            clock_hz=self._param(C.NPU_PARAM_CORE_CLOCK_RATE),
+            firmware_api=tuple(f"{v >> 16}.{v & 0xFFFF}" for v in versions),
+            max_contexts=self._param(C.NPU_PARAM_NUM_CONTEXTS),
+            max_queues=self._param(C.NPU_PARAM_MAX_QUEUES),
+            queue_depth=self._param(C.NPU_PARAM_MAX_JOBS),
+        )
+
+    def _param(self, param: int, index: int = 0) -> int:
+        request = Request(C.NPU_IOCTL_GET_PARAM, "npu_param_arg", f"GET_PARAM {param}")
+        request.arg.param, request.arg.index = param, index
+        self.node.ioctl(request)
+        value: int = request.arg.value
+        return value
