@@ -731,7 +731,7 @@ typedef struct npu_op_record {
     int32_t  result;              /* npu_result_t; NPU_NOT_READY: it had not ended */
     uint64_t bytes;               /* that a copy or memset moves; arguments of a kernel */
     uint64_t enqueue_ps;          /* host's position when the call began */
-    uint64_t enqueued_ps;         /* host's position when it returned */
+    uint64_t enqueued_ps;         /* host's position when it returned, or with NPU_LAUNCH_BLOCKING=1 began to wait */
     uint64_t start_ps, end_ps;    /* device time */
     /* The five steps of a kernel launch, in picoseconds; 0 for others. The last three are of the block that ended last. */
     uint64_t pack_ps, submit_ps, schedule_ps, load_ps, execute_ps;

@@ -53,7 +53,9 @@ class OperationRecord:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An operation that was enqueued as number `op_id` of its context; the call returned at `enqueued_ps`."""
+    """An operation that was enqueued as number `op_id` of its context; the call had done so at `enqueued_ps`: it returned
+    then, or with `launch_blocking` began to wait.
+    """
 
     op_id: int
     job: Job
@@ -112,9 +114,8 @@ class Profiler:
                 HOST.call_log = None
 
     def note(self, job: Job) -> None:
-        """Take note of an operation that was enqueued."""
-        if job.operation.kind:
-            self._entries.append(Entry(self.context.operation_count, job, self.context.node.now_ps))
+        """Take note of an operation, one with a `kind`, that was enqueued."""
+        self._entries.append(Entry(self.context.operation_count, job, self.context.node.now_ps))
 
     @property
     @public
