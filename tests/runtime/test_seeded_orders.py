@@ -24,7 +24,7 @@ def outcome(seed, first, second, event):
             relu.launch(one, ones, middle, COUNT)
         if event:
             done = device.create_event()
-            one.record(done)
+            done.record(one)
             two.wait_event(done)
         if second == "copy":
             two.copy(last, middle)
