@@ -4,6 +4,7 @@ One line for each time that a thread gets its turn, which it has until it waits 
 position on its clock, where the participant's own time began, the device's time (all in ps), "." or, if the device has
 more to do at that very time, "!", and what the participant does: begins a call, or one of `CONTINUATIONS`. What a thread finds depends on nothing else, so this holds for waits that nobody could
 end, threads that were set aside, and those that came back as well.
+A line "! machine reason" before a turn tells why the order is the simulating machine's from there on.
 A line "+ participant name" tells which thread a participant is, so that a replay gives threads of the same name the
 same number. A machine's thread of host functions is participant -1.
 """
@@ -65,6 +66,7 @@ class Line(NamedTuple):
     device_ps: int
     due: bool
     what: str
+    disorder: str | None  # of the machine
 
 
 class Recorder:
@@ -74,6 +76,7 @@ class Recorder:
         """Raises FILE."""
         self._threads = threads
         self._machines = machines
+        self._disorders: dict[int, str | None] = {}  # by machine, as far as they are written
         try:
             self._file = Path(path).open("w", encoding="utf-8", buffering=1)  # noqa: SIM115 - open until `close`
         except OSError as error:
@@ -86,6 +89,9 @@ class Recorder:
     def note(self, line: Line) -> None:
         """Write a turn, with the numbers of this process."""
         thread, machine = self._threads.to_file(line.number), self._machines.to_file(line.machine)
+        if self._disorders.get(line.machine) != line.disorder:
+            self._disorders[line.machine] = line.disorder
+            self._file.write(f"! {machine} {line.disorder}\n")
         times = f"{line.position_ps} {line.begun_ps} {line.device_ps} {'.!'[line.due]}"
         self._file.write(f"{thread} {machine} {times} {line.what}\n")
 
@@ -104,16 +110,22 @@ class Replay:
         self._threads: list[tuple[int, str]] = []  # that have not turned up yet
         self._done = 0
         self._since_s = time.monotonic()
+        disorders: dict[int, str] = {}
         try:
             for text in self._path.read_text(encoding="utf-8").splitlines():
                 first, second, rest = text.split(" ", 2)
                 if first == "+":
                     self._threads.append((threads.from_file(int(second)), rest))
+                elif first == "!":
+                    disorders[machines.from_file(int(second))] = rest
                 else:
                     *times, due, what = rest.split(" ", 4)
                     position_ps, begun_ps, device_ps = map(int, times)
                     thread, machine = threads.from_file(int(first)), machines.from_file(int(second))
-                    self._lines.append(Line(thread, machine, position_ps, begun_ps, device_ps, due == "!", what))
+                    disorder = disorders.get(machine)
+                    self._lines.append(
+                        Line(thread, machine, position_ps, begun_ps, device_ps, due == "!", what, disorder)
+                    )
         except (OSError, ValueError, IndexError) as error:
             raise NpuError(C.NPU_ERROR_FILE, f"{self._path} is no recorded order: {error}") from None
 
@@ -168,7 +180,7 @@ class Replay:
 
     def depart(self, what: str) -> None:
         """Raise BAD_STATE: the program does something else than what is recorded."""
-        number, machine, position, *_, call = self._lines[0]
+        number, machine, position, *_, call, _ = self._lines[0]
         raise NpuError(
             C.NPU_ERROR_BAD_STATE,
             f"the program departs from the order in {self._path.name}: {what}; call {self._done + 1} there is {call} by "

@@ -165,7 +165,8 @@ class Positions:
         if machine in me.drifted:
             me.drifted.remove(machine)
             why = f"thread {me.number} was blocked on one device while another one that it uses went on"
-            machine.disorder = machine.disorder or why
+            if self.replay is None:
+                machine.disorder = machine.disorder or why
 
     # ---- positions ----
 

@@ -141,6 +141,7 @@ class Turns(Waking):
         )  # a wait may have been given up before its end
         self.set_position(me, machine, max(worked_to_ps, line.position_ps))
         machine.begun_ps[me] = line.begun_ps
+        machine.disorder = line.disorder
 
     def _note_turn(self, me: Participant, node: Node, what: str) -> None:
         """Write down that `me` has its turn, if the order is recorded."""
@@ -149,7 +150,7 @@ class Turns(Waking):
             device_ps = self.device_ps(node) if node.is_usable else 0
             due = node.is_usable and self._is_due(device_ps)
             times = self.position(me, machine), machine.begun_ps.get(me, 0), device_ps
-            self.recorder.note(Line(me.number, machine.number, *times, due, what))
+            self.recorder.note(Line(me.number, machine.number, *times, due, what, machine.disorder))
 
     # ---- who is waited for ----
 
