@@ -135,7 +135,7 @@ def test_padding_is_loaded_and_never_executed(npu, profile):
     own, padded = (profile("relu", "--runs", "1", *code)["runs"][0] for code in ((), ("--code", "8K")))
     assert padded["loaded_bytes"] == 8192 > own["loaded_bytes"]
     assert padded["steps_ps"]["load"] > own["steps_ps"]["load"]
-    assert padded["steps_ps"]["execute"] == own["steps_ps"]["execute"]
+    assert abs(padded["steps_ps"]["execute"] - own["steps_ps"]["execute"]) < 700  # less than a cycle
     assert "loaded and never executed" in " ".join(npu("launch-profile", "--help")[1].split())
 
 
