@@ -88,9 +88,24 @@ static void *any(struct thread *t, enum kind kind)
         return t->dead[kind][slot];
     if (choice < 95)
         return t->slots[next(t, KINDS)][slot].value;
-    if (choice < 96)
-        return (char *)t->slots[kind][slot].value + ((uint64_t)1 << 32);
+    if (choice < 96) /* a generation that has not come yet; another thread may be the one whom it comes to */
+        return (char *)t->slots[kind][slot].value + ((uint64_t)1 << (thread_count == 1 ? 32 : 62));
     return kind == STREAM && choice == 96 ? NULL : odd(t);
+}
+
+/* Something to destroy. An address that was freed may have become another thread's memory, which stays. */
+static void *victim(struct thread *t, enum kind kind)
+{
+    void *value = any(t, kind);
+    if (thread_count == 1 || kind < MEMORY)
+        return value;
+    for (int i = 0; i < SLOTS; i++)
+        if (t->slots[kind][i].live && t->slots[kind][i].value == value)
+            return value;
+    for (int i = t->index; i < SHARED; i += thread_count) /* of what is shared, each thread has its part to free */
+        if (shared[kind][i].live && shared[kind][i].value == value)
+            return value;
+    return t->host;
 }
 
 /* Memory: a place in a buffer of any kind, pageable memory, or what is no memory. */
@@ -159,6 +174,9 @@ static void gone(struct thread *t, enum kind kind, void *value)
     for (int i = 0; i < SLOTS; i++)
         if (t->slots[kind][i].live && t->slots[kind][i].value == value)
             end(t, kind, &t->slots[kind][i]);
+    for (int i = t->index; i < SHARED; i += thread_count)
+        if (shared[kind][i].value == value)
+            shared[kind][i].live = 0;
 }
 
 static void context_gone(struct thread *t, int context)
@@ -189,7 +207,7 @@ static void count(void *counter) { ++*(int *)counter; }
     } while (0)
 #define DROP(kind, call) \
     do { \
-        void *value = any(t, kind); \
+        void *value = victim(t, kind); \
         r = (call); \
         if (r == NPU_SUCCESS) \
             gone(t, kind, value); \
@@ -212,7 +230,7 @@ static npu_result_t call_memory(struct thread *t)
     case 0: case 1: MAKE(MEMORY, npu_malloc(where, n, flags(t)), t->current, NULL); break;
     case 2: DROP(MEMORY, npu_free(value)); break;
     case 3: { /* frees also when earlier work has failed */
-        void *value = any(t, MEMORY);
+        void *value = victim(t, MEMORY);
         r = npu_free_sync(value);
         if (r == NPU_SUCCESS || r <= NPU_ERROR_DEVICE_PAGE_FAULT)
             gone(t, MEMORY, value);
@@ -279,9 +297,7 @@ static npu_result_t call_stream(struct thread *t)
     case 4: r = npu_synchronize_stream_timeout(s, next(t, 9) ? next(t, 100000) : size(t)); break;
     case 5: r = npu_query_stream(s); break;
     case 6: r = npu_get_stream_id(s, output(t)); break;
-    case 7: /* a recorded order has no host functions */
-        r = npu_stream_add_host_function(s, thread_count == 1 && next(t, 9) ? count : NULL, &t->strange);
-        break;
+    case 7: r = npu_stream_add_host_function(s, next(t, 9) ? count : NULL, &t->strange); break;
     case 8: r = next(t, 4) ? NPU_SUCCESS : npu_stream_set_failure_mode(s, (npu_failure_mode_t)(next(t, 6) ? 0 : next(t, 3))); break;
     case 9: case 10: r = npu_stream_abort(s); break;
     case 11: MAKE(EVENT, npu_create_event(where, flags(t)), t->current, NULL); break;
@@ -351,6 +367,7 @@ static npu_result_t call_graph(struct thread *t)
     npu_result_t r = NPU_SUCCESS;
     void *s = any(t, STREAM), *g = any(t, GRAPH), *x = any(t, EXEC);
     npu_overflow_t overflows[2];
+    static const char *const bad_paths[] = {"/dev/full", "/none/trace", NULL, BAD};
 
     switch (next(t, 16)) {
     case 0: r = npu_stream_begin_capture(s); break;
@@ -365,7 +382,7 @@ static npu_result_t call_graph(struct thread *t)
     case 11: r = next(t, 3) ? npu_profiler_start() : npu_profiler_stop(); break;
     case 12: r = npu_get_op_records(next(t, 3) ? t->records : odd(t), next(t, 4), output(t)); break;
     case 13: r = npu_get_counters(next(t, 3) ? (uint64_t *)t->out + 1 : odd(t), next(t, 3), output(t)); break;
-    case 14: r = next(t, 9) ? NPU_SUCCESS : npu_export_trace(next(t, 2) ? "/dev/full" : odd(t)); break;
+    case 14: r = next(t, 9) ? NPU_SUCCESS : npu_export_trace(bad_paths[next(t, 4)]); break;
     default: r = npu_get_overflows(next(t, 3) ? overflows : odd(t), next(t, 3), output(t)); break;
     }
     return r;
@@ -425,7 +442,11 @@ static npu_result_t call_device(struct thread *t)
     case 17: r = npu_get_time_ps((uint64_t *)&t->out[2]); note(t, (uint64_t)(uintptr_t)t->out[2]); break;
     case 18: r = npu_host_delay(next(t, 9) ? next(t, 5000) : size(t)); break;
     case 19: r = npu_get_host_times(output(t), output(t)); break;
-    case 20: r = next(t, 8) || thread_count > 1 ? NPU_SUCCESS : npu_set_schedule((npu_schedule_kind_t)(next(t, 2) * 5), next(t, 2)); break; /* with others, times mean nothing */
+    case 20: {
+        uint64_t schedule = next(t, 6);
+        r = next(t, 4) || thread_count > 1 ? NPU_SUCCESS : npu_set_schedule((npu_schedule_kind_t)schedule, schedule == NPU_SCHED_SEED ? next(t, 9) : next(t, 9) == 0);
+        break;
+    }
     case 21: r = npu_is_reproducible(output(t)); break;
     case 22: r = next(t, 3) == 0 ? npu_team_enter(0) : next(t, 2) ? npu_team_leave() : npu_team_end(); break;
     case 23: r = npu_get_last_error_detail(next(t, 9) ? &detail : odd(t)); note(t, (uint64_t)detail.result); break;
@@ -548,6 +569,7 @@ static void make_shared(void)
         need(npu_create_notify((npu_notify_t *)&shared[NOTIFY][i].value, 0), "notify");
         need(npu_create_stream((npu_stream_t *)&shared[STREAM][i].value), "stream");
         need(npu_malloc(&shared[MEMORY][i].value, 5000, 0), "memory");
+        shared[MEMORY][i].live = 1;
     }
 }
 
@@ -560,7 +582,7 @@ static void *work(void *argument)
     pthread_setname_np(pthread_self(), name);
     for (t->calls = 0; t->calls < calls_each; t->calls++) {
         one_call(t);
-        if (trace_path != NULL && (t->calls + 1) % (calls_each / PARTS) == 0) {
+        if (trace_path != NULL && t->index == 0 && (t->calls + 1) % (calls_each / PARTS) == 0) {
             char path[512];
             snprintf(path, sizeof path, "%s.%d", trace_path, (t->calls + 1) / (calls_each / PARTS));
             npu_export_trace(path); /* with a fault, a reset may have been the last that there was */

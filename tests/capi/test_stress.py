@@ -10,18 +10,18 @@ LEFT = ["memory 0", "descriptors 0"]
 
 @pytest.fixture(scope="session")
 def stress(flags, blobs, tmp_path_factory):
-    """stress(seed, calls, threads, trace=None, semantics="ascend") -> lines that the program prints."""
+    """stress(seed, calls, threads, trace=None, semantics="ascend", **variables) -> lines that the program prints."""
     program = tmp_path_factory.mktemp("stress") / "stress"
     source = Path(__file__).with_name("stress.c")
     # -no-pie: traces name code addresses, which must be the same twice.
     options = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-unused", "-pthread", "-no-pie"]
     subprocess.run(["gcc", *options, source, *flags, "-o", program], check=True)
 
-    def stress(seed, calls, threads, trace=None, semantics="ascend"):
+    def stress(seed, calls, threads, trace=None, semantics="ascend", **variables):
         command = [program, str(seed), str(calls), str(threads), blobs, *([trace] if trace else [])]
-        environment = {"NPU_SEMANTICS": semantics, "NPU_TRACE": "1" if trace else "0"}
+        environment = {"NPU_SEMANTICS": semantics, "NPU_TRACE": "1" if trace else "0", **variables}
         options = {"capture_output": True, "text": True, "timeout": 900, "env": environment}
-        done = subprocess.run(command, check=False, cwd=program.parent, **options)  # it exports traces to random names
+        done = subprocess.run(command, check=False, cwd=program.parent, **options)
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout.splitlines()
 
@@ -35,8 +35,32 @@ def check_same_twice(stress, folder, seed, calls):
     digest, *left = first
     assert digest.endswith(" 1")  # a tenth of the calls succeeds at least
     assert left == LEFT
+    check_same_traces(folder)
+
+
+def check_same_traces(folder):
     parts = [[(folder / f"trace{i}.{part}").read_bytes() for part in range(1, 9)] for i in range(2)]
     assert parts[0] == parts[1]
+
+
+def turns(path):
+    """Return a recorded order without the lines that say who is who."""
+    return [line for line in path.read_text().splitlines() if line[0] != "+"]
+
+
+def check_replay(stress, folder, seed, calls):
+    """Record a run of eight threads and replay it: results, traces and every turn are the same, and nothing is left."""
+    orders = [folder / f"order{i}" for i in range(2)]
+    first = stress(seed, calls, 8, folder / "trace0", NPU_ORDER_RECORD=str(orders[0]))
+    environment = {"NPU_ORDER_REPLAY": str(orders[0]), "NPU_ORDER_RECORD": str(orders[1])}
+    second = stress(seed, calls, 8, folder / "trace1", **environment)
+    assert first == second
+    *digests, memory, descriptors = first
+    assert len(digests) == 8
+    assert [memory, descriptors] == LEFT
+    assert len(turns(orders[0])) > calls
+    assert turns(orders[0]) == turns(orders[1])
+    check_same_traces(folder)
 
 
 def test_random_calls_end_well_and_are_reproducible(stress, tmp_path):
@@ -49,10 +73,9 @@ def test_random_calls_under_other_semantics(stress, semantics):
     assert left == LEFT
 
 
-def test_random_calls_of_eight_threads(stress):
-    *digests, memory, descriptors = stress(3, 1600, 8)
-    assert len(digests) == 8
-    assert [memory, descriptors] == LEFT
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_the_recorded_order_of_eight_threads_replays_identically(stress, tmp_path, seed):
+    check_replay(stress, tmp_path, seed, 400)
 
 
 @pytest.mark.slow
@@ -61,7 +84,5 @@ def test_eighty_thousand_random_calls_are_reproducible(stress, tmp_path):
 
 
 @pytest.mark.slow
-def test_eighty_thousand_random_calls_of_eight_threads(stress):
-    *digests, memory, descriptors = stress(5, 80_000, 8)
-    assert len(digests) == 8
-    assert [memory, descriptors] == LEFT
+def test_eighty_thousand_random_calls_of_eight_threads_replay_identically(stress, tmp_path):
+    check_replay(stress, tmp_path, 5, 80_000)
