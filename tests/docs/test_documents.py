@@ -67,6 +67,16 @@ def test_the_host_api_names_functions_that_exist():
     assert {name for name in shown if not name.startswith("npu_")} <= samples
 
 
+def test_the_python_names_beside_those_of_c_exist():
+    text = (ROOT / "docs" / "host-api.md").read_text()
+    table = text[text.index("## The same in C and in Python") :]
+    named = re.findall(r"`([A-Z]\w+)\.(\w+)`", table)
+    assert len(named) > 40
+    # `kernels` is an attribute of each module, which the class does not have.
+    missing = [(kind, name) for kind, name in named if not hasattr(getattr(libnpu, kind), name)]
+    assert missing == [("Module", "kernels")]
+
+
 # What the table of the semantics says of a rule, and the value that is meant.
 SEMANTICS = {
     "legacy_default_stream": (
