@@ -350,9 +350,10 @@ class Engine(ABC, Generic[T]):
         for other in executing:
             held = other.claim
             assert held is not None
-            if claim.reads_from(held):
+            both_write = claim.writes_over(held)
+            if both_write or claim.reads_from(held):
                 task.tainted = True
-            if held.reads_from(claim) or claim.writes_over(held):
+            if both_write or held.reads_from(claim):
                 other.tainted = True
         executing.append(task)
 

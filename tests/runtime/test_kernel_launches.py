@@ -297,3 +297,24 @@ def test_global_pooling_in_the_default_grid_runs(device, size):
     x, y = device.to_device(np.full(size * size, 3, np.float32)), device.alloc(4)
     device.kernel("pool2d").launch(None, x, y, 1, 1, size, size, size, size, 1, 1, 0, 0, 1).wait()
     assert y.read(np.float32).tolist() == [3.0]
+
+
+def test_blocks_that_write_the_same_bytes_leave_poison_unless_a_bar_orders_them(device):
+    out = KernelParam("out", C.NPU_ARG_BUFFER, C.NPU_ARG_OUT, C.NPU_DT_I64)
+    store = "ld.i64 r6, r1, 0\nst.i64 r2, r6, 0\n"
+    spin = "li r7, 1000\nagain:\naddi r7, r7, -1\nblt r0, r7, again\n"  # so that the blocks overlap
+    first_then_second = "ld.i64 r6, r1, 0\nbne r2, r0, second\nst.i64 r3, r6, 0\nbar\nhalt\n"
+    first_then_second += "second:\nbar\naddi r7, r2, 40\nst.i64 r7, r6, 0\nhalt\n"
+    library = device.load(
+        kernel_library(
+            "x",
+            {
+                "race": KernelSource(store + spin + "halt\n", (out,)),
+                "ordered": KernelSource(first_then_second, (out,), flags=COOPERATIVE),
+            },
+        )
+    )
+    for name, grid, expected in (("race", 2, -1), ("race", 1, 0), ("ordered", 2, 41)):
+        memory = device.to_device(np.array([-7], np.int64))
+        library[name].launch(None, memory, grid=grid).wait()
+        assert memory.read(np.int64).tolist() == [expected]
