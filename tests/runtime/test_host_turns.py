@@ -8,7 +8,9 @@ def test_silence_on_two_devices_does_not_wait_for_a_host_function_that_waits_for
         called = []
         notify, stream = second.create_notify(), second.create_stream()
         notify.wait(stream)
-        stream.add_host_function(called.append, "late")  # so that the thread of host functions stays on the second device
+        stream.add_host_function(
+            called.append, "late"
+        )  # so that the thread of host functions stays on the second device
         second.default_stream.add_host_function(called.append, "second")
         second.default_stream.synchronize()
         second.host_delay(1000)  # it is behind there
