@@ -84,5 +84,6 @@ def test_eighty_thousand_random_calls_are_reproducible(stress, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)  # its threads wait for each other in real time
 def test_eighty_thousand_random_calls_of_eight_threads_replay_identically(stress, tmp_path):
     check_replay(stress, tmp_path, 5, 80_000)

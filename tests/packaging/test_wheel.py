@@ -66,7 +66,7 @@ def test_the_wheel_holds_headers_kernels_firmware_profiles_types_and_npu_config(
 def test_a_sample_is_built_against_the_installed_wheel(environment, tmp_path):
     """libnpu.so is built there on first use."""
     flags = shlex.split(run("npu-config", "--cflags", "--libs", env=environment))
-    for name in ("launch_conv.c", "check.h"):
+    for name in ("launch_conv.c", "check.h", "timeline.h"):
         shutil.copy(ROOT / "samples" / "c" / name, tmp_path)
     run("gcc", "-O2", "-Wall", "-Werror", "launch_conv.c", *flags, "-o", "launch_conv", cwd=tmp_path)
     printed = run(tmp_path / "launch_conv", env={})
