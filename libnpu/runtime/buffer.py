@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -60,7 +61,7 @@ class BufferObject:
                 self._node.ioctl(request)
 
 
-class Memory:
+class Memory(ABC):
     """`size` bytes at `offset` of `buffer`: what a buffer and its parts have in common.
 
     `write` and `read` are quick looks by the host: they cost its time, are complete on return and wait for no stream.
@@ -70,9 +71,9 @@ class Memory:
     __slots__ = ()
 
     @property
+    @abstractmethod
     def buffer(self) -> Buffer:
         """The buffer that it is part of."""
-        raise NotImplementedError
 
     @property
     def guard(self) -> Guard:
