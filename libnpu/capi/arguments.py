@@ -16,8 +16,8 @@ from libnpu.errors import NpuError
 if TYPE_CHECKING:
     from libnpu.capi.library import Library
     from libnpu.runtime import Kernel
-    from libnpu.runtime.buffer import DeviceSpan
     from libnpu.runtime.kernel import Param
+    from libnpu.runtime.spans import DeviceSpan
 
 ARG = npu_abi.codec("npu_arg", "kind", "reserved", "value")
 INT64 = 1 << 63

@@ -16,8 +16,8 @@ from libnpu.errors import Unsupported
 
 if TYPE_CHECKING:
     from libnpu.runtime import Context
-    from libnpu.runtime.buffer import DeviceSpan
     from libnpu.runtime.copy_ends import End
+    from libnpu.runtime.spans import DeviceSpan
 
 KIND_OF = {  # by whether dst and src are device pointers
     (True, False): int(C.NPU_MEMCPY_HOST_TO_DEVICE),

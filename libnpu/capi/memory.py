@@ -15,8 +15,8 @@ from npu_abi import C
 
 from libnpu.capi.refusal import Refusal
 from libnpu.errors import NpuError
-from libnpu.runtime.buffer import DeviceSpan
 from libnpu.runtime.copy_ends import End
+from libnpu.runtime.spans import DeviceSpan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

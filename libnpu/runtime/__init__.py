@@ -3,7 +3,7 @@
 Talks to the driver through `libnpu.syscalls` only.
 """
 
-from libnpu.runtime.buffer import Buffer, DeviceSpan
+from libnpu.runtime.buffer import Buffer
 from libnpu.runtime.command_list import CommandList
 from libnpu.runtime.context import Context
 from libnpu.runtime.device import Device
@@ -16,6 +16,7 @@ from libnpu.runtime.job import Job
 from libnpu.runtime.kernel import Kernel
 from libnpu.runtime.module import Module
 from libnpu.runtime.profiler import OperationRecord, Profiler
+from libnpu.runtime.spans import DeviceSpan
 from libnpu.runtime.stream import Stream
 from libnpu.runtime.stream_queue import FailureMode
 from libnpu.runtime.tensor import TensorInfo

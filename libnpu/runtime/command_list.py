@@ -25,9 +25,10 @@ from libnpu.runtime.tensor import check_names
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from libnpu.runtime.buffer import Buffer, DeviceSpan
+    from libnpu.runtime.buffer import Buffer
     from libnpu.runtime.context import Context
     from libnpu.runtime.module import Module
+    from libnpu.runtime.spans import DeviceSpan
     from libnpu.runtime.stream import Stream
 
 MAX_BUFFER_BYTES = int(C.NPU_MAX_CMD_BUFFER_BYTES)  # of header and commands

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from npu_abi import C
 
-from libnpu.runtime.buffer import BufferObject
+from libnpu.runtime.buffer_object import BufferObject
 from libnpu.runtime.command_formats import FENCE, HEADER, SIGNAL, VERSION, WAIT
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from npu_abi import C
 
 from libnpu.errors import NpuError
 from libnpu.runtime.arguments import instance_of, whole
-from libnpu.runtime.buffer import BufferObject
+from libnpu.runtime.buffer_object import BufferObject
 from libnpu.runtime.builtin import BuiltinKernel
 from libnpu.runtime.command_list import CommandList
 from libnpu.runtime.commands import CommandPool

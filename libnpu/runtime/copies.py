@@ -16,11 +16,11 @@ from npu_abi import C
 
 from libnpu.errors import NpuError, Unsupported
 from libnpu.runtime.arguments import whole
-from libnpu.runtime.buffer import Memory
 from libnpu.runtime.copy_ends import Move, end_of, linear, rows
 from libnpu.runtime.copy_operations import Copy, Fill
 from libnpu.runtime.operation import Marker
 from libnpu.runtime.semantics import Pageable
+from libnpu.runtime.spans import Memory
 
 if TYPE_CHECKING:
     from libnpu.runtime.context import Context

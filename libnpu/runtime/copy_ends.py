@@ -14,8 +14,9 @@ from npu_abi import C
 
 from libnpu.errors import NpuError
 from libnpu.runtime.arguments import whole
-from libnpu.runtime.buffer import Buffer, Memory
+from libnpu.runtime.buffer import Buffer
 from libnpu.runtime.copy_operations import Copy, StagedCopy
+from libnpu.runtime.spans import Memory
 from libnpu.runtime.transfers import Rows, overlap
 
 if TYPE_CHECKING:

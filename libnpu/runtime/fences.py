@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from npu_abi import C
 
 from libnpu.errors import NpuError
-from libnpu.runtime.buffer import BufferObject
+from libnpu.runtime.buffer_object import BufferObject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from npu_abi import C
 
-from libnpu.runtime.buffer import BufferObject
+from libnpu.runtime.buffer_object import BufferObject
 from libnpu.runtime.placement import MAPPED, SCRATCH, Layout, Patch
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
     from typing import Any
 
-    from libnpu.runtime.buffer import BufferObject
+    from libnpu.runtime.buffer_object import BufferObject
     from libnpu.runtime.fences import Signal
     from libnpu.runtime.operation import Operation
     from libnpu.runtime.site import Place

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from libnpu.blob import Kernel as ImageKernel
-    from libnpu.runtime.buffer import Buffer, DeviceSpan
+    from libnpu.runtime.buffer import Buffer
     from libnpu.runtime.guard import Guard
     from libnpu.runtime.job import Job
     from libnpu.runtime.module import Module
     from libnpu.runtime.operation import Operation
+    from libnpu.runtime.spans import DeviceSpan
     from libnpu.runtime.stream import Stream
 
 MODEL_ALIGNMENT, LIBRARY_ALIGNMENT = 64, 4  # of memory arguments, bytes

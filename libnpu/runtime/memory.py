@@ -12,20 +12,22 @@ from libnpu.errors import NpuError
 from libnpu.runtime import copies
 from libnpu.runtime.address_book import AddressBook
 from libnpu.runtime.arguments import whole, wrong
-from libnpu.runtime.buffer import Buffer, bytes_of
+from libnpu.runtime.buffer import Buffer
 from libnpu.runtime.guard import public
 from libnpu.runtime.host_memory import HostBuffer, Registered
 from libnpu.runtime.semantics import InFlight
+from libnpu.runtime.spans import bytes_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import ArrayLike
 
-    from libnpu.runtime.buffer import BufferObject, Memory
+    from libnpu.runtime.buffer_object import BufferObject
     from libnpu.runtime.guard import Guard
     from libnpu.runtime.job import Job
     from libnpu.runtime.semantics import Semantics
+    from libnpu.runtime.spans import Memory
     from libnpu.runtime.stream import Stream
     from libnpu.syscalls import Node
 

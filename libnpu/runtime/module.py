@@ -12,7 +12,8 @@ from npu_abi import C
 from libnpu.blob import TASK_SECTIONS, BlobError, read
 from libnpu.errors import NpuError
 from libnpu.runtime.arguments import instance_of
-from libnpu.runtime.buffer import Buffer, BufferObject
+from libnpu.runtime.buffer import Buffer
+from libnpu.runtime.buffer_object import BufferObject
 from libnpu.runtime.guard import failures_yield_to, public
 from libnpu.runtime.instance import Instance
 from libnpu.runtime.kernel import MODEL_ALIGNMENT, Kernel, LibraryKernel, ModelKernel
@@ -37,11 +38,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from libnpu.blob import BlobImage
-    from libnpu.runtime.buffer import DeviceSpan
     from libnpu.runtime.context import Context
     from libnpu.runtime.guard import Guard
     from libnpu.runtime.job import Job
     from libnpu.runtime.operation import Operation
+    from libnpu.runtime.spans import DeviceSpan
 
 ERROR_LISTS = tuple(TASK_SECTIONS)  # the lists of the firmware's error_info, numbered as MappedInference's references
 

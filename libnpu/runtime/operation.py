@@ -27,13 +27,14 @@ from libnpu.runtime.job import Block
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from libnpu.runtime.buffer import Buffer, DeviceSpan
+    from libnpu.runtime.buffer import Buffer
     from libnpu.runtime.commands import CommandWriter
     from libnpu.runtime.fences import Cell, Signal
     from libnpu.runtime.instance import Instance
     from libnpu.runtime.job import Job
     from libnpu.runtime.kernel import LibraryKernel
     from libnpu.runtime.module import Module
+    from libnpu.runtime.spans import DeviceSpan
     from libnpu.runtime.stream import Stream
 
 TWO_HANDLES = Struct("<2I")

@@ -30,11 +30,12 @@ from libnpu.runtime.time import FOR_EVER_PS
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from libnpu.runtime.buffer import Buffer, DeviceSpan
+    from libnpu.runtime.buffer import Buffer
     from libnpu.runtime.context import Context
     from libnpu.runtime.graph import Graph
     from libnpu.runtime.module import Module
     from libnpu.runtime.operation import Operation
+    from libnpu.runtime.spans import DeviceSpan
 
 REAP_AT = 32  # jobs in flight from which an operation first looks for finished ones
 Priority: type[enum.IntEnum] = npu_abi.enum("npu_priority")

@@ -119,7 +119,7 @@ def test_objdump_shows_the_mapped_inference_whose_structure_is_in_the_header(npu
 )
 def test_the_firmware_refuses_a_mapped_inference_with_a_wrong_field(monkeypatch, copy_blob, field, value):
     """E009: the loader placed a good one; a program that overwrites a field in device memory is told which job failed."""
-    from libnpu.runtime.buffer import BufferObject
+    from libnpu.runtime.buffer_object import BufferObject
 
     places = []
     original = BufferObject.__init__
