@@ -12,6 +12,7 @@ from npu_abi import C
 
 from libnpu.errors import NpuError
 from libnpu.runtime.arguments import instance_of, whole
+from libnpu.runtime.blob_file import read_blob
 from libnpu.runtime.buffer_object import BufferObject
 from libnpu.runtime.builtin import BuiltinKernel
 from libnpu.runtime.command_list import CommandList
@@ -20,7 +21,7 @@ from libnpu.runtime.event import Event, Notify
 from libnpu.runtime.fences import FenceHeap
 from libnpu.runtime.guard import failures_yield_to, public
 from libnpu.runtime.memory import ContextMemory
-from libnpu.runtime.module import Module, read_blob
+from libnpu.runtime.module import Module
 from libnpu.runtime.operation import ModuleLaunch
 from libnpu.runtime.profiler import Profiler
 from libnpu.runtime.records import read_records
