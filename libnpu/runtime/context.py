@@ -192,7 +192,7 @@ class Context(ContextMemory):
         for job_id, task_id, count in read_records(self.node, request, npu_abi.dtype("npu_overflow_record")).tolist():
             job = self._ran.get(job_id)
             known = job is not None and isinstance(job.operation, ModuleLaunch)
-            layer = job.operation.module.layer_name(task_id) if known else f"task {task_id}"  # type: ignore[union-attr]
+            layer = job.operation.module.tasks.layer(task_id) if known else f"task {task_id}"  # type: ignore[union-attr]
             found[layer] = found.get(layer, 0) + count
         return list(found.items())
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from npu_abi import C
 
-from libnpu.blob import TASK_SECTIONS
 from libnpu.errors import NpuError
 from libnpu.runtime.arguments import instance_of
 from libnpu.runtime.buffer import Buffer
@@ -28,6 +27,7 @@ from libnpu.runtime.placement import (
     task_layout,
 )  # fmt: skip
 from libnpu.runtime.stream import Stream
+from libnpu.runtime.task_names import TaskNames
 from libnpu.runtime.tensor import TensorInfo, check_names
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from libnpu.runtime.job import Job
     from libnpu.runtime.operation import Operation
     from libnpu.runtime.spans import DeviceSpan
-
-ERROR_LISTS = tuple(TASK_SECTIONS)  # the lists of the firmware's error_info, numbered as MappedInference's references
 
 
 class Module:
@@ -70,8 +68,7 @@ class Module:
         self.output_names = frozenset(t.name for t in self.outputs)
         self.code_bytes = len(image.text)
         self._symbols = [f"in:{t.name}" for t in self.inputs] + [f"out:{t.name}" for t in self.outputs]
-        self._task_ids = {name: array["task_id"].tolist() for name, array in image.tasks.items() if _has_ids(array)}
-        self._task_names = image.debug.get("tasks")
+        self.tasks = TaskNames(image)
         self._scratch_bytes = image.scratch_bytes
         shared, made, launched = split_relocations(image)
         low = layout([(TEXT, image.text), (ARGS, image.shave_args)])
@@ -233,22 +230,6 @@ class Module:
         """How many launches may not have finished."""
         return sum(len(instance.jobs) for instance in self._instances) + len(self.launches)
 
-    def task_name(self, error_info: int) -> str | None:
-        """Return the name of the task that a failed job reports in `error_info`, None when it is not known."""
-        index, number = error_info & 0xFFFFFFFF, error_info >> 32
-        ids = self._task_ids.get(ERROR_LISTS[number], []) if number < len(ERROR_LISTS) else []
-        names = self._task_names
-        if index >= len(ids) or not isinstance(names, list) or ids[index] >= len(names):
-            return None
-        entry = names[ids[index]]
-        return str(entry.get("name")) if isinstance(entry, dict) else None
-
-    @staticmethod
-    def entry_name(error_info: int) -> str:
-        """Return what a refused inference reports in `error_info`, as a section and an index: `.npu.barriers[3]`."""
-        index, number = error_info & 0xFFFFFFFF, error_info >> 32
-        return f"{ERROR_LISTS[number]}[{index}]" if number < len(ERROR_LISTS) else f"list {number} entry {index}"
-
     @public
     def run(
         self, arrays: Mapping[str, Any], stream: Stream | None = None, *, dynamic: bool = False
@@ -304,14 +285,6 @@ class Module:
             raise
         return made
 
-    def layer_name(self, task_id: int) -> str:
-        """Return the layer that a task belongs to, as far as .npu.debug tells."""
-        names = self._task_names
-        entry = names[task_id] if isinstance(names, list) and task_id < len(names) else None
-        if not isinstance(entry, dict):
-            return f"task {task_id}"
-        return str(entry.get("layer") or entry.get("name") or f"task {task_id}")
-
     @public
     def unload(self) -> None:
         """Free its memory. Raises IN_USE while a launch of it has not been waited for, or a command list or graph has
@@ -356,7 +329,3 @@ class Module:
             bo.free()
         self._instances.clear()
         self._objects.clear()
-
-
-def _has_ids(array: NDArray[Any]) -> bool:
-    return "task_id" in (array.dtype.names or ())

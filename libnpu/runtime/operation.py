@@ -218,8 +218,8 @@ class ModuleLaunch(Operation):
     def culprit(self, status: int, detail: int, info: int) -> tuple[str, str | None]:
         """Look the task up in the module's lists."""
         of_entry = status == C.NPU_JOB_PARSING_ERR and detail in _NAMES_AN_ENTRY
-        task = self.module.task_name(info) if status in _NAMES_A_TASK or of_entry else None
-        return self.module.entry_name(info) if of_entry else "", task
+        task = self.module.tasks.failed(info) if status in _NAMES_A_TASK or of_entry else None
+        return self.module.tasks.refused(info) if of_entry else "", task
 
 
 class BoundModuleLaunch(ModuleLaunch):

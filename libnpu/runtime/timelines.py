@@ -56,7 +56,7 @@ def _named(s: Slice, contexts: Sequence[Context]) -> Slice:
         job = context.job_of(s.job_id)
         if job is not None and job.start_ps <= s.start_ps and s.end_ps <= job.end_ps:
             operation = job.operation
-            layer = operation.module.layer_name(s.task_id) if isinstance(operation, ModuleLaunch) else operation.name
+            layer = operation.module.tasks.layer(s.task_id) if isinstance(operation, ModuleLaunch) else operation.name
             return replace(s, layer=layer)
     return s
 
