@@ -12,7 +12,7 @@ from libnpu.runtime.arguments import instance_of
 from libnpu.runtime.buffer import Buffer
 from libnpu.runtime.buffer_object import BufferObject
 from libnpu.runtime.guard import failures_yield_to, public
-from libnpu.runtime.instance import Instance
+from libnpu.runtime.instances import Instances
 from libnpu.runtime.kernel import MODEL_ALIGNMENT, Kernel, LibraryKernel, ModelKernel
 from libnpu.runtime.operation import INFERENCE_DYNAMIC, INFERENCE_EXECUTE, ModuleLaunch
 from libnpu.runtime.placement import (
@@ -24,7 +24,6 @@ from libnpu.runtime.placement import (
     check_resources,
     layout,
     split_relocations,
-    task_layout,
 )  # fmt: skip
 from libnpu.runtime.stream import Stream
 from libnpu.runtime.task_names import TaskNames
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from libnpu.blob import BlobImage
     from libnpu.runtime.context import Context
     from libnpu.runtime.guard import Guard
+    from libnpu.runtime.instance import Instance
     from libnpu.runtime.job import Job
     from libnpu.runtime.operation import Operation
     from libnpu.runtime.spans import DeviceSpan
@@ -67,18 +67,13 @@ class Module:
         self.input_names = frozenset(t.name for t in self.inputs)
         self.output_names = frozenset(t.name for t in self.outputs)
         self.code_bytes = len(image.text)
-        self._symbols = [f"in:{t.name}" for t in self.inputs] + [f"out:{t.name}" for t in self.outputs]
         self.tasks = TaskNames(image)
-        self._scratch_bytes = image.scratch_bytes
         shared, made, launched = split_relocations(image)
         low = layout([(TEXT, image.text), (ARGS, image.shave_args)])
-        self._tasks = task_layout(image)
-        self._made = Patch(self._tasks, made, image)
-        self._launched = Patch(self._tasks, launched, image)
         low_patch = Patch(low, shared, image)
         self._objects: list[BufferObject] = []
         self._shared: dict[str, int] = {}
-        self._instances: list[Instance] = []
+        self._instances = Instances(context, image, made, launched, self._objects, self._shared)
         self._io: list[list[Buffer]] = []  # memory for inputs and outputs that no `run` uses
         self._loaded = True
         self.launches: list[Job] = []  # of library kernels, that may not have finished
@@ -97,7 +92,7 @@ class Module:
                 low_patch.apply(low_object.view, self._shared)
             self._text = low_object
             if not self.is_library:
-                self._new_instance()
+                self._instances.new()
         except BaseException:
             self.release()
             raise
@@ -113,17 +108,10 @@ class Module:
         self.context.charge_copy(sections.size)
         return bo
 
-    def _new_instance(self) -> Instance:
-        instance = Instance(self.context.node, self._tasks, self._made, self._scratch_bytes, self._shared)
-        self._instances.append(instance)
-        self.context.charge_copy(self._tasks.size)
-        return instance
-
     @property
     def memory_bytes(self) -> int:
         """Device memory that it takes, without what launches make."""
-        instances = len(self._instances) * (self._tasks.size + self._scratch_bytes)
-        return sum(bo.size for bo in self._objects) + instances
+        return sum(bo.size for bo in self._objects) + self._instances.memory_bytes
 
     def __getitem__(self, name: str) -> Kernel:
         """Return the kernel `name`. Raises INVALID_VALUE when there is none."""
@@ -197,38 +185,19 @@ class Module:
         return ModuleLaunch(self, spans, key, INFERENCE_DYNAMIC if dynamic else INFERENCE_EXECUTE)
 
     def instance_for(self, stream: Stream, key: tuple[int, ...], handles: list[int]) -> Instance:
-        """Return an instance bound to the addresses `key` that a launch in `stream` may use; `handles` are its
-        buffers'.
-        """
+        """Return an instance for a launch in `stream`, as `Instances.take`."""
         self.check_loaded()
-        idle = None
-        for instance in self._instances:
-            if instance.key == key and instance.only_in(stream):
-                if instance.held != handles:  # other allocations are at the same addresses now
-                    instance.hold(self._objects, handles)
-                return instance
-            if idle is None and not instance.jobs and not instance.is_owned:
-                idle = instance
-        return self._bind(self._new_instance() if idle is None else idle, key, handles)
+        return self._instances.take(stream, key, handles)
 
     def own_instance(self, owner: object, key: tuple[int, ...], handles: list[int]) -> Instance:
-        """Return an instance bound to `key` that no other launch uses as long as `owner` lives."""
+        """Return an instance for `owner` alone, as `Instances.own`."""
         self.check_loaded()
-        idle = next((found for found in self._instances if not found.jobs and not found.is_owned), None)
-        instance = self._bind(self._new_instance() if idle is None else idle, key, handles)
-        instance.owner = weakref.ref(owner)
-        return instance
-
-    def _bind(self, instance: Instance, key: tuple[int, ...], handles: list[int]) -> Instance:
-        addresses = dict(zip(self._symbols, key, strict=True))
-        instance.bind(self._launched, key, addresses)
-        instance.hold(self._objects, handles)
-        return instance
+        return self._instances.own(owner, key, handles)
 
     @property
     def in_flight(self) -> int:
         """How many launches may not have finished."""
-        return sum(len(instance.jobs) for instance in self._instances) + len(self.launches)
+        return self._instances.in_flight + len(self.launches)
 
     @public
     def run(
@@ -323,9 +292,7 @@ class Module:
         for buffer in (buffer for buffers in self._io for buffer in buffers):
             buffer.free()
         self._io.clear()
-        for instance in self._instances:
-            instance.free()
+        self._instances.free()
         for bo in self._objects:
             bo.free()
-        self._instances.clear()
         self._objects.clear()
