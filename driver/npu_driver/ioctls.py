@@ -110,13 +110,20 @@ TABLE: dict[int, Row] = dict(
         _row(C.NPU_SYS_CLOSE, None, ioctl_file.sys_close),
         _row(C.NPU_SYS_MMAP, "npu_mmap", ioctl_file.sys_mmap),
         _row(C.NPU_SYS_POLL, "npu_poll", ioctl_file.sys_poll),
+        _row(C.NPU_SYS_MODULE_LOAD, "npu_module", _refuse("NPU_SYS_MODULE_LOAD"), needs_file=False),
+        _row(C.NPU_SYS_MODULE_PARAMS, "npu_module", _refuse("NPU_SYS_MODULE_PARAMS"), needs_file=False),
         _row(C.NPU_IOCTL_GET_PARAM, "npu_param_arg", ioctl_param.get_param),
         _row(C.NPU_IOCTL_SET_PARAM, "npu_param_arg", ioctl_param.set_param),
         _row(C.NPU_IOCTL_BO_CREATE, "npu_bo_create", ioctl_bo.bo_create),
         _row(C.NPU_IOCTL_BO_INFO, "npu_bo_info", ioctl_bo.bo_info),
         _row(C.NPU_IOCTL_BO_SYNC, "npu_bo_sync", ioctl_bo.bo_sync),
         _row(C.NPU_IOCTL_BO_FREE, "npu_bo_free", ioctl_bo.bo_free),
-        _row(C.NPU_IOCTL_BO_CREATE_FROM_USERPTR, None, _refuse("NPU_IOCTL_BO_CREATE_FROM_USERPTR")),
+        _row(
+            C.NPU_IOCTL_BO_CREATE_FROM_USERPTR, "npu_bo_userptr", _refuse("NPU_IOCTL_BO_CREATE_FROM_USERPTR"),
+        ),
+        _row(C.NPU_IOCTL_BO_EXPORT, "npu_bo_export", _refuse("NPU_IOCTL_BO_EXPORT")),
+        _row(C.NPU_IOCTL_BO_IMPORT, "npu_bo_import", _refuse("NPU_IOCTL_BO_IMPORT")),
+        _row(C.NPU_IOCTL_GET_INFO, "npu_get_info", _refuse("NPU_IOCTL_GET_INFO")),
         _row(C.NPU_IOCTL_SUBMIT, "npu_submit", ioctl_job.submit, _HANDLES),
         _row(C.NPU_IOCTL_BO_WAIT, "npu_bo_wait", ioctl_job.bo_wait),
         _row(C.NPU_IOCTL_CMDQ_CREATE, "npu_cmdq_create", ioctl_job.cmdq_create),
@@ -141,6 +148,7 @@ TABLE: dict[int, Row] = dict(
         _row(C.NPU_IOCTL_EMU_ADVANCE, "npu_emu_advance", ioctl_emu.advance, free=True),
         _row(C.NPU_IOCTL_EMU_RUN, "npu_emu_run", ioctl_emu.run, free=True),
         _row(C.NPU_IOCTL_EMU_JOB, "npu_emu_job", ioctl_emu.job, free=True),
+        _row(C.NPU_IOCTL_EMU_INJECT, "npu_emu_inject", _refuse("NPU_IOCTL_EMU_INJECT"), free=True),
     )
 )  # fmt: skip
 NUMBERS: frozenset[int] = frozenset(request & 0xFF for request in TABLE)

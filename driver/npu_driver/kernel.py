@@ -24,6 +24,7 @@ from npu_driver.ipc import AREA_PAGES, Area, Ipc, check_reply
 from npu_driver.job import Job
 from npu_driver.memory import Memory
 from npu_driver.mmu import AddressSpace, Mmu
+from npu_driver.params import Params
 from npu_driver.queue import CommandQueue, priority_band
 from npu_driver.registers import Registers
 from npu_driver.va import VaRange
@@ -40,6 +41,7 @@ MESSAGE_TIMEOUT_PS = 500 * 10**9  # 500 ms, as the public driver
 DRAIN_TIMEOUT_PS = 2000 * 10**9  # 2000 ms: as the public driver's watchdog; how long close waits for jobs
 STRIDE_PS = 10**9  # chosen: 1 ms, the most that a wait without deadline runs past the last event
 FIRST_FD = 3
+DEFAULTS = Params()
 
 
 BOOT_DONE = int(C.NPU_JSM_BOOT_DONE)
@@ -59,10 +61,11 @@ class Kernel:
     `firmware` replaces the installed image (None = the installed one). `log` is the kernel's message buffer.
     """
 
-    def __init__(self, device: DeviceApi, firmware: bytes | None = None) -> None:
+    def __init__(self, device: DeviceApi, firmware: bytes | None = None, params: Params = DEFAULTS) -> None:
         profile = device.profile
         host = profile.host
         self.device: DeviceApi = device
+        self.params: Params = params
         self.profile: Profile = profile
         self.log: deque[str] = deque(maxlen=256)
         self.registers: Registers = Registers(device.bus)

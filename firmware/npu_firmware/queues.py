@@ -17,8 +17,10 @@ SLOTS = int(C.NPU_JOBQ_SLOTS)
 HEADER_BYTES = sizeof("npu_job_queue_header")
 ENTRY_BYTES = sizeof("npu_job_queue_entry")
 HEADER = codec("npu_job_queue_header", "head", "tail", "flags")
-ENTRY = codec("npu_job_queue_entry", "batch_buf_va", "job_id", "flags", "reserved")
-NO_RESERVED = bytes(40)
+ENTRY = codec(
+    "npu_job_queue_entry", "batch_buf_va", "job_id", "flags", "preempt_va", "preempt_bytes", "reserved0", "reserved"
+)
+NO_RESERVED = 0, bytes(24)
 HEAD_OFFSET = offsetof("npu_job_queue_header", "head")
 
 
@@ -51,8 +53,8 @@ class Queue:
             return None
         if head == tail:
             return None
-        va, job_id, flags, reserved = hal.read(GLOBAL, self.va + HEADER_BYTES + head * ENTRY_BYTES, ENTRY)
-        return Entry(head, va, job_id, not flags and reserved == NO_RESERVED)
+        va, job_id, flags, _, _, *reserved = hal.read(GLOBAL, self.va + HEADER_BYTES + head * ENTRY_BYTES, ENTRY)
+        return Entry(head, va, job_id, not flags and tuple(reserved) == NO_RESERVED)
 
     def indices(self, hal: Hal) -> tuple[int, int]:
         """Return head and tail as the ring has them."""

@@ -64,10 +64,10 @@ struct npu_ipc_hdr {
 _Static_assert(sizeof(struct npu_ipc_hdr) == 64, "npu_ipc_hdr");
 
 enum npu_jsm_type {
-    NPU_JSM_ENGINE_RESET = 0x1100, NPU_JSM_REGISTER_DB = 0x1102, NPU_JSM_UNREGISTER_DB = 0x1103,
+    NPU_JSM_ENGINE_RESET = 0x1100, NPU_JSM_ENGINE_RESUME = 0x111b, NPU_JSM_REGISTER_DB = 0x1102, NPU_JSM_UNREGISTER_DB = 0x1103,
     NPU_JSM_QUERY_ENGINE_HB = 0x1104, NPU_JSM_SSID_RELEASE = 0x110e, NPU_JSM_STATE_DUMP = 0x11ff,
     NPU_JSM_JOB_DONE = 0x2100, NPU_JSM_BOOT_DONE = 0x2101,
-    NPU_JSM_ENGINE_RESET_DONE = 0x2200, NPU_JSM_REGISTER_DB_DONE = 0x2202, NPU_JSM_UNREGISTER_DB_DONE = 0x2203,
+    NPU_JSM_ENGINE_RESET_DONE = 0x2200, NPU_JSM_ENGINE_RESUME_DONE = 0x221b, NPU_JSM_REGISTER_DB_DONE = 0x2202, NPU_JSM_UNREGISTER_DB_DONE = 0x2203,
     NPU_JSM_QUERY_ENGINE_HB_DONE = 0x2204, NPU_JSM_SSID_RELEASE_DONE = 0x220e, NPU_JSM_STATE_DUMP_DONE = 0x22ff
 };
 enum { NPU_JSM_REPLY = 0x1100 }; /* a reply's type is its request's plus this: X_DONE = X + NPU_JSM_REPLY */
@@ -87,7 +87,10 @@ struct npu_jsm_boot_done { uint16_t api_version[8][2]; /* as in struct npu_fw_he
 enum { NPU_PRIORITY_BANDS = 4 };  /* 0 idle, 1 normal, 2 focus, 3 realtime */
 struct npu_jsm_register_db {
     uint32_t db_idx; uint32_t host_ssid; uint64_t jobq_va; uint32_t jobq_size;
-    uint32_t priority_band;       /* < NPU_PRIORITY_BANDS; validated, not yet used: queues are served in the order of their doorbells */
+    uint32_t priority_band;       /* < NPU_PRIORITY_BANDS. At every step the firmware serves the highest band that has something to do, and its queues in turn.
+                                   * A job of a higher band that waits for tiles takes those of a job of the lowest band that brought a preemption buffer: at the
+                                   * next task boundary its CMX and barriers are saved there; it resumes when tiles are free. So that no band starves, a job that
+                                   * has waited for core.starvation_cycles of the profile counts as of one band more, and again after each such time. */
 };
 _Static_assert(sizeof(struct npu_jsm_register_db) == 24, "npu_jsm_register_db");
 struct npu_jsm_unregister_db { uint32_t db_idx; uint32_t reserved; };
@@ -101,7 +104,15 @@ struct npu_jsm_job_done {
     uint64_t start_ps; uint64_t end_ps; /* device time at which the job began and ended */
 };
 _Static_assert(sizeof(struct npu_jsm_job_done) == 48, "npu_jsm_job_done");
+/* ENGINE_RESET stops the engines and takes every job off them. The reply names whose task hung: those contexts are to be ended. The firmware starts no
+ * job until ENGINE_RESUME; then the jobs of the other contexts begin again from their first command that had not ended, with their inputs unchanged. */
 struct npu_jsm_engine_reset { uint32_t engine_idx; uint32_t reserved; };
+enum { NPU_MAX_IMPACTED = 8 };
+struct npu_jsm_impacted { uint32_t host_ssid; uint32_t flags; /* enum npu_impacted_flag */ };
+enum npu_impacted_flag { NPU_IMPACTED_GUILTY = 1 /* a task of it did not end; else it only lost its engines */ };
+struct npu_jsm_engine_reset_done { uint32_t engine_idx; uint32_t impacted_count; /* <= NPU_MAX_IMPACTED */ struct npu_jsm_impacted impacted[8]; };
+_Static_assert(sizeof(struct npu_jsm_engine_reset_done) == 72, "npu_jsm_engine_reset_done");
+struct npu_jsm_engine_resume { uint32_t engine_idx; uint32_t reserved; };
 struct npu_jsm_query_hb { uint32_t engine_idx; uint32_t reserved; };
 struct npu_jsm_query_hb_done { uint32_t engine_idx; uint32_t reserved; uint64_t heartbeat; };
 struct npu_jsm_ssid_release { uint32_t host_ssid; uint32_t reserved; };
@@ -183,7 +194,10 @@ struct npu_job_queue_entry {
     uint32_t job_id;              /* host_ssid << 8 | sequence & 0xff */
     uint32_t flags;               /* zero */
     uint64_t doorbell_ps;         /* host clock; for who reads a memory dump */
-    uint64_t reserved[5];
+    uint64_t preempt_va;          /* job: preemption buffer, 0 = the job cannot be preempted */
+    uint32_t preempt_bytes;       /* of it */
+    uint32_t reserved0;
+    uint64_t reserved[3];
 };
 _Static_assert(sizeof(struct npu_job_queue_entry) == 64, "npu_job_queue_entry");
 

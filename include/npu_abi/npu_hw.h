@@ -102,7 +102,8 @@ enum npu_pmu {
     NPU_PMU_SRAM_WRITE = 17,    /* bytes that DPU and SHAVE wrote to CMX */
     NPU_PMU_CODE_LOAD = 18,     /* bytes that instruction caches fetched from DDR for kernels */
     NPU_PMU_CODE_LOAD_CYCLES = 19, /* cycles in which a SHAVE filled its instruction cache, summed over SHAVEs */
-    NPU_PMU_COUNT = 20
+    NPU_PMU_SNOOPS = 20,        /* lines of 64 bytes of pages with NPU_PTE_SNOOP that engines asked the host's caches for */
+    NPU_PMU_COUNT = 21
 };
 
 /* ---- MMU tables in DRAM --------------------------------------------------------------------------- */
@@ -112,7 +113,7 @@ enum npu_pmu {
 enum {
     NPU_PAGE_SHIFT = 12, NPU_PAGE_SIZE = 4096, NPU_VA_BITS = 48, NPU_NUM_SSIDS = 66,
     NPU_SSID_GLOBAL = 0, NPU_SSID_FIRST_USER = 2,      /* 1 is reserved */
-    NPU_PTE_VALID = 1 << 0, NPU_PTE_TABLE = 1 << 1,
+    NPU_PTE_VALID = 1 << 0, NPU_PTE_TABLE = 1 << 1, NPU_PTE_SNOOP = 1 << 2 /* device accesses look into the host's caches */,
     NPU_PTE_RO = 1 << 7, NPU_PTE_AF = 1 << 10, NPU_MMU_EVTQ_DEPTH = 16
 };
 #define NPU_PTE_ADDR_MASK 0x0000fffffffff000

@@ -18,15 +18,25 @@ enum npu_ioctl_nr {
     NPU_IOCTL_GET_PARAM = 0x40, NPU_IOCTL_SET_PARAM = 0x41, NPU_IOCTL_BO_CREATE = 0x42, NPU_IOCTL_BO_INFO = 0x43, NPU_IOCTL_BO_SYNC = 0x44,
     NPU_IOCTL_SUBMIT = 0x45, NPU_IOCTL_BO_WAIT = 0x46, NPU_IOCTL_CMDQ_CREATE = 0x4b, NPU_IOCTL_CMDQ_DESTROY = 0x4c, NPU_IOCTL_CMDQ_SUBMIT = 0x4d,
     NPU_IOCTL_BO_CREATE_FROM_USERPTR = 0x4e, NPU_IOCTL_RECOVER = 0x4f, NPU_IOCTL_STATE_DUMP = 0x50, NPU_IOCTL_BO_FREE = 0x51,
-    NPU_IOCTL_CMDQ_RING = 0x52,
+    NPU_IOCTL_CMDQ_RING = 0x52, NPU_IOCTL_GET_INFO = 0x53, NPU_IOCTL_BO_EXPORT = 0x54, NPU_IOCTL_BO_IMPORT = 0x55,
     /* Emulator range: not a real device's */
     NPU_IOCTL_EMU_TRACE_READ = 0xe0, NPU_IOCTL_EMU_SET_SCHEDULE = 0xe1, NPU_IOCTL_EMU_COUNTERS = 0xe2, NPU_IOCTL_EMU_ADVANCE = 0xe3,
-    NPU_IOCTL_EMU_OVERFLOWS = 0xe4, NPU_IOCTL_EMU_RUN = 0xe5, NPU_IOCTL_EMU_JOB = 0xe6
+    NPU_IOCTL_EMU_OVERFLOWS = 0xe4, NPU_IOCTL_EMU_RUN = 0xe5, NPU_IOCTL_EMU_JOB = 0xe6, NPU_IOCTL_EMU_INJECT = 0xe7
 };
 /* The ioctl request word is the number in bits 7:0 and the size of its structure in bits 29:16. */
 /* On the seam every call is one 64-bit number: file descriptor in bits 63:32, request word in bits 31:0. Calls that are not ioctls: */
-enum npu_syscall_nr { NPU_SYS_OPEN = 1, /* no structure; returns the descriptor */ NPU_SYS_CLOSE = 2, /* no structure */ NPU_SYS_MMAP = 3, NPU_SYS_POLL = 4 };
-struct npu_mmap { uint64_t offset; /* [in] mmap_offset of struct npu_bo_info */ uint64_t length; /* [in] bytes, 1..size of the object */ };
+enum npu_syscall_nr { NPU_SYS_OPEN = 1, /* no structure; returns the descriptor */ NPU_SYS_CLOSE = 2, /* no structure */ NPU_SYS_MMAP = 3, NPU_SYS_POLL = 4,
+    NPU_SYS_MODULE_LOAD = 5, /* struct npu_module: the driver is loaded anew with these parameters; needs no file. EBUSY while a file is open */
+    NPU_SYS_MODULE_PARAMS = 6 /* struct npu_module: writes the parameters, as below, out; needs no file */ };
+/* Each mapping has a cache policy of its own: the object's, unless `flags` name another one (a mapping of one object with two policies is an
+ * alias mismatch, and behaves as one). What the policies show is said at enum npu_bo_flag. */
+struct npu_mmap { uint64_t offset; /* [in] mmap_offset of struct npu_bo_info */ uint64_t length; /* [in] bytes, 1..size of the object */
+    uint32_t flags; /* [in] 0, or NPU_MMAP_POLICY | bits of NPU_BO_CACHE_MASK and NPU_BO_NON_SNOOPED */ uint32_t reserved; };
+enum npu_mmap_flag { NPU_MMAP_POLICY = 1 };
+/* Parameters of the kernel module, as insmod takes them: "name=value name=value", ASCII. EINVAL names an unknown one. docs/driver.md lists them. */
+enum { NPU_MAX_MODULE_PARAMS_BYTES = 4096 };
+struct npu_module { uint64_t params_ptr; /* [in] LOAD: text, [out] PARAMS: one "name=value" a line */ uint32_t params_bytes; /* [in] of it, at most NPU_MAX_MODULE_PARAMS_BYTES */ uint32_t used_bytes; /* [out] of PARAMS: written, or needed when params_bytes is 0 */ };
+_Static_assert(sizeof(struct npu_module) == 16, "npu_module");
 struct npu_poll { int64_t deadline_ps; /* [in] as struct npu_bo_wait; returns 0 when it passes, else 1 */ uint32_t ready_jobs; /* [out] finished and not yet waited for */ uint32_t reserved; };
 
 enum npu_param {
@@ -47,11 +57,17 @@ _Static_assert(sizeof(struct npu_param_arg) == 16, "npu_param_arg");
 
 /* Buffer objects. ENOSPC: no addresses left; ENOMEM: no device memory, page tables included; ENOBUFS: the machine that simulates the
  * device has no memory for it. SHAVE_MEM places below 4 GiB. DMA_MEM says that only DMA will use it; there is one
- * address range for all that is not SHAVE_MEM, so it changes nothing. One cache policy of CACHED (0), WC; UNCACHED needs the
- * platform's leave. The device snoops the host's caches, so policies are kept and told, and BO_SYNC changes
- * no byte: it takes time for every line of 64 bytes of a CACHED object, and none for those of a WC one. */
-enum npu_bo_flag { NPU_BO_SHAVE_MEM = 1, NPU_BO_MAPPABLE = 2, NPU_BO_DMA_MEM = 4, NPU_BO_READ_ONLY = 8, /* to the device */
-    NPU_BO_CACHED = 0, NPU_BO_UNCACHED = 0x10000, NPU_BO_WC = 0x20000, NPU_BO_CACHE_MASK = 0x30000, NPU_BO_NON_SNOOPED = 0x100000, NPU_BO_FLAGS_ALL = 0x13000f };
+ * address range for all that is not SHAVE_MEM, so it changes nothing. READONLY_WEIGHT: constants; READ_ONLY to the device, and the module
+ * parameter weight_policy chooses how its pages are cached.
+ * One cache policy of CACHED (0), WC; UNCACHED needs the module parameter allow_uncached (else EINVAL). What a CPU mapping shows:
+ *   CACHED: the device snoops the CPU's caches: the memory itself. BO_SYNC changes no byte; it takes time for every line of 64 bytes.
+ *   CACHED | NON_SNOOPED: the CPU's cache, a shadow of the memory. The device sees a write when its line has been cleaned (BO_SYNC TO_DEVICE,
+ *     eviction), the CPU sees the device's when the line was invalidated (BO_SYNC FROM_DEVICE) after it.
+ *   WC: writes wait in four write-combining buffers of a line; a full line, a fifth line, or a write barrier (submit, BO_SYNC) drains them.
+ *   UNCACHED: the memory itself. */
+enum npu_bo_flag { NPU_BO_SHAVE_MEM = 1, NPU_BO_MAPPABLE = 2, NPU_BO_DMA_MEM = 4, NPU_BO_READ_ONLY = 8, /* to the device */ NPU_BO_READONLY_WEIGHT = 0x10,
+    NPU_BO_SVA = 0x20, /* of BO_CREATE_FROM_USERPTR only: npu_va is the user's address */
+    NPU_BO_CACHED = 0, NPU_BO_UNCACHED = 0x10000, NPU_BO_WC = 0x20000, NPU_BO_CACHE_MASK = 0x30000, NPU_BO_NON_SNOOPED = 0x100000, NPU_BO_FLAGS_ALL = 0x13003f };
 struct npu_bo_create {
     uint64_t size;                /* [in] bytes, > 0; [out] rounded up to pages */
     uint32_t flags;               /* [in] enum npu_bo_flag */
@@ -59,6 +75,18 @@ struct npu_bo_create {
     uint64_t npu_va;              /* [out] device virtual address, page aligned */
 };
 _Static_assert(sizeof(struct npu_bo_create) == 24, "npu_bo_create");
+/* User memory for the device: whole private pages of the caller, which become the object's. [in] segment: their contents. The reply has the
+ * object's memory, which takes the place of those pages in the caller. EINVAL: 0, unaligned, above NPU_MAX_USERPTR_BYTES, other flags than READ_ONLY and SVA;
+ * EFAULT: not readable; EBUSY: SVA, and the address is in use in this context. Freeing the object gives the pages back. */
+#define NPU_MAX_USERPTR_BYTES 0x100000000
+struct npu_bo_userptr { uint64_t ptr; /* [in] page aligned */ uint64_t size; /* [in] bytes, whole pages */ uint32_t flags; uint32_t handle; /* [out] */ uint64_t npu_va; /* [out] */ };
+_Static_assert(sizeof(struct npu_bo_userptr) == 32, "npu_bo_userptr");
+/* An object in other contexts, of other processes too: EXPORT names it by a token that holds until the object is freed by its owner, IMPORT maps it once more.
+ * The memory lives as long as anybody has it. ENOENT for an unknown handle or token, EOPNOTSUPP for an object that was imported itself or is of user memory. */
+struct npu_bo_export { uint32_t handle; /* [in] */ uint32_t reserved; uint64_t token; /* [out] not 0 */ };
+_Static_assert(sizeof(struct npu_bo_export) == 16, "npu_bo_export");
+struct npu_bo_import { uint64_t token; /* [in] */ uint32_t handle; /* [out] */ uint32_t flags; /* [out] enum npu_bo_flag of the object */ uint64_t npu_va; /* [out] */ uint64_t size; /* [out] */ };
+_Static_assert(sizeof(struct npu_bo_import) == 32, "npu_bo_import");
 struct npu_bo_info { uint32_t handle; /* [in] */ uint32_t flags; uint64_t npu_va; uint64_t mmap_offset; /* 0 when not mappable */ uint64_t size; };
 _Static_assert(sizeof(struct npu_bo_info) == 32, "npu_bo_info");
 struct npu_bo_free { uint32_t handle; uint32_t reserved; };
@@ -75,10 +103,10 @@ struct npu_bo_wait {
     uint64_t start_ps; uint64_t end_ps;         /* [out] device time */
 };
 _Static_assert(sizeof(struct npu_bo_wait) == 56, "npu_bo_wait");
-/* Validated and told to the firmware; not yet used: queues are served in the order of their doorbells. */
+/* Of a queue, or of a job of SUBMIT: the firmware serves a higher band first; see struct npu_jsm_register_db. */
 enum npu_job_priority { NPU_JOB_PRIORITY_DEFAULT = 0, NPU_JOB_PRIORITY_IDLE = 1, NPU_JOB_PRIORITY_NORMAL = 2, NPU_JOB_PRIORITY_FOCUS = 3, NPU_JOB_PRIORITY_REALTIME = 4 };
 enum { NPU_MAX_SUBMIT_BUFFERS = 4096 };
-struct npu_submit {               /* queue 1, created on first use */
+struct npu_submit {               /* a queue of the context's own for each priority, created on first use */
     uint64_t buffers_ptr;         /* [in] u32 handles; entry 0 is the command buffer object */
     uint32_t buffer_count;        /* [in] 1..NPU_MAX_SUBMIT_BUFFERS, no handle twice */
     uint32_t engine;              /* [in] 0 */
@@ -95,11 +123,40 @@ _Static_assert(sizeof(struct npu_cmdq_create) == 16, "npu_cmdq_create");
 /* EBUSY with jobs in flight, unless ABORT says to take them off the device: they end as ABORTED. */
 enum npu_cmdq_destroy_flag { NPU_CMDQ_ABORT = 1 };
 struct npu_cmdq_destroy { uint32_t cmdq_id; uint32_t flags; /* [in] enum npu_cmdq_destroy_flag */ };
-struct npu_cmdq_submit { uint64_t buffers_ptr; uint32_t buffer_count; uint32_t cmdq_id; uint32_t flags; uint32_t commands_offset; uint32_t preempt_buffer_index; uint32_t reserved; };
+struct npu_cmdq_submit { uint64_t buffers_ptr; uint32_t buffer_count; uint32_t cmdq_id; uint32_t flags; uint32_t commands_offset;
+    uint32_t preempt_buffer_index; /* 0: none; else the index in the list of an object, not MAPPABLE, of at least NPU_PARAM_PREEMPT_BUFFER_SIZE bytes: an inference of this job can be preempted */
+    uint32_t reserved; };
 _Static_assert(sizeof(struct npu_cmdq_submit) == 32, "npu_cmdq_submit");
 
 /* Ring the doorbell of a queue that has one: the firmware looks again at fences that the host wrote. ENOENT for an unknown queue. */
 struct npu_cmdq_ring { uint32_t cmdq_id; uint32_t reserved; };
+
+/* Who uses the device, and what it did: records of one kind, as many as fit. */
+enum npu_info_kind { NPU_INFO_CONTEXTS = 1 /* struct npu_context_info of every open file, by SSID */, NPU_INFO_DEVICE = 2 /* one struct npu_device_info */ };
+struct npu_get_info { uint64_t buffer_ptr; uint32_t buffer_bytes; /* [in] 0 asks for the size */ uint32_t kind; /* [in] */ uint32_t used_bytes; /* [out] */ uint32_t reserved; };
+_Static_assert(sizeof(struct npu_get_info) == 24, "npu_get_info");
+enum npu_context_state { NPU_CONTEXT_LIVE = 0, NPU_CONTEXT_LOST = 1 };
+struct npu_context_info {
+    uint32_t ssid; uint32_t pid; uint32_t uid; uint32_t state; /* enum npu_context_state */
+    char     name[16];            /* of the process */
+    uint64_t memory_bytes;        /* of its buffer objects */
+    uint32_t objects; uint32_t queues; uint32_t jobs_in_flight; uint32_t faults;
+    uint64_t jobs_done; uint64_t jobs_failed;
+    uint64_t busy_ps;             /* device time between start and end of its jobs, summed over jobs */
+};
+_Static_assert(sizeof(struct npu_context_info) == 80, "npu_context_info");
+struct npu_device_info {
+    uint64_t now_ps; uint64_t memory_bytes; uint64_t memory_free_bytes;
+    uint64_t jobs_done; uint64_t jobs_failed; uint64_t mmu_faults;
+    uint32_t engine_resets; uint32_t full_resets; uint32_t lost_interrupts; uint32_t contexts;
+    uint32_t module_loads; uint32_t reserved;
+};
+_Static_assert(sizeof(struct npu_device_info) == 72, "npu_device_info");
+/* RECOVER: EPERM for who may not. ENGINE: reset of the engines, which ends the context whose job runs on them; FULL: everything, all jobs end as ABORTED. */
+enum npu_recover_kind { NPU_RECOVER_FULL = 0, NPU_RECOVER_ENGINE = 1 };
+struct npu_recover { uint32_t kind; uint32_t reserved; };
+/* STATE_DUMP: what driver and firmware know, as text for people; also in the kernel's log. */
+struct npu_state_dump { uint64_t buffer_ptr; uint64_t buffer_bytes; /* [in] 0 asks for the size */ uint64_t used_bytes; /* [out] */ };
 
 /* ---- Emulator range --------------------------------------------------------------------------------- */
 enum npu_schedule { NPU_SCHEDULE_TIMED = 0, NPU_SCHEDULE_SEED = 1 /* stretches task durations and holds jobs back, PRNG seeded by `seed` */ };
@@ -127,10 +184,23 @@ struct npu_emu_job {
     uint32_t reserved;
 };
 _Static_assert(sizeof(struct npu_emu_job) == 24, "npu_emu_job");
+/* Fault injection: arms one fault. It strikes at the `after`-th time (0: the next) from now on that its point is passed, once, or `count` times in a row. */
+enum npu_fault_point {            /* where */
+    NPU_POINT_BOOT_IMAGE = 0, NPU_POINT_BOOT_START = 1, NPU_POINT_BOOT_DONE = 2, NPU_POINT_OPEN = 3, NPU_POINT_ALLOC = 4 /* device memory */, NPU_POINT_MAP = 5 /* page tables */,
+    NPU_POINT_REGISTER_DB = 6, NPU_POINT_RING_WRITE = 7, NPU_POINT_DOORBELL = 8, NPU_POINT_JOB_TAKE = 9 /* firmware takes a job */, NPU_POINT_COMMAND = 10 /* firmware runs a command */,
+    NPU_POINT_TASK_DISPATCH = 11, NPU_POINT_DMA_TASK = 12, NPU_POINT_DPU_TASK = 13, NPU_POINT_SHAVE_TASK = 14, NPU_POINT_BARRIER = 15, NPU_POINT_JOB_DONE = 16 /* firmware reports it */,
+    NPU_POINT_MESSAGE_REPLY = 17, NPU_POINT_IRQ = 18, NPU_POINT_WAIT = 19, NPU_POINT_QUEUE_DESTROY = 20, NPU_POINT_SSID_RELEASE = 21, NPU_POINT_CLOSE = 22, NPU_POINT_RESET = 23, NPU_POINT_COUNT = 24 };
+enum npu_fault_kind {             /* what; EINVAL for a kind that cannot strike at the point */
+    NPU_FAULT_NO_MEMORY = 1, NPU_FAULT_FW_CRASH = 2, NPU_FAULT_FW_SILENT = 3 /* the core runs no more and answers nothing */, NPU_FAULT_IRQ_LOST = 4, NPU_FAULT_UNPLUG = 5,
+    NPU_FAULT_ENGINE_HANG = 6 /* the task never ends */, NPU_FAULT_MMU = 7 /* the access faults */, NPU_FAULT_MESSAGE_LOST = 8, NPU_FAULT_MESSAGE_TWICE = 9, NPU_FAULT_MESSAGE_GARBAGE = 10 /* bytes from `seed` */,
+    NPU_FAULT_IMAGE_BITFLIP = 11 /* bit `seed` of the image */, NPU_FAULT_BARRIER_LOST = 12 /* a post that does not arrive */ };
+struct npu_emu_inject { uint32_t point; uint32_t kind; uint32_t after; uint32_t count; /* 0 as 1 */ uint64_t seed; uint32_t disarm; /* 1: forget all that are armed */ uint32_t reserved; };
+_Static_assert(sizeof(struct npu_emu_inject) == 32, "npu_emu_inject");
 enum npu_trace_kind { NPU_TRACE_FETCH = 0, /* core read a descriptor */ NPU_TRACE_DISPATCH = 1, /* core put it in a FIFO */ NPU_TRACE_START = 2, NPU_TRACE_END = 3,
     NPU_TRACE_BARRIER_LOAD = 4, NPU_TRACE_BARRIER_READY = 5, NPU_TRACE_BARRIER_RETIRE = 6, NPU_TRACE_DOORBELL = 7, NPU_TRACE_JOB_START = 8, NPU_TRACE_JOB_END = 9,
     NPU_TRACE_FENCE_WRITE = 10, NPU_TRACE_IRQ = 11, NPU_TRACE_BOOT = 12,
-    NPU_TRACE_KERNEL_PICK = 13 /* core chose a unit; value: unit */, NPU_TRACE_CODE_LOAD = 14 /* instruction cache fill began; value: bytes */ };
+    NPU_TRACE_KERNEL_PICK = 13 /* core chose a unit; value: unit */, NPU_TRACE_CODE_LOAD = 14 /* instruction cache fill began; value: bytes */,
+    NPU_TRACE_PREEMPT = 15 /* a job left its tiles, its state is saved */, NPU_TRACE_RESUME = 16 /* it has tiles again */ };
 struct npu_trace_record {
     uint64_t time_ps; uint64_t cycle;   /* engine clock */
     uint16_t kind;                /* enum npu_trace_kind */
