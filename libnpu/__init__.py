@@ -77,14 +77,16 @@ def open(
     trace: bool = False,
     semantics: str = "ascend",
     launch_blocking: bool | None = None,
+    module_params: str | None = None,
 ) -> Device:
     """Return a new device of hardware profile `profile` (name, alias or .json path), booted; a context manager.
 
     `compute=False` runs the same path for its times alone: no values. `numerics` is "exact" or "fast". `trace=True`
     records what the device does for `Device.trace`. `semantics` is "ascend", "cuda" or "strict", see
     libnpu.runtime.semantics. `launch_blocking`: a call that enqueues returns when its operation has ended, and raises its
-    error; None: the environment variable NPU_LAUNCH_BLOCKING says (1). Raises NpuError (INVALID_VALUE for an unknown
-    profile).
+    error; None: the environment variable NPU_LAUNCH_BLOCKING says (1). `module_params` are parameters of the kernel module,
+    "name=value ..." (npu_driver/params.py); None: the environment variable NPU_KMD_PARAMS says. Raises NpuError
+    (INVALID_VALUE for an unknown profile).
     """
     from libnpu.runtime.device import open_device
 
@@ -95,6 +97,7 @@ def open(
         trace=trace,
         semantics=semantics,
         launch_blocking=launch_blocking,
+        module_params=module_params,
     )
 
 

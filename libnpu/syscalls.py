@@ -288,16 +288,29 @@ class Node:
         self.down = (int(C.NPU_ERROR_STALE_HANDLE), "the device is closed")
 
 
-def open_device(profile: str, *, compute: bool, numerics: str, trace: bool) -> Node:
-    """Return an open node of a new simulated device.
+def check_module_params(text: str) -> None:
+    """Raise INVALID_VALUE for parameters that the kernel module would refuse (npu_driver/params.py)."""
+    from npu_driver.error import KernelError
+    from npu_driver.params import parse
 
-    Raises ProfileError for an unknown profile, NpuError when it does not boot.
+    try:
+        parse(text)
+    except KernelError as error:
+        raise NpuError(C.NPU_ERROR_INVALID_VALUE, error.why, errno=error.code) from None
+
+
+def open_device(profile: str, *, compute: bool, numerics: str, trace: bool, module_params: str = "") -> Node:
+    """Return an open node of a new simulated device, whose driver is loaded with `module_params` ("name=value ...").
+
+    Raises ProfileError for an unknown profile, NpuError when it does not boot and for the parameters.
     """
     from npu_driver.platform import start
 
     def power_on() -> Started:
-        kernel = start(hardware, compute=compute, numerics=numerics, trace=trace)
+        kernel = start(hardware, compute=compute, numerics=numerics, trace=trace, module_params=module_params)
         return kernel.syscall, kernel.log
+
+    check_module_params(module_params)
 
     hardware = load_profile(profile)
     syscall, log = power_on()

@@ -144,7 +144,7 @@ typedef enum npu_semantics {
  * devices, separated by commas (default "npu-37xx": one device, at most 128); the first user's call reads it. Devices start when they
  * are first used.
  *   INVALID_VALUE    flags is neither 0 nor NPU_INIT_CHECK of some header, or NPU_PROFILE names no profile, or too many, or NPU_SEMANTICS or
- *                    NPU_SCHEDULE is none that exists, or NPU_LAUNCH_BLOCKING is neither 0 nor 1
+ *                    NPU_SCHEDULE is none that exists, NPU_LAUNCH_BLOCKING is neither 0 nor 1, or NPU_KMD_PARAMS is refused by the kernel module
  *   VERSION_MISMATCH NPU_INIT_CHECK of a header with another major version than the library's or a newer minor one
  *   NOT_INITIALIZED  the library cannot start: its Python environment is gone, or the process runs another Python version */
 NPU_API npu_result_t npu_init(uint32_t flags);

@@ -131,6 +131,7 @@ class Library:
                 semantics=settings.semantics,
                 trace=settings.trace,
                 launch_blocking=settings.launch_blocking,
+                module_params=settings.module_params,
             )
             device.set_schedule(settings.schedule)
             device.call_site = self.call_site

@@ -1,5 +1,5 @@
 """What the environment says when the library starts: NPU_PROFILE, NPU_SEMANTICS, NPU_SCHEDULE, NPU_LAUNCH_BLOCKING,
-NPU_TRACE.
+NPU_TRACE, NPU_KMD_PARAMS.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ class Settings:
     schedule: str = "timed"
     launch_blocking: bool = False
     trace: bool = False
+    module_params: str = ""
 
 
 def read_settings(getenv: Callable[[str], str | None]) -> Settings:
@@ -32,6 +33,7 @@ def read_settings(getenv: Callable[[str], str | None]) -> Settings:
     from libnpu.runtime.arguments import environment_switch
     from libnpu.runtime.schedule import schedule_of
     from libnpu.runtime.semantics import semantics_of
+    from libnpu.syscalls import check_module_params
 
     profiles = tuple(name.strip() for name in (getenv("NPU_PROFILE") or DEFAULT_PROFILE).split(","))
     if len(profiles) > MAX_DEVICES:
@@ -50,4 +52,9 @@ def read_settings(getenv: Callable[[str], str | None]) -> Settings:
     except NpuError as error:
         raise Refusal("NPU_ERROR_INVALID_VALUE", f"NPU_SCHEDULE: {error.message}") from None
     launch_blocking, trace = (environment_switch(name, getenv) for name in ("NPU_LAUNCH_BLOCKING", "NPU_TRACE"))
-    return Settings(profiles, semantics, schedule, launch_blocking, trace)
+    module_params = getenv("NPU_KMD_PARAMS") or ""
+    try:
+        check_module_params(module_params)
+    except NpuError as error:
+        raise Refusal("NPU_ERROR_INVALID_VALUE", f"NPU_KMD_PARAMS: {error.message}") from None
+    return Settings(profiles, semantics, schedule, launch_blocking, trace, module_params)

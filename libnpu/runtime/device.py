@@ -251,19 +251,30 @@ class Device(DeviceMachine):
 
 
 def open_device(
-    profile: str, *, compute: bool, numerics: str, trace: bool, semantics: str, launch_blocking: bool | None
+    profile: str,
+    *,
+    compute: bool,
+    numerics: str,
+    trace: bool,
+    semantics: str,
+    launch_blocking: bool | None,
+    module_params: str | None,
 ) -> Device:
-    """Return a new booted device. Raises INVALID_VALUE for an unknown profile, numerics policy or semantics, and for what
-    NPU_SCHEDULE and NPU_LAUNCH_BLOCKING must not be.
+    """Return a new booted device. Raises INVALID_VALUE for an unknown profile, numerics policy, semantics or module
+    parameter, and for what NPU_SCHEDULE and NPU_LAUNCH_BLOCKING must not be.
     """
     rules = semantics_of(semantics)
     if launch_blocking is None:
         launch_blocking = environment_switch("NPU_LAUNCH_BLOCKING", os.environ.get)
+    if module_params is None:
+        module_params = os.environ.get("NPU_KMD_PARAMS", "")
     chosen = schedule_of(os.environ.get("NPU_SCHEDULE") or None)
     if numerics not in ("exact", "fast"):
         raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"numerics {numerics!r}; there are 'exact' and 'fast'")
     try:
-        node = syscalls.open_device(profile, compute=compute, numerics=numerics, trace=trace)
+        node = syscalls.open_device(
+            profile, compute=compute, numerics=numerics, trace=trace, module_params=module_params
+        )
     except ProfileError as error:
         raise NpuError(C.NPU_ERROR_INVALID_VALUE, str(error)) from None
     device = Device(node, compute=compute, semantics=rules, launch_blocking=launch_blocking)
