@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from npu_driver.job import Job
     from npu_driver.memory import Memory
     from npu_driver.mmu import Mmu
+    from npu_driver.process import Process
     from npu_driver.queue import CommandQueue
 
 MAX_JOBS = 256  # job ids of a context: the low byte
@@ -43,6 +44,7 @@ class Context:
         "mmaps",
         "objects",
         "overflows",
+        "owner",
         "queues",
         "ranges",
         "space",
@@ -50,9 +52,10 @@ class Context:
         "unwaited",
     )  # fmt: skip
 
-    def __init__(self, ssid: int, memory: Memory, mmu: Mmu, lingering: list[BufferObject]) -> None:
+    def __init__(self, ssid: int, memory: Memory, mmu: Mmu, lingering: list[BufferObject], owner: Process) -> None:
         """`lingering`, shared by all contexts: objects that are gone, but the CPU still looks at their pages."""
         self.ssid = ssid
+        self.owner = owner
         self._memory = memory
         self._mmu = mmu
         self.space = AddressSpace(memory)

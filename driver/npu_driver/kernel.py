@@ -25,6 +25,7 @@ from npu_driver.job import Job
 from npu_driver.memory import Memory
 from npu_driver.mmu import AddressSpace, Mmu
 from npu_driver.params import Params
+from npu_driver.process import Process, this_process
 from npu_driver.queue import CommandQueue, priority_band
 from npu_driver.registers import Registers
 from npu_driver.va import VaRange
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 MESSAGE_TIMEOUT_PS = 500 * 10**9  # 500 ms, as the public driver
 DRAIN_TIMEOUT_PS = 2000 * 10**9  # 2000 ms: as the public driver's watchdog; how long close waits for jobs
-STRIDE_PS = 10**9  # chosen: 1 ms, the most that a wait without deadline runs past the last event
+STRIDE_PS = 10**8  # chosen: 100 us, the most that a wait without deadline runs past the last event, or others wait for it
 FIRST_FD = 3
 DEFAULTS = Params()
 
@@ -71,6 +72,7 @@ class Kernel:
         self.registers: Registers = Registers(device.bus)
         self.memory: Memory = Memory(device.dram, profile.ddr.capacity_bytes)
         self.now_ps = 0  # the calling process's position, during a call
+        self.current: Process = this_process()  # who calls
         self.firmware_header: Any = None
         self.tile_config: int = 0
         self.frequency_hz: int = 0
@@ -148,7 +150,7 @@ class Kernel:
     def open(self) -> int:
         """Open the node: a file descriptor with a context of its own.
 
-        EMFILE when all contexts are taken; boots on first use, and again when the firmware has left a message without
+        EMFILE when all contexts are taken, or those of one user (max_contexts); boots on first use, and again when the firmware has left a message without
         an answer.
         """
         if self.firmware_header is None:
@@ -158,7 +160,10 @@ class Kernel:
         ssid = next((s for s in range(C.NPU_SSID_FIRST_USER, C.NPU_NUM_SSIDS) if s not in self.contexts), None)
         if ssid is None:
             raise KernelError(errno.EMFILE, f"all {C.NPU_NUM_SSIDS - C.NPU_SSID_FIRST_USER} contexts are in use")
-        context = Context(ssid, self.memory, self.mmu, self._lingering)
+        limit, uid = self.params.max_contexts, self.current.uid
+        if limit and sum(context.owner.uid == uid for context in self.contexts.values()) >= limit:
+            raise KernelError(errno.EMFILE, f"user {uid} has max_contexts {limit} contexts")
+        context = Context(ssid, self.memory, self.mmu, self._lingering, self.current)
         fd = FIRST_FD
         while fd in self.files:
             fd += 1
@@ -364,14 +369,20 @@ class Kernel:
         False when the deadline passes first or nothing is left to happen; the device may then be up to a stride past
         its last event.
         """
-        device = self.device
         while not until.finished:
-            next_ps = device.next_event_ps()
-            if next_ps is None or next_ps > deadline_ps:
+            if not self.step(deadline_ps):
                 return False
-            device.run_until_interrupt(min(deadline_ps, next_ps + STRIDE_PS))
-            if self._banned:
-                self.after_interrupts()
+        return True
+
+    def step(self, deadline_ps: int) -> bool:
+        """Run the device to its next interrupt, or for a stride. False when nothing is left to happen before the deadline."""
+        device = self.device
+        next_ps = device.next_event_ps()
+        if next_ps is None or next_ps > deadline_ps:
+            return False
+        device.run_until_interrupt(min(deadline_ps, next_ps + STRIDE_PS))
+        if self._banned:
+            self.after_interrupts()
         return True
 
     def after_interrupts(self) -> None:

@@ -1,0 +1,26 @@
+"""Who makes a call: a process of the machine, with the rights that the driver asks for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+NAME_BYTES = 15  # of struct npu_context_info, as Linux's comm
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """`name` is the program's. `privileged`: may reset the device, load the module anew and inject faults (else EPERM)."""
+
+    pid: int
+    uid: int
+    name: str
+    privileged: bool
+
+
+def this_process() -> Process:
+    """Return the process that the driver runs in: the device is its own."""
+    name = Path(sys.argv[0]).name if getattr(sys, "argv", None) else "python"
+    return Process(os.getpid(), os.getuid(), name[:NAME_BYTES], privileged=True)
