@@ -1,11 +1,14 @@
 """Physical memory: memfd extents, allocated in pages, physically contiguous per allocation.
 
+Each heap has extents of its own, so that a process which is handed the extents of its memory has nothing of others in
+them. They are sealed: nobody can make them shorter under those who have them mapped.
 Fresh memory is poison (0xff bytes: NaN in every float type). With `compute=False` it is sparse and never touched.
 """
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import mmap
 import os
 from bisect import bisect_right
@@ -23,6 +26,8 @@ POISON = 0xFF
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
+NO_HEAP = -1  # of what is left of a heap that was closed
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 MAP_FIXED = 0x10  # Linux; Python's mmap module has no name for it
 _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -46,6 +51,12 @@ class _Extent:
     map: mmap.mmap
     array: Bytes
     free: list[list[int]]
+    heap: int
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no allocation is left in it."""
+        return self.free == [[0, self.size_bytes]]
 
 
 class Dram:
@@ -59,8 +70,8 @@ class Dram:
         self._starts: list[int] = []
         self._sizes: dict[int, int] = {}
 
-    def alloc(self, size_bytes: int) -> int:
-        """Return the physical address of a fresh, page-aligned allocation.
+    def alloc(self, size_bytes: int, heap: int = 0) -> int:
+        """Return the physical address of a fresh, page-aligned allocation of a heap.
 
         Raises OutOfMemory, and OSError when this machine has not the memory to simulate it with.
         """
@@ -71,7 +82,7 @@ class Dram:
             raise OutOfMemory(
                 f"{size} bytes asked, {self.capacity_bytes - self.used_bytes} of {self.capacity_bytes} free"
             )
-        extent, offset = self._take(size)
+        extent, offset = self._take(size, heap)
         pa = extent.pa + offset
         self._sizes[pa] = size
         self.used_bytes += size
@@ -92,6 +103,15 @@ class Dram:
         for i in (index, index - 1):
             if i >= 0 and i + 1 < len(ranges) and ranges[i][0] + ranges[i][1] == ranges[i + 1][0]:
                 ranges[i][1] += ranges.pop(i + 1)[1]
+        if extent.heap == NO_HEAP and extent.is_free:
+            self._drop(extent)
+
+    def close_heap(self, heap: int) -> None:
+        """Give the extents of a heap back to the machine, each when nothing is left in it."""
+        for extent in [extent for extent in self._extents if extent.heap == heap]:
+            extent.heap = NO_HEAP
+            if extent.is_free:
+                self._drop(extent)
 
     def view(self, pa: int, size: int) -> memoryview:
         """Return a writable view of [pa, pa + size). Raises ValueError when it is not inside one extent."""
@@ -120,6 +140,15 @@ class Dram:
         extent, offset = self.locate(pa)
         return extent.fd, offset
 
+    def find(self, view: memoryview) -> tuple[int, int, int]:
+        """Return (file descriptor, offset in it, bytes of the file) of a view of this memory; ValueError when it is none."""
+        address = np.frombuffer(view, np.uint8).ctypes.data
+        for extent in self._extents:
+            offset = address - extent.array.ctypes.data
+            if 0 <= offset <= extent.size_bytes - len(view):
+                return extent.fd, offset, extent.size_bytes
+        raise ValueError("a view of other memory")
+
     def locate(self, pa: int) -> tuple[_Extent, int]:
         """Return the extent of `pa` and the offset in it. Raises ValueError when there is none."""
         index = bisect_right(self._starts, pa) - 1
@@ -129,8 +158,10 @@ class Dram:
                 return extent, pa - extent.pa
         raise ValueError(f"no memory at physical address {pa:#x}")
 
-    def _take(self, size: int) -> tuple[_Extent, int]:
+    def _take(self, size: int, heap: int) -> tuple[_Extent, int]:
         for extent in self._extents:
+            if extent.heap != heap:
+                continue
             for index, (offset, free) in enumerate(extent.free):
                 if free >= size:
                     if free == size:
@@ -138,23 +169,29 @@ class Dram:
                     else:
                         extent.free[index] = [offset + size, free - size]
                     return extent, offset
-        extent = self._grow(max(size, min(EXTENT_BYTES, self.capacity_bytes)))
+        extent = self._grow(max(size, min(EXTENT_BYTES, self.capacity_bytes)), heap)
         extent.free = [[size, extent.size_bytes - size]] if extent.size_bytes > size else []
         return extent, 0
 
-    def _grow(self, size: int) -> _Extent:
+    def _drop(self, extent: _Extent) -> None:
+        index = self._extents.index(extent)
+        del self._extents[index], self._starts[index]
+        os.close(extent.fd)
+
+    def _grow(self, size: int, heap: int) -> _Extent:
         last = self._extents[-1] if self._extents else None
         # A hole between extents: a physical range never runs on into the next one.
         pa = last.pa + last.size_bytes + EXTENT_BYTES if last else BASE_PA
-        fd = os.memfd_create("npu-dram", os.MFD_CLOEXEC)
+        fd = os.memfd_create("npu-dram", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(fd, size)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
             mapping = mmap.mmap(fd, size)
         except BaseException:
             os.close(fd)
             raise
         array: Bytes = np.frombuffer(mapping, dtype=np.uint8)
-        extent = _Extent(pa, size, fd, mapping, array, [])
+        extent = _Extent(pa, size, fd, mapping, array, [], heap)
         self._extents.append(extent)
         self._starts.append(pa)
         return extent

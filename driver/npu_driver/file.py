@@ -108,7 +108,7 @@ class Context:
                     f"{size_bytes} bytes asked, {memory.free_bytes} bytes of device memory free, "
                     f"{tables_bytes} needed for page tables",
                 )
-            pa = memory.alloc(pages)
+            pa = memory.alloc(pages, self.ssid)
             self.space.map(va, pa, pages, read_only=bool(flags & C.NPU_BO_READ_ONLY))
         except KernelError:
             addresses.free(va)
@@ -170,3 +170,4 @@ class Context:
         self.objects.clear()
         self.sweep()
         self.space.destroy()
+        self._memory.close_heap(self.ssid)

@@ -10,6 +10,8 @@ from npu_abi import C
 from npu_driver.error import KernelError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from npu_driver.device_api import DramApi
 
 PAGE = int(C.NPU_PAGE_SIZE)
@@ -18,16 +20,19 @@ PAGE = int(C.NPU_PAGE_SIZE)
 class Memory:
     """Allocates contiguous pages of the device's DRAM; counts them against `capacity_bytes`."""
 
-    __slots__ = ("_dram", "_sizes", "capacity_bytes", "free_bytes")
+    __slots__ = ("_dram", "_shares", "_sizes", "capacity_bytes", "followers", "free_bytes")
 
     def __init__(self, dram: DramApi, capacity_bytes: int) -> None:
         self._dram = dram
         self._sizes: dict[int, int] = {}
+        self._shares: dict[int, int] = {}  # how many more have it, by address
         self.capacity_bytes = capacity_bytes
         self.free_bytes = capacity_bytes
+        self.followers: dict[int, Callable[[int], None]] = {}  # called with an address when that is freed
 
-    def alloc(self, pages: int) -> int:
-        """Return the physical address of `pages` contiguous pages of poison.
+    def alloc(self, pages: int, heap: int = 0) -> int:
+        """Return the physical address of `pages` contiguous pages of poison. Processes see whole heaps: 0 is the kernel's own,
+        others are those of contexts, by SSID.
 
         ENOMEM when the memory is full; ENOBUFS when the machine that simulates it has no more.
         """
@@ -35,7 +40,7 @@ class Memory:
         if size > self.free_bytes:
             raise KernelError(errno.ENOMEM, f"{size} bytes asked, {self.free_bytes} bytes of device memory free")
         try:
-            pa = self._dram.alloc(size)
+            pa = self._dram.alloc(size, heap)
         except OSError as error:
             raise KernelError(errno.ENOBUFS, f"no {size} bytes of host memory for the device's: {error}") from None
         self._sizes[pa] = size
@@ -50,10 +55,28 @@ class Memory:
         return pa, view
 
     def free(self, pa: int) -> None:
-        """Give back what `alloc` returned."""
+        """Give back what `alloc` returned; it goes with the last who shares it."""
+        if shares := self._shares.pop(pa, 0):
+            if shares > 1:
+                self._shares[pa] = shares - 1
+            return
         self.free_bytes += self._sizes.pop(pa)
         self._dram.free(pa)
+        if follower := self.followers.pop(pa, None):
+            follower(pa)
+
+    def size_of(self, pa: int) -> int:
+        """Return how many bytes `alloc` gave at `pa`."""
+        return self._sizes[pa]
 
     def view(self, pa: int, size: int) -> memoryview:
         """Return `size` bytes at `pa`, writable, inside one allocation."""
         return self._dram.view(pa, size)
+
+    def share(self, pa: int) -> None:
+        """Let one more have an allocation: it is to be freed once more."""
+        self._shares[pa] = self._shares.get(pa, 0) + 1
+
+    def close_heap(self, heap: int) -> None:
+        """Give a heap's extents back to the machine when nothing is left in them."""
+        self._dram.close_heap(heap)

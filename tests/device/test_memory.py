@@ -1,5 +1,7 @@
 """DRAM, translation and CMX: what is mapped is reached, what is not faults with its first address."""
 
+import os
+
 import numpy as np
 import pytest
 from npu_abi import C
@@ -202,3 +204,34 @@ def test_a_slice_of_cmx_is_poison_for_each_block_whoever_had_the_tile():
         block(1).view(CMX + 512, 64, True)[:] = 3
     fabric.cmx.poison(0)
     assert (inference.view(CMX, workspace, False) == 0xFF).all()
+
+
+def test_heaps_share_no_extent_and_a_closed_one_goes_with_its_last_allocation():
+    dram = Dram(1 << 20, poison=False)
+    kernel, one, other = dram.alloc(PAGE), dram.alloc(PAGE, 2), dram.alloc(PAGE, 2)
+    assert dram.fd(one)[0] == dram.fd(other)[0] != dram.fd(kernel)[0]
+    fd = dram.fd(one)[0]
+    dram.free(one)
+    dram.close_heap(2)
+    os.fstat(fd)  # `other` is in it
+    assert dram.fd(dram.alloc(PAGE, 2))[0] != fd
+    dram.free(other)
+    with pytest.raises(OSError):
+        os.fstat(fd)
+    with pytest.raises(ValueError):
+        dram.locate(other)
+
+
+def test_an_extent_that_a_process_has_cannot_be_cut():
+    dram = Dram(1 << 20, poison=False)
+    fd, _ = dram.fd(dram.alloc(PAGE))
+    with pytest.raises(PermissionError):
+        os.ftruncate(fd, 0)
+
+
+def test_a_view_is_found_in_its_extent():
+    dram = Dram(1 << 20, poison=False)
+    pa = dram.alloc(2 * PAGE)
+    assert dram.find(dram.view(pa + 100, 8)) == (dram.fd(pa)[0], dram.fd(pa)[1] + 100, 1 << 20)
+    with pytest.raises(ValueError):
+        dram.find(memoryview(bytearray(8)))

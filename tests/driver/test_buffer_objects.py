@@ -83,7 +83,7 @@ def test_the_largest_object_fits_beside_its_page_tables(process_type):
 
 
 def test_host_memory_exhausted_is_enobufs_and_changes_nothing(process, kernel, monkeypatch):
-    def refuse(size_bytes):
+    def refuse(size_bytes, heap):
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     free = kernel.memory.free_bytes
