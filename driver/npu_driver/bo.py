@@ -1,7 +1,7 @@
 """Buffer objects: device memory with a device virtual address in one context.
 
 A freed object keeps its memory while a job in flight uses it, or while a CPU mapping of it lives. A mapping is a
-memoryview of the pages themselves; it ends when nothing refers to it any more.
+memoryview of the pages themselves, or of what the CPU's caches show of them (cpu_cache.py); it ends when nothing refers to it any more.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from npu_abi import C
 
+from npu_driver.cpu_cache import policy_of
+
 if TYPE_CHECKING:
     from npu_driver.job import Job
+    from npu_driver.params import Params
 
 MMAP_BASE = 0x1_0000_0000  # chosen: mmap offsets start where no size could be mistaken for one
 
@@ -40,7 +43,7 @@ class BufferObject:
         return self.size // int(C.NPU_PAGE_SIZE)
 
     def map(self, view: memoryview) -> memoryview:
-        """Return `view`, which shows its pages, as a mapping that this object knows of."""
+        """Return `view`, which shows its pages or the CPU's shadow of them, as a mapping that this object knows of."""
         owner = np.frombuffer(view, np.uint8)
         self.mappings.append(weakref.ref(owner))
         return memoryview(owner)  # type: ignore[arg-type]  # an array is a buffer
@@ -52,13 +55,42 @@ class BufferObject:
         return bool(self.mappings)
 
 
-def check_flags(flags: int) -> str | None:
-    """Return why `flags` (enum npu_bo_flag) are refused with EINVAL, or None."""
-    if flags & ~C.NPU_BO_FLAGS_ALL:
-        return f"unknown buffer object flags {flags & ~C.NPU_BO_FLAGS_ALL:#x}"
+def check_policy(flags: int, *, allow_uncached: bool) -> str | None:
+    """Return why the cache policy of `flags` (enum npu_bo_flag) is refused with EINVAL, or None."""
     cache = flags & C.NPU_BO_CACHE_MASK
     if cache == C.NPU_BO_CACHE_MASK:
         return "NPU_BO_UNCACHED and NPU_BO_WC exclude each other"
-    if cache == C.NPU_BO_UNCACHED:
-        return "NPU_BO_UNCACHED: this platform does not allow uncached buffer objects"
+    if cache and flags & C.NPU_BO_NON_SNOOPED:
+        return "NPU_BO_NON_SNOOPED is for NPU_BO_CACHED alone"
+    if cache == C.NPU_BO_UNCACHED and not allow_uncached:
+        return "NPU_BO_UNCACHED: the module parameter allow_uncached is 0"
     return None
+
+
+def check_flags(flags: int, *, allow_uncached: bool) -> str | None:
+    """Return why `flags` of BO_CREATE are refused with EINVAL, or None."""
+    known = C.NPU_BO_FLAGS_ALL & ~C.NPU_BO_SVA
+    if flags & ~known:
+        return f"unknown buffer object flags {flags & ~known:#x}"
+    return check_policy(flags, allow_uncached=allow_uncached)
+
+
+def allows_uncached(params: Params) -> bool:
+    """Whether uncached objects and mappings may be made. A board without snooping has no other way to share memory."""
+    return bool(params.allow_uncached or not params.coherent)
+
+
+def flags_in_force(flags: int, params: Params) -> int:
+    """Return checked `flags` of an object as the board and the module's parameters have them.
+
+    Weights are read-only to the device and cached as `weight_policy` says; on a board without snooping no cached object is snooped.
+    """
+    if flags & C.NPU_BO_READONLY_WEIGHT:
+        policy = {"cached": 0, "uncached": C.NPU_BO_UNCACHED, "wc": C.NPU_BO_WC}[params.weight_policy]
+        flags = flags & ~(C.NPU_BO_CACHE_MASK | C.NPU_BO_NON_SNOOPED) | policy | C.NPU_BO_READ_ONLY
+    return int(flags | policy_of(flags, coherent=bool(params.coherent)))
+
+
+def is_snooped(flags: int) -> bool:
+    """Whether the device looks into the host's caches for an object; `flags` are those in force."""
+    return not flags & (C.NPU_BO_CACHE_MASK | C.NPU_BO_NON_SNOOPED)

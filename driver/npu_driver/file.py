@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from npu_abi import C
 
-from npu_driver.bo import MMAP_BASE, BufferObject
+from npu_driver.bo import MMAP_BASE, BufferObject, is_snooped
 from npu_driver.error import KernelError
 from npu_driver.memory import PAGE
 from npu_driver.mmu import AddressSpace
-from npu_driver.va import VaRange
+from npu_driver.va import UserAddresses, VaRange
 
 if TYPE_CHECKING:
     from npu_driver.job import Job
@@ -50,6 +50,7 @@ class Context:
         "space",
         "ssid",
         "unwaited",
+        "user_addresses",
     )  # fmt: skip
 
     def __init__(self, ssid: int, memory: Memory, mmu: Mmu, lingering: list[BufferObject], owner: Process) -> None:
@@ -63,6 +64,7 @@ class Context:
             True: VaRange(C.NPU_VA_LOW_BASE, C.NPU_VA_LOW_END),
             False: VaRange(C.NPU_VA_USER_BASE, C.NPU_VA_USER_END),
         }  # by "has NPU_BO_SHAVE_MEM"
+        self.user_addresses = UserAddresses()
         self.objects: dict[int, BufferObject] = {}
         self.mmaps: dict[int, BufferObject] = {}
         self.queues: dict[int, CommandQueue] = {}
@@ -88,8 +90,10 @@ class Context:
             raise KernelError(code, f"context {self.ssid} has no buffer object {handle}")
         return found
 
-    def create_object(self, size_bytes: int, flags: int) -> BufferObject:
-        """Allocate, map and publish a buffer object of whole pages. `flags` are checked. ENOSPC, ENOMEM, ENOBUFS."""
+    def create_object(self, size_bytes: int, flags: int, user_va: int = 0) -> BufferObject:
+        """Allocate, map and publish a buffer object of whole pages. `flags` are checked, and those in force (bo.py). `user_va`:
+        where it is to be, with NPU_BO_SVA. ENOSPC, ENOMEM, ENOBUFS; EBUSY when `user_va` is in use.
+        """
         pages = -(-size_bytes // PAGE)
         memory = self._memory
         if pages * PAGE > memory.capacity_bytes:
@@ -97,8 +101,13 @@ class Context:
                 errno.ENOMEM, f"{size_bytes} bytes asked, the device has {memory.capacity_bytes} bytes of memory"
             )
         self.sweep()
-        addresses = self.ranges[bool(flags & C.NPU_BO_SHAVE_MEM)]
-        va = addresses.alloc(pages)
+        addresses: VaRange | UserAddresses
+        if flags & C.NPU_BO_SVA:
+            addresses = self.user_addresses
+            va = addresses.alloc_at(user_va, pages)
+        else:
+            addresses = self.ranges[bool(flags & C.NPU_BO_SHAVE_MEM)]
+            va = addresses.alloc(pages)
         pa = None
         try:
             tables_bytes = self.space.missing_bytes(va, pages)
@@ -109,7 +118,7 @@ class Context:
                     f"{tables_bytes} needed for page tables",
                 )
             pa = memory.alloc(pages, self.ssid)
-            self.space.map(va, pa, pages, read_only=bool(flags & C.NPU_BO_READ_ONLY))
+            self.space.map(va, pa, pages, read_only=bool(flags & C.NPU_BO_READ_ONLY), snooped=is_snooped(flags))
         except KernelError:
             addresses.free(va)
             if pa is not None:
@@ -126,6 +135,10 @@ class Context:
             self.mmaps[offset] = bo
         return bo
 
+    def _addresses(self, flags: int) -> VaRange | UserAddresses:
+        """Return where objects with these flags (enum npu_bo_flag) are."""
+        return self.user_addresses if flags & C.NPU_BO_SVA else self.ranges[bool(flags & C.NPU_BO_SHAVE_MEM)]
+
     def free_object(self, bo: BufferObject) -> None:
         """Take the handle back; the memory goes when no job in flight needs it."""
         del self.objects[bo.handle]
@@ -138,8 +151,8 @@ class Context:
     def release(self, bo: BufferObject) -> None:
         """Unmap and free a freed object. Its pages stay while the CPU looks at them."""
         self.space.unmap(bo.va, bo.pages)
-        self._mmu.invalidate(self.ssid)
-        self.ranges[bool(bo.flags & C.NPU_BO_SHAVE_MEM)].free(bo.va)
+        self._mmu.unmapped(self.ssid)
+        self._addresses(bo.flags).free(bo.va)
         self._lingering.append(bo)
         self.sweep()
 

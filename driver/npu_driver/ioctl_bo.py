@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from npu_abi import C
 
-from npu_driver.bo import check_flags
+from npu_driver.bo import allows_uncached, check_flags, check_policy, flags_in_force
+from npu_driver.cpu_cache import LINE_BYTES, policy_of
 from npu_driver.error import KernelError
 
 if TYPE_CHECKING:
+    from npu_driver.bo import BufferObject
     from npu_driver.file import Context
     from npu_driver.kernel import Kernel
 
-CACHE_LINE_BYTES = 64  # of the host's CPU
+PAGE = int(C.NPU_PAGE_SIZE)
+USERPTR_FLAGS = int(C.NPU_BO_READ_ONLY | C.NPU_BO_SVA)
+POLICY_BITS = int(C.NPU_BO_CACHE_MASK | C.NPU_BO_NON_SNOOPED)
+VA_END = 1 << int(C.NPU_VA_BITS)
 
 
 def bo_create(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
@@ -23,16 +28,76 @@ def bo_create(kernel: Kernel, context: Context, arg: Any, segments: list[bytes])
     """
     if not arg.size:
         raise KernelError(errno.EINVAL, "a buffer object of 0 bytes")
-    if why := check_flags(arg.flags):
+    if why := check_flags(arg.flags, allow_uncached=allows_uncached(kernel.params)):
         raise KernelError(errno.EINVAL, why)
-    if arg.flags & C.NPU_BO_NON_SNOOPED:
-        raise KernelError(errno.EOPNOTSUPP, "NPU_BO_NON_SNOOPED is not implemented")
     if arg.handle or arg.npu_va:
         raise KernelError(errno.EINVAL, "handle and npu_va are outputs and must be zero")
     context.check_usable()
-    bo = context.create_object(arg.size, arg.flags)
+    bo = context.create_object(arg.size, flags_in_force(arg.flags, kernel.params))
     arg.size, arg.handle, arg.npu_va = bo.size, bo.handle, bo.va
     return 0, []
+
+
+def userptr_bytes(arg: Any) -> int:
+    """Return how many bytes of the caller BO_CREATE_FROM_USERPTR reads: none when it will be refused."""
+    return int(arg.size) if _userptr_error(arg) is None else 0
+
+
+def _userptr_error(arg: Any) -> str | None:
+    if not arg.ptr or not arg.size or arg.ptr % PAGE or arg.size % PAGE:
+        return f"user memory of {arg.size} bytes at {arg.ptr:#x}: whole pages are needed"
+    if arg.size > C.NPU_MAX_USERPTR_BYTES or arg.ptr + arg.size > VA_END:
+        return f"user memory of {arg.size} bytes at {arg.ptr:#x}; NPU_MAX_USERPTR_BYTES is {C.NPU_MAX_USERPTR_BYTES}"
+    if arg.flags & ~USERPTR_FLAGS:
+        return f"flags {arg.flags:#x}; NPU_BO_READ_ONLY and NPU_BO_SVA are allowed"
+    if arg.handle or arg.npu_va:
+        return "handle and npu_va are outputs and must be zero"
+    return None
+
+
+def bo_create_from_userptr(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
+    """Make an object with the content of user memory; its own memory is to take the place of that. EINVAL, EBUSY, and as
+    `bo_create`.
+    """
+    if why := _userptr_error(arg):
+        raise KernelError(errno.EINVAL, why)
+    context.check_usable()
+    bo = context.create_object(arg.size, flags_in_force(arg.flags, kernel.params), arg.ptr)
+    try:
+        kernel.memory.view(bo.pa, bo.size)[:] = segments[0]
+        memory = _map(kernel, context, bo, bo.flags, bo.size)
+    except KernelError:
+        context.free_object(bo)
+        raise
+    arg.handle, arg.npu_va = bo.handle, bo.va
+    return 0, [memory]
+
+
+def map_object(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
+    """Return the object's memory (mmap), as the CPU sees it by the mapping's policy, as the reply's only segment.
+
+    EINVAL for an offset that is not an object's, a length beyond it, or a policy; ENOMEM, ENOBUFS without room for a shadow.
+    """
+    bo = context.mmaps.get(arg.offset)
+    if bo is None:
+        raise KernelError(errno.EINVAL, f"no mappable buffer object at mmap offset {arg.offset:#x}")
+    if not 0 < arg.length <= bo.size:
+        raise KernelError(errno.EINVAL, f"{arg.length} bytes of a buffer object of {bo.size} bytes")
+    flags = bo.flags
+    if arg.flags:
+        flags = arg.flags & POLICY_BITS
+        if arg.flags != flags | C.NPU_MMAP_POLICY:
+            raise KernelError(errno.EINVAL, f"mapping flags {arg.flags:#x}")
+        allow_uncached = allows_uncached(kernel.params) or bool(bo.flags & C.NPU_BO_UNCACHED)
+        if why := check_policy(flags, allow_uncached=allow_uncached):
+            raise KernelError(errno.EINVAL, why)
+    return 0, [_map(kernel, context, bo, flags, arg.length)]
+
+
+def _map(kernel: Kernel, context: Context, bo: BufferObject, flags: int, length: int) -> memoryview:
+    policy = policy_of(flags, coherent=bool(kernel.params.coherent))
+    pa = kernel.caches.shown(bo.pa, policy, context.ssid)
+    return bo.map(kernel.memory.view(pa, length))
 
 
 def bo_info(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
@@ -43,16 +108,18 @@ def bo_info(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -
 
 
 def bo_sync(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
-    """Clean the CPU's caches over a range, line by line: time alone, for the device snoops them. A write-combined object has
-    no line there. ENOENT, EINVAL.
+    """Maintain the CPU's caches over a range, line by line: time alone where the device snoops them. A write-combined object
+    has no line there, only buffers to drain. ENOENT, EINVAL.
     """
     bo = context.object(arg.handle)
     if arg.direction > C.NPU_SYNC_BIDIRECTIONAL or arg.flags:
         raise KernelError(errno.EINVAL, f"sync direction {arg.direction}, flags {arg.flags:#x}")
     if arg.offset >= bo.size or arg.size > bo.size - arg.offset:
         raise KernelError(errno.EINVAL, f"sync of {arg.size} bytes at {arg.offset} in an object of {bo.size} bytes")
+    if kernel.caches.active:
+        kernel.caches.sync(bo.pa, arg.direction, arg.offset, arg.size)
     if not bo.flags & C.NPU_BO_WC:
-        lines = -(-(arg.offset % CACHE_LINE_BYTES + arg.size) // CACHE_LINE_BYTES)
+        lines = -(-(arg.offset % LINE_BYTES + arg.size) // LINE_BYTES)
         kernel.now_ps += round(lines * kernel.profile.host.sync_line_ns * 1000)
     return 0, []
 

@@ -1,4 +1,4 @@
-"""Handlers: open, close, mmap, poll, and the device as a whole."""
+"""Handlers: open, close, poll, and the device as a whole."""
 
 from __future__ import annotations
 
@@ -22,19 +22,6 @@ def sys_close(kernel: Kernel, context: Context, arg: Any, segments: list[bytes])
     """End the file: its jobs are waited for or aborted, everything that it owned is freed."""
     kernel.close(context)
     return 0, []
-
-
-def sys_mmap(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
-    """Return the object's memory as the reply's only segment.
-
-    EINVAL for an offset that is not an object's, or a length beyond it.
-    """
-    bo = context.mmaps.get(arg.offset)
-    if bo is None:
-        raise KernelError(errno.EINVAL, f"no mappable buffer object at mmap offset {arg.offset:#x}")
-    if not 0 < arg.length <= bo.size:
-        raise KernelError(errno.EINVAL, f"{arg.length} bytes of a buffer object of {bo.size} bytes")
-    return 0, [bo.map(kernel.memory.view(bo.pa, arg.length))]
 
 
 def sys_poll(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:

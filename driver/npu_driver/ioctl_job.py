@@ -62,6 +62,8 @@ def cmdq_ring(kernel: Kernel, context: Context, arg: Any, segments: list[bytes])
     queue = _own_queue(context, arg.cmdq_id)
     context.check_usable()
     if queue.registered:
+        if kernel.caches.active:
+            kernel.caches.before_doorbell()
         queue.ring(kernel.registers)
     return 0, []
 
@@ -147,6 +149,8 @@ def _submit(kernel: Kernel, context: Context, queue: CommandQueue, buffers: list
     for bo in buffers:
         bo.jobs += 1
     context.jobs[job_id] = job
+    if kernel.caches.active:
+        kernel.caches.before_submit()
     queue.push(job, command.va + offset, kernel.now_ps, kernel.registers)
 
 

@@ -108,7 +108,7 @@ TABLE: dict[int, Row] = dict(
     (
         _row(C.NPU_SYS_OPEN, None, ioctl_file.sys_open, needs_file=False),
         _row(C.NPU_SYS_CLOSE, None, ioctl_file.sys_close),
-        _row(C.NPU_SYS_MMAP, "npu_mmap", ioctl_file.sys_mmap),
+        _row(C.NPU_SYS_MMAP, "npu_mmap", ioctl_bo.map_object),
         _row(C.NPU_SYS_POLL, "npu_poll", ioctl_file.sys_poll),
         _row(C.NPU_SYS_MODULE_LOAD, "npu_module", _refuse("NPU_SYS_MODULE_LOAD"), needs_file=False),
         _row(C.NPU_SYS_MODULE_PARAMS, "npu_module", _refuse("NPU_SYS_MODULE_PARAMS"), needs_file=False),
@@ -119,7 +119,8 @@ TABLE: dict[int, Row] = dict(
         _row(C.NPU_IOCTL_BO_SYNC, "npu_bo_sync", ioctl_bo.bo_sync),
         _row(C.NPU_IOCTL_BO_FREE, "npu_bo_free", ioctl_bo.bo_free),
         _row(
-            C.NPU_IOCTL_BO_CREATE_FROM_USERPTR, "npu_bo_userptr", _refuse("NPU_IOCTL_BO_CREATE_FROM_USERPTR"),
+            C.NPU_IOCTL_BO_CREATE_FROM_USERPTR, "npu_bo_userptr", ioctl_bo.bo_create_from_userptr,
+            Pointer("ptr", ioctl_bo.userptr_bytes, incoming=True),
         ),
         _row(C.NPU_IOCTL_BO_EXPORT, "npu_bo_export", _refuse("NPU_IOCTL_BO_EXPORT")),
         _row(C.NPU_IOCTL_BO_IMPORT, "npu_bo_import", _refuse("NPU_IOCTL_BO_IMPORT")),

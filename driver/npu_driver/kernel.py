@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from npu_abi import C, codec, ffi, name_of
 
 from npu_driver import boot, state_dump
+from npu_driver.cpu_cache import CpuCaches
 from npu_driver.error import KernelError
 from npu_driver.file import Context
 from npu_driver.interrupts import CAUSES, InterruptHandler
@@ -40,7 +41,9 @@ if TYPE_CHECKING:
 
 MESSAGE_TIMEOUT_PS = 500 * 10**9  # 500 ms, as the public driver
 DRAIN_TIMEOUT_PS = 2000 * 10**9  # 2000 ms: as the public driver's watchdog; how long close waits for jobs
-STRIDE_PS = 10**8  # chosen: 100 us, the most that a wait without deadline runs past the last event, or others wait for it
+STRIDE_PS = (
+    10**8
+)  # chosen: 100 us, the most that a wait without deadline runs past the last event, or others wait for it
 FIRST_FD = 3
 DEFAULTS = Params()
 
@@ -71,6 +74,7 @@ class Kernel:
         self.log: deque[str] = deque(maxlen=256)
         self.registers: Registers = Registers(device.bus)
         self.memory: Memory = Memory(device.dram, profile.ddr.capacity_bytes)
+        self.caches = CpuCaches(self.memory, params)
         self.now_ps = 0  # the calling process's position, during a call
         self.current: Process = this_process()  # who calls
         self.firmware_header: Any = None
@@ -113,6 +117,8 @@ class Kernel:
             self._run(now_ps)
             if self._banned or self._released:
                 self.after_interrupts()
+            if self.caches.active:
+                self.caches.enter()
             request = number & 0xFFFFFFFF
             out, replies = arg, _NONE
             row = TABLE.get(request)
@@ -139,6 +145,8 @@ class Kernel:
             self._run(now)
             if self._banned or self._released:
                 self.after_interrupts()
+            if self.caches.active:
+                self.caches.leave()
             return ret, out, replies, now
 
     def note(self, text: str) -> None:
@@ -209,7 +217,7 @@ class Kernel:
             self.tile_config = ((1 << self.profile.tiles) - 1) & ~fused
             self.frequency_hz = registers.read(C.NPU_REG_PLL_FREQ_HZ)
             self._space = AddressSpace(self.memory)
-            self.mmu = Mmu(self.memory, registers)
+            self.mmu = Mmu(self.memory, registers, skip_tlbi=self.params.has("skip_tlbi"))
             self._areas = (self._area(), self._area())
             self._dump = self._area()
             self.ipc = Ipc(self.device.bus, *self._areas, self._on_message)
@@ -347,6 +355,8 @@ class Kernel:
             self._finish(context, job, C.NPU_JOB_ABORTED)
 
     def _finish(self, context: Context, job: Job, status: int) -> None:
+        if self.caches.active:
+            self.caches.job_ended()
         job.status = status
         job.finished = True
         job.done_ps = self.device.now_ps + self._interrupt_ps

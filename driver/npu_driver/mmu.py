@@ -35,12 +35,13 @@ class AddressSpace:
         self._tables: dict[tuple[int, int], Any] = {}  # (shift, va >> shift) -> uint64[512]
         self.root_pa, self._tables[48, 0] = self._new_table()
 
-    def map(self, va: int, pa: int, pages: int, *, read_only: bool = False) -> None:
-        """Map `pages` pages at `va` to the contiguous memory at `pa`.
+    def map(self, va: int, pa: int, pages: int, *, read_only: bool = False, snooped: bool = False) -> None:
+        """Map `pages` pages at `va` to the contiguous memory at `pa`. `snooped`: accesses look into the host's caches.
 
         All three are page aligned. ENOMEM without memory for tables.
         """
-        self._write(va, pages, pa | _LEAF | (C.NPU_PTE_RO if read_only else 0), PAGE)
+        attributes = (C.NPU_PTE_RO if read_only else 0) | (C.NPU_PTE_SNOOP if snooped else 0)
+        self._write(va, pages, pa | _LEAF | attributes, PAGE)
 
     def unmap(self, va: int, pages: int) -> None:
         """Clear the leaves of `pages` pages at `va`. The caller invalidates the TLB before it reuses the memory."""
@@ -103,10 +104,12 @@ class AddressSpace:
 class Mmu:
     """The device's MMU: its table of contexts, and the registers that enable it and drop cached translations."""
 
-    __slots__ = ("_contexts", "_pa", "_registers")
+    __slots__ = ("_contexts", "_pa", "_registers", "_skip_tlbi")
 
-    def __init__(self, memory: Memory, registers: Registers) -> None:
+    def __init__(self, memory: Memory, registers: Registers, *, skip_tlbi: bool = False) -> None:
+        """`skip_tlbi`: a mistake on purpose, `unmapped` does not tell the device."""
         self._registers = registers
+        self._skip_tlbi = skip_tlbi
         self._pa, view = memory.alloc_zeroed(1)
         self._contexts = view.cast("Q")
 
@@ -130,3 +133,8 @@ class Mmu:
     def invalidate(self, ssid: int) -> None:
         """Drop the device's cached translations of `ssid`."""
         self._registers.write(C.NPU_REG_MMU_TLBI_SSID, ssid)
+
+    def unmapped(self, ssid: int) -> None:
+        """Drop them because leaves of `ssid` were cleared."""
+        if not self._skip_tlbi:
+            self.invalidate(ssid)

@@ -51,3 +51,31 @@ class VaRange:
             i -= 1
             start = self._free.pop(i)[0]
         self._free.insert(i, (start, end))
+
+
+class UserAddresses:
+    """Device addresses that are addresses of the user's too (NPU_BO_SVA): anywhere but where the device has something else."""
+
+    __slots__ = ("_areas",)
+
+    TAKEN = (
+        (int(C.NPU_CMX_BASE), int(C.NPU_CMX_END)),
+        (int(C.NPU_VA_LOW_BASE), int(C.NPU_VA_LOW_END)),
+        (int(C.NPU_VA_USER_BASE), int(C.NPU_VA_USER_END)),
+    )
+
+    def __init__(self) -> None:
+        self._areas: dict[int, int] = {}  # start -> end
+
+    def alloc_at(self, va: int, pages: int) -> int:
+        """Take `pages` pages at `va`, and return it. EBUSY when one of them is in use."""
+        end = va + pages * int(C.NPU_PAGE_SIZE)
+        for low, high in (*self.TAKEN, *self._areas.items()):
+            if va < high and low < end:
+                raise KernelError(errno.EBUSY, f"device addresses {max(va, low):#x}..{min(end, high):#x} are in use")
+        self._areas[va] = end
+        return va
+
+    def free(self, va: int) -> None:
+        """Give back what was taken at `va`."""
+        del self._areas[va]

@@ -59,10 +59,13 @@ _Static_assert(sizeof(struct npu_param_arg) == 16, "npu_param_arg");
  * device has no memory for it. SHAVE_MEM places below 4 GiB. DMA_MEM says that only DMA will use it; there is one
  * address range for all that is not SHAVE_MEM, so it changes nothing. READONLY_WEIGHT: constants; READ_ONLY to the device, and the module
  * parameter weight_policy chooses how its pages are cached.
- * One cache policy of CACHED (0), WC; UNCACHED needs the module parameter allow_uncached (else EINVAL). What a CPU mapping shows:
+ * One cache policy of CACHED (0), WC, UNCACHED, which needs the module parameter allow_uncached or a board without snooping (else EINVAL);
+ * NON_SNOOPED is for CACHED alone. BO_INFO tells the flags in force: of weights those that weight_policy says; on a board without snooping
+ * (module parameter coherent=0) NON_SNOOPED of every CACHED object. Mappings of one object with one policy are one. What a CPU mapping shows:
  *   CACHED: the device snoops the CPU's caches: the memory itself. BO_SYNC changes no byte; it takes time for every line of 64 bytes.
  *   CACHED | NON_SNOOPED: the CPU's cache, a shadow of the memory. The device sees a write when its line has been cleaned (BO_SYNC TO_DEVICE,
  *     eviction), the CPU sees the device's when the line was invalidated (BO_SYNC FROM_DEVICE) after it.
+ *     A dirty line that FROM_DEVICE covers in part is cleaned before. A store of the value that is there is none. docs/coherency.md.
  *   WC: writes wait in four write-combining buffers of a line; a full line, a fifth line, or a write barrier (submit, BO_SYNC) drains them.
  *   UNCACHED: the memory itself. */
 enum npu_bo_flag { NPU_BO_SHAVE_MEM = 1, NPU_BO_MAPPABLE = 2, NPU_BO_DMA_MEM = 4, NPU_BO_READ_ONLY = 8, /* to the device */ NPU_BO_READONLY_WEIGHT = 0x10,

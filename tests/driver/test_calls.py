@@ -57,7 +57,12 @@ def test_handle_list_that_is_not_readable_is_efault(process, nop):
     assert process.call(C.NPU_IOCTL_CMDQ_SUBMIT, "npu_cmdq_submit", [short], **fields)[0] == -errno.EFAULT
 
 
-@pytest.mark.parametrize("request_word", sorted(word for word, row in TABLE.items() if row.pointers))
+@pytest.mark.parametrize(
+    "request_word",
+    sorted(
+        word for word, row in TABLE.items() if row.pointers and row.struct != "npu_bo_userptr"
+    ),  # there it is EINVAL
+)
 def test_a_null_pointer_with_bytes_behind_it_is_efault(process, request_word):
     row = TABLE[request_word]
     length = {"npu_emu_counters": "count", "npu_submit": "buffer_count", "npu_cmdq_submit": "buffer_count"}
