@@ -70,7 +70,7 @@ __all__ = [
 
 
 def open(
-    profile: str = "npu-37xx",
+    profile: str | None = None,
     *,
     compute: bool = True,
     numerics: str = "exact",
@@ -78,8 +78,11 @@ def open(
     semantics: str = "ascend",
     launch_blocking: bool | None = None,
     module_params: str | None = None,
+    where: str | None = None,
 ) -> Device:
-    """Return a new device of hardware profile `profile` (name, alias or .json path), booted; a context manager.
+    """Return a new device of hardware profile `profile` (name, alias or .json path; None: npu-37xx), booted; a context manager.
+    `where` "unix:PATH" is the device that npud serves there (docs/daemon.md), which has to be what is asked for, "" one in this
+    process; None: the environment variable NPU_DEVICE says.
 
     `compute=False` runs the same path for its times alone: no values. `numerics` is "exact" or "fast". `trace=True`
     records what the device does for `Device.trace`. `semantics` is "ascend", "cuda" or "strict", see
@@ -98,6 +101,7 @@ def open(
         semantics=semantics,
         launch_blocking=launch_blocking,
         module_params=module_params,
+        where=where,
     )
 
 

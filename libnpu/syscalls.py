@@ -2,7 +2,8 @@
 the clock.
 
 A call is (number, structure bytes, segments, position) → (result, structure bytes, segments, position); npu_uapi.h
-has the encoding. The node of `open_device` is a driver in this process over a simulated device of its own.
+has the encoding. The node of `open_device` is a driver in this process over a simulated device of its own; that of
+`open_remote` is a device of npud, which other processes use too (libnpu/daemon).
 """
 
 from __future__ import annotations
@@ -80,7 +81,10 @@ class Machine:
     def lose(self, error: BaseException) -> None:
         """Give the device up: `error` broke out of a call, and nobody knows how far the call got."""
         self.lost = error
-        reason = f"{type(error).__name__} broke off a call of the device, which is lost: Device.reset begins anew"
+        reason = error.message if isinstance(error, NpuError) else None
+        reason = (
+            reason or f"{type(error).__name__} broke off a call of the device, which is lost: Device.reset begins anew"
+        )
         for node in self.nodes:
             node.go_down(C.NPU_ERROR_DEVICE_LOST, reason)
 
@@ -182,7 +186,7 @@ class Node:
         if self.down is None:
             self.down = (int(result), reason)
 
-    def ioctl(self, request: Request, segments: Sequence[bytes] = ()) -> list[Any]:
+    def ioctl(self, request: Request, segments: Sequence[bytes | memoryview] = ()) -> list[Any]:
         """Do `request`; its structure then has the outputs.
 
         Returns the segments behind [out] pointers. Raises NpuError.
@@ -228,10 +232,12 @@ class Node:
         if len(machine.positions) > 1 or host.keeps_order:
             host.wait_ahead(self, handle, deadline_ps)
 
-    def mmap(self, offset: int, length: int) -> memoryview:
-        """Return `length` bytes of the buffer object at mmap offset `offset`, writable, until the object is freed."""
+    def mmap(self, offset: int, length: int, flags: int = 0) -> memoryview:
+        """Return `length` bytes of the buffer object at mmap offset `offset`, writable, until the object is freed. `flags` are those
+        of struct npu_mmap.
+        """
         request = self._sys_mmap
-        request.arg.offset, request.arg.length = offset, length
+        request.arg.offset, request.arg.length, request.arg.flags = offset, length, flags
         view: memoryview = self.ioctl(request)[0]
         return view
 
@@ -315,3 +321,49 @@ def open_device(profile: str, *, compute: bool, numerics: str, trace: bool, modu
     hardware = load_profile(profile)
     syscall, log = power_on()
     return Node(Machine(syscall, hardware, log, power_on))
+
+
+def remote_path(device: str) -> str:
+    """Return the PATH of "unix:PATH", what NPU_DEVICE may be. Raises INVALID_VALUE for anything else."""
+    kind, _, path = device.partition(":")
+    if kind != "unix" or not path:
+        raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"NPU_DEVICE={device}: unix:PATH is needed")
+    return path
+
+
+def open_remote(path: str, profile: str | None, *, compute: bool, numerics: str, trace: bool) -> Node:
+    """Return an open node of the device that npud serves at `path`. None: of whatever profile it is.
+
+    Raises DEVICE_LOST when nobody answers there, NOT_PERMITTED, INVALID_VALUE when its device is not what is asked for.
+    """
+    from libnpu.daemon.client import Door
+
+    def connect() -> Door:
+        door = Door(path)
+        door.on_shared = note_shared
+        return door
+
+    def note_shared() -> None:
+        if machine is not None:
+            machine.disorder = machine.disorder or "other processes have used the device"
+
+    def power_on() -> Started:
+        door = connect()
+        return door.call, door.log
+
+    machine: Machine | None = None
+    door = connect()
+    greeting, served = door.greeting, door.profile
+    asked = None if profile is None else load_profile(profile)
+    for what, ours, theirs in (
+        ("profile", asked and asked.name, asked and served.name), ("compute", compute, greeting.compute),
+        ("numerics", numerics, greeting.numerics), ("trace", trace, trace and greeting.trace),
+    ):  # fmt: skip
+        if ours != theirs:
+            door.close()
+            theirs = served.name if what == "profile" else theirs
+            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"unix:{path} has {what} {theirs}, and {ours} is asked for")
+    machine = Machine(door.call, served, door.log, power_on)
+    machine.now_ps = greeting.now_ps
+    machine.begun_ps[None] = greeting.now_ps
+    return Node(machine)

@@ -127,11 +127,12 @@ class Library:
 
             settings = self.settings
             device = libnpu.open(
-                self.profiles[number],
+                self.profiles[number] or None,
                 semantics=settings.semantics,
                 trace=settings.trace,
                 launch_blocking=settings.launch_blocking,
                 module_params=settings.module_params,
+                where=settings.device,
             )
             device.set_schedule(settings.schedule)
             device.call_site = self.call_site

@@ -1,5 +1,5 @@
 """What the environment says when the library starts: NPU_PROFILE, NPU_SEMANTICS, NPU_SCHEDULE, NPU_LAUNCH_BLOCKING,
-NPU_TRACE, NPU_KMD_PARAMS.
+NPU_TRACE, NPU_KMD_PARAMS, NPU_DEVICE.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_DEVICES = 128  # npu.h
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`profiles` has one for each device, `semantics` and `schedule` are names as `libnpu.open` takes them."""
+    """`profiles` has one for each device, "" for what npud has at `device`, `semantics` and `schedule` are names as `libnpu.open` takes them."""
 
     profiles: tuple[str, ...] = ()
     semantics: str = "ascend"
@@ -24,6 +24,7 @@ class Settings:
     launch_blocking: bool = False
     trace: bool = False
     module_params: str = ""
+    device: str = ""
 
 
 def read_settings(getenv: Callable[[str], str | None]) -> Settings:
@@ -33,14 +34,23 @@ def read_settings(getenv: Callable[[str], str | None]) -> Settings:
     from libnpu.runtime.arguments import environment_switch
     from libnpu.runtime.schedule import schedule_of
     from libnpu.runtime.semantics import semantics_of
-    from libnpu.syscalls import check_module_params
+    from libnpu.syscalls import check_module_params, remote_path
 
-    profiles = tuple(name.strip() for name in (getenv("NPU_PROFILE") or DEFAULT_PROFILE).split(","))
+    device = getenv("NPU_DEVICE") or ""
+    profiles = tuple(name.strip() for name in (getenv("NPU_PROFILE") or ("" if device else DEFAULT_PROFILE)).split(","))
+    if device:
+        try:
+            remote_path(device)
+        except NpuError as error:
+            raise Refusal("NPU_ERROR_INVALID_VALUE", error.message) from None
+        if len(profiles) > 1:
+            raise Refusal("NPU_ERROR_INVALID_VALUE", f"NPU_PROFILE: {len(profiles)} devices, NPU_DEVICE is one")
     if len(profiles) > MAX_DEVICES:
         raise Refusal("NPU_ERROR_INVALID_VALUE", f"NPU_PROFILE: {len(profiles)} devices, above {MAX_DEVICES}")
     try:
         for name in dict.fromkeys(profiles):
-            load_profile(name)
+            if name or not device:
+                load_profile(name)
     except (ProfileError, OSError) as error:
         raise Refusal("NPU_ERROR_INVALID_VALUE", f"NPU_PROFILE: {error}") from None
     try:
@@ -57,4 +67,4 @@ def read_settings(getenv: Callable[[str], str | None]) -> Settings:
         check_module_params(module_params)
     except NpuError as error:
         raise Refusal("NPU_ERROR_INVALID_VALUE", f"NPU_KMD_PARAMS: {error.message}") from None
-    return Settings(profiles, semantics, schedule, launch_blocking, trace, module_params)
+    return Settings(profiles, semantics, schedule, launch_blocking, trace, module_params, device)

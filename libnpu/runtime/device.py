@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from libnpu.runtime.stream import Stream
 
 
+DEFAULT_PROFILE = "npu-37xx"
+
+
 class Device(DeviceMachine):
     """An open device; a context manager. Everything made from it ends with `close`.
 
@@ -107,9 +110,9 @@ class Device(DeviceMachine):
         """As `Context.alloc_host` in the primary context."""
         return self.primary.alloc_host(nbytes, flags)
 
-    def register(self, memory: Any, size: int | None = None) -> Registered:
+    def register(self, memory: Any, size: int | None = None, *, sva: bool = False) -> Registered:
         """As `Context.register` in the primary context."""
-        return self.primary.register(memory, size)
+        return self.primary.register(memory, size, sva=sva)
 
     def to_device(self, array: ArrayLike) -> Buffer:
         """As `Context.to_device` in the primary context."""
@@ -251,7 +254,7 @@ class Device(DeviceMachine):
 
 
 def open_device(
-    profile: str,
+    profile: str | None,
     *,
     compute: bool,
     numerics: str,
@@ -259,9 +262,11 @@ def open_device(
     semantics: str,
     launch_blocking: bool | None,
     module_params: str | None,
+    where: str | None = None,
 ) -> Device:
     """Return a new booted device. Raises INVALID_VALUE for an unknown profile, numerics policy, semantics or module
-    parameter, and for what NPU_SCHEDULE and NPU_LAUNCH_BLOCKING must not be.
+    parameter, and for what NPU_SCHEDULE and NPU_LAUNCH_BLOCKING must not be. `where`: as NPU_DEVICE, which it defaults to:
+    "unix:PATH" is npud's device at PATH, nothing is one in this process. `profile` None: npud's, or npu-37xx.
     """
     rules = semantics_of(semantics)
     if launch_blocking is None:
@@ -271,10 +276,20 @@ def open_device(
     chosen = schedule_of(os.environ.get("NPU_SCHEDULE") or None)
     if numerics not in ("exact", "fast"):
         raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"numerics {numerics!r}; there are 'exact' and 'fast'")
+    where = os.environ.get("NPU_DEVICE", "") if where is None else where
     try:
-        node = syscalls.open_device(
-            profile, compute=compute, numerics=numerics, trace=trace, module_params=module_params
-        )
+        if where:
+            path = syscalls.remote_path(where)
+            if module_params:
+                raise NpuError(
+                    C.NPU_ERROR_INVALID_VALUE, f"module parameters {module_params!r}: npud's are given to npud"
+                )
+            node = syscalls.open_remote(path, profile, compute=compute, numerics=numerics, trace=trace)
+        else:
+            node = syscalls.open_device(
+                profile or DEFAULT_PROFILE, compute=compute, numerics=numerics, trace=trace,
+                module_params=module_params,
+            )  # fmt: skip
     except ProfileError as error:
         raise NpuError(C.NPU_ERROR_INVALID_VALUE, str(error)) from None
     device = Device(node, compute=compute, semantics=rules, launch_blocking=launch_blocking)
