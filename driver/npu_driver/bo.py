@@ -33,6 +33,7 @@ class BufferObject:
     size: int  # whole pages
     mmap_offset: int  # 0 = not mappable
     jobs: int = 0  # in flight that name it
+    owned: bool = True  # made by BO_CREATE: it may be exported
     freed: bool = False
     job: Job | None = field(default=None, repr=False)  # last job whose command buffer it is
     mappings: list[weakref.ref[Any]] = field(default_factory=list, repr=False)

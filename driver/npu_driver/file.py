@@ -39,6 +39,7 @@ class Context:
         "_next_handle",
         "_next_mmap",
         "_sequence",
+        "faults",
         "jobs",
         "lost",
         "mmaps",
@@ -71,6 +72,7 @@ class Context:
         self.jobs: dict[int, Job] = {}  # in flight, by job id, oldest first
         self.unwaited: dict[int, Job] = {}  # finished, by handle of the command buffer
         self.lost: str | None = None
+        self.faults = 0  # of its tasks: accesses, hangs
         self.overflows = bytearray()  # struct npu_overflow_record[] that nobody has read yet
         self._next_handle = 1
         self._next_mmap = MMAP_BASE
@@ -90,9 +92,12 @@ class Context:
             raise KernelError(code, f"context {self.ssid} has no buffer object {handle}")
         return found
 
-    def create_object(self, size_bytes: int, flags: int, user_va: int = 0) -> BufferObject:
+    def create_object(
+        self, size_bytes: int, flags: int, user_va: int = 0, source: BufferObject | None = None
+    ) -> BufferObject:
         """Allocate, map and publish a buffer object of whole pages. `flags` are checked, and those in force (bo.py). `user_va`:
-        where it is to be, with NPU_BO_SVA. ENOSPC, ENOMEM, ENOBUFS; EBUSY when `user_va` is in use.
+        where it is to be, with NPU_BO_SVA. `source`: an object of another context whose memory it is to be.
+        ENOSPC, ENOMEM, ENOBUFS; EBUSY when `user_va` is in use.
         """
         pages = -(-size_bytes // PAGE)
         memory = self._memory
@@ -111,13 +116,14 @@ class Context:
         pa = None
         try:
             tables_bytes = self.space.missing_bytes(va, pages)
-            if pages * PAGE + tables_bytes > memory.free_bytes:
+            needed = tables_bytes + (0 if source else pages * PAGE)
+            if needed > memory.free_bytes:
                 raise KernelError(
                     errno.ENOMEM,
                     f"{size_bytes} bytes asked, {memory.free_bytes} bytes of device memory free, "
                     f"{tables_bytes} needed for page tables",
                 )
-            pa = memory.alloc(pages, self.ssid)
+            pa = memory.alloc(pages, self.ssid) if source is None else memory.share(source.pa)
             self.space.map(va, pa, pages, read_only=bool(flags & C.NPU_BO_READ_ONLY), snooped=is_snooped(flags))
         except KernelError:
             addresses.free(va)
@@ -128,7 +134,7 @@ class Context:
         if flags & C.NPU_BO_MAPPABLE:
             offset = self._next_mmap
             self._next_mmap += (pages + 1) * PAGE
-        bo = BufferObject(self._next_handle, flags, va, pa, pages * PAGE, offset)
+        bo = BufferObject(self._next_handle, flags, va, pa, pages * PAGE, offset, owned=source is None and not user_va)
         self._next_handle += 1
         self.objects[bo.handle] = bo
         if offset:

@@ -73,9 +73,10 @@ class Memory:
         """Return `size` bytes at `pa`, writable, inside one allocation."""
         return self._dram.view(pa, size)
 
-    def share(self, pa: int) -> None:
-        """Let one more have an allocation: it is to be freed once more."""
+    def share(self, pa: int) -> int:
+        """Let one more have an allocation, and return its address: it is to be freed once more."""
         self._shares[pa] = self._shares.get(pa, 0) + 1
+        return pa
 
     def close_heap(self, heap: int) -> None:
         """Give a heap's extents back to the machine when nothing is left in them."""
