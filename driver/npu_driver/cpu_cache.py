@@ -16,6 +16,7 @@ invalidation before the device has written is of no use. The CPU reads write-com
 from __future__ import annotations
 
 import random
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,12 +47,13 @@ def policy_of(flags: int, *, coherent: bool) -> int:
 class Shadow:
     """What the CPU sees of the allocation at physical address `pa`. `clean` is what it held when it was the same as memory."""
 
-    __slots__ = ("_clean", "_lines", "_memory", "_words", "_words_clean", "pa", "view_pa")
+    __slots__ = ("_clean", "_lines", "_memory", "_words", "_words_clean", "mappings", "pa", "view_pa")
 
     def __init__(self, memory: Memory, pa: int, heap: int) -> None:
         """ENOMEM, ENOBUFS without room in `heap` for as much as there is at `pa`."""
         size = memory.size_of(pa)
         self.pa = pa
+        self.mappings: list[weakref.ref[Any]] = []  # owners of views of it
         self.view_pa = memory.alloc(size // PAGE, heap)
         view = np.frombuffer(memory.view(self.view_pa, size), np.uint8)
         self._memory = np.frombuffer(memory.view(pa, size), np.uint8).reshape(-1, LINE_BYTES)
@@ -139,22 +141,22 @@ class CpuCaches:
         self._posted: list[tuple[CachedShadow, Lines, Any]] = []  # cleaned, and no barrier has come since
         self.active = False
 
-    def shown(self, pa: int, policy: int, heap: int = 0) -> int:
-        """Return the physical address that a mapping of the allocation at `pa` shows, by `policy_of`. A shadow is made, in `heap`,
-        on first use. ENOMEM, ENOBUFS.
+    def shadow(self, pa: int, policy: int, heap: int = 0) -> Shadow | None:
+        """Return what a mapping of the allocation at `pa` shows, by `policy_of`, in place of the memory itself. It is made, in
+        `heap`, on first use. ENOMEM, ENOBUFS.
         """
         if policy == C.NPU_BO_NON_SNOOPED:
-            return self.cached(pa, heap).view_pa
+            return self.cached(pa, heap)
         if policy == C.NPU_BO_WC:
             found = self._combined.get(pa)
             if found is None:
                 found = self._combined[pa] = CombinedShadow(self._memory, pa, heap)
                 self._begin(pa)
-            return found.view_pa
-        return pa
+            return found
+        return None
 
     def cached(self, pa: int, heap: int = 0) -> CachedShadow:
-        """Return the cached shadow of the allocation at `pa`, as `shown`."""
+        """Return the cached shadow of the allocation at `pa`, as `shadow`."""
         found = self._cached.get(pa)
         if found is None:
             found = self._cached[pa] = CachedShadow(self._memory, pa, heap)
@@ -174,11 +176,22 @@ class CpuCaches:
                 self._memory.free(shadow.view_pa)
         self.active = bool(self._cached or self._combined)
 
+    def _end_combined(self, shadow: CombinedShadow) -> None:
+        """Nobody maps it any more: what was stored goes to memory, sooner or later."""
+        shadow.drain(shadow.changed(0, shadow.line_count))
+        self._buffers = [buffer for buffer in self._buffers if buffer[0] is not shadow]
+        del self._combined[shadow.pa]
+        self._memory.free(shadow.view_pa)
+        self.active = bool(self._cached or self._combined)
+
     # ---- what happens by itself ----
 
     def enter(self) -> None:
         """A call begins: stores to write-combined memory are in buffers, or already further."""
-        for shadow in self._combined.values():
+        for shadow in list(self._combined.values()):
+            if not any(mapping() is not None for mapping in shadow.mappings):
+                self._end_combined(shadow)
+                continue
             lines = shadow.changed(0, shadow.line_count)
             if not len(lines):
                 continue

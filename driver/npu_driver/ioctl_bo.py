@@ -96,8 +96,11 @@ def map_object(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]
 
 def _map(kernel: Kernel, context: Context, bo: BufferObject, flags: int, length: int) -> memoryview:
     policy = policy_of(flags, coherent=bool(kernel.params.coherent))
-    pa = kernel.caches.shown(bo.pa, policy, context.ssid)
-    return bo.map(kernel.memory.view(pa, length))
+    shadow = kernel.caches.shadow(bo.pa, policy, context.ssid)
+    view = bo.map(kernel.memory.view(bo.pa if shadow is None else shadow.view_pa, length))
+    if shadow is not None:
+        shadow.mappings.append(bo.mappings[-1])
+    return view
 
 
 def bo_info(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:

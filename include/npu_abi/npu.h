@@ -324,22 +324,25 @@ NPU_API npu_result_t npu_pointer_get_attributes(npu_pointer_attributes_t *attrib
 enum npu_host_flag {
     NPU_HOST_CACHED = 0,          /* write-back, snooped by the device: no maintenance is needed */
     NPU_HOST_WRITE_COMBINED = 1,
-    NPU_HOST_UNCACHED = 2,        /* NOT_SUPPORTED: the platform does not allow it */
-    NPU_HOST_NON_COHERENT = 3     /* write-back, not snooped: UNIMPLEMENTED */
+    NPU_HOST_UNCACHED = 2,        /* NOT_SUPPORTED unless the kernel module was loaded with allow_uncached=1 */
+    NPU_HOST_NON_COHERENT = 3     /* write-back, not snooped: npu_flush before the device reads, npu_invalidate after it has written */
 };
+/* With coherent=0 among the parameters of the kernel module (NPU_KMD_PARAMS) the device snoops nothing, and NPU_HOST_CACHED, registered memory and mappings are as
+ * NPU_HOST_NON_COHERENT. */
 /* Allocate pinned memory in the current context, 4096-byte aligned: a host address.
  *   NULL_POINTER, BAD_ADDRESS  ptr      INVALID_SIZE  size is 0       INVALID_VALUE  flags is none of enum npu_host_flag
- *   OUT_OF_DEVICE_MEMORY (pinned memory is taken from it), NOT_SUPPORTED, UNIMPLEMENTED  see npu_host_flag */
+ *   OUT_OF_DEVICE_MEMORY (pinned memory is taken from it), NOT_SUPPORTED  see npu_host_flag */
 NPU_API npu_result_t npu_malloc_host(void **ptr, size_t size, uint32_t flags);
 /* Free it by its first address; work in flight as in npu_free. The address must not be used any more: what is there then is not defined.
  *   STALE_HANDLE, INVALID_VALUE, WRONG_CONTEXT, NULL_POINTER, IN_USE  as npu_free */
 NPU_API npu_result_t npu_free_host(void *ptr);
 /* Pin memory that the program has: whole pages of private read-write memory, such as the heap's, initialised data, and private mappings of files, which then are no
  * more the file's. Their content stays. No other thread may write there during the call.
- *   MISALIGNED  ptr or size is not a multiple of 4096     INVALID_SIZE  size is 0       NULL_POINTER  ptr      INVALID_VALUE  flags is not 0
+ *   MISALIGNED  ptr or size is not a multiple of 4096     INVALID_SIZE  size is 0       NULL_POINTER  ptr      INVALID_VALUE  flags not of enum npu_register_flag
  *   ALREADY_REGISTERED  a byte of it is pinned memory     BAD_ADDRESS  not mapped, not writable, shared with files or processes, or the calling thread's stack
- *   OUT_OF_DEVICE_MEMORY */
+ *   OUT_OF_DEVICE_MEMORY                                  OUT_OF_RESOURCES  NPU_REGISTER_SVA, and the device has something else at that address */
 NPU_API npu_result_t npu_host_register(void *ptr, size_t size, uint32_t flags);
+enum npu_register_flag { NPU_REGISTER_SVA = 1 /* shared virtual addresses: the device has it at the host's address, pointers into it are device pointers */ };
 /* Undo npu_host_register. The content stays.
  *   NOT_REGISTERED  ptr is not the first address of registered memory IN_USE  work in flight uses it
  *   WRONG_CONTEXT   it is registered in another context than the current one          NULL_POINTER  ptr */

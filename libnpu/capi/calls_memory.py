@@ -170,8 +170,9 @@ def npu_free_host(library: Library, ptr: int) -> None:
 def npu_host_register(library: Library, ptr: int, size: int, flags: int) -> None:
     """Pin memory that the program has."""
     require(ptr, "ptr")
-    _no_flags(flags)
-    library.context().context.register(ptr, size)
+    if flags & ~C.NPU_REGISTER_SVA:
+        raise Refusal("NPU_ERROR_INVALID_VALUE", f"flags is {flags:#x}, not of enum npu_register_flag")
+    library.context().context.register(ptr, size, sva=bool(flags & C.NPU_REGISTER_SVA))
     library.memory.begin_at(ptr)
 
 

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from libnpu.runtime.host_memory import Mapping
     from libnpu.runtime.memory import ContextMemory
     from libnpu.runtime.stream import Stream
-
-LINE_BYTES = 64  # of the host's caches
+NO_VIEW = memoryview(b"")
 
 
 class Buffer(Memory):
@@ -43,6 +42,7 @@ class Buffer(Memory):
         "_host_address",
         "_is_live",
         "_mappings",
+        "_program_view",
         "context",
         "device_address",
         "flags",
@@ -58,15 +58,25 @@ class Buffer(Memory):
         if size >= 1 << 64:  # the driver cannot even be asked
             raise NpuError(C.NPU_ERROR_OUT_OF_DEVICE_MEMORY, f"{size} bytes asked")
         self.context = context
-        self._bo = BufferObject(context.node, size, self.BO_FLAGS | flags)
+        self._bo = self._object(size, flags)
         self._is_live = True
         self._mappings: list[Mapping] = []
         self.size = size
         self.flags = 0  # enum npu_host_flag of pinned memory
         self.offset = 0  # as a part of itself
         self.device_address: int = self._bo.va
+        self._program_view = self._view_of_program()
+        self._host_address = address_of(self._program_view)
+
+    def _object(self, size: int, flags: int) -> BufferObject:
+        """Return its object of the driver; `flags` besides BO_FLAGS."""
+        return BufferObject(self.context.node, size, self.BO_FLAGS | flags)
+
+    def _view_of_program(self) -> memoryview:
+        if self._bo.flags & C.NPU_BO_NON_SNOOPED:
+            return self._bo.map(program=True)
         assert self._bo.view is not None
-        self._host_address = address_of(self._bo.view)
+        return self._bo.view
 
     @property
     def handle(self) -> int:
@@ -108,6 +118,12 @@ class Buffer(Memory):
         _ = self.handle
         assert self._bo.view is not None
         return self._bo.view[: self.size]
+
+    @property
+    def program_view(self) -> memoryview:
+        """Its memory as the program's mappings show it. Raises STALE_HANDLE."""
+        _ = self.handle
+        return self._program_view[: self.size]
 
     def store(self, offset: int, source: NDArray[np.uint8]) -> None:
         """Let the host copy bytes in; the range was checked."""
@@ -165,7 +181,7 @@ class Buffer(Memory):
         return self._mappings
 
     def synchronise(self, offset: int, size: int | None, direction: int) -> None:
-        """Clean the host's caches over the lines of a range (enum npu_sync_dir). Raises OUT_OF_RANGE, INVALID_SIZE."""
+        """Maintain the host's caches over the lines of a range (enum npu_sync_dir). Raises OUT_OF_RANGE, INVALID_SIZE."""
         offset = whole(offset, "offset")
         length = self.size - offset if size is None else whole(size, "size")
         self._check(offset, length)
@@ -174,9 +190,7 @@ class Buffer(Memory):
         self.context.enter()
         request = Request(C.NPU_IOCTL_BO_SYNC, "npu_bo_sync", "BO_SYNC")
         request.arg.handle, request.arg.direction = self.handle, direction
-        request.arg.offset = offset - offset % LINE_BYTES
-        end = offset + length
-        request.arg.size = end + -end % LINE_BYTES - request.arg.offset
+        request.arg.offset, request.arg.size = offset, length
         self.context.node.ioctl(request)
 
     @public
@@ -205,6 +219,7 @@ class Buffer(Memory):
             self.context.forget_buffer(self)
             self._is_live = False
             self._mappings.clear()
+            self._program_view = NO_VIEW
             self.context.free_object(self._bo)
 
     def __enter__(self) -> Self:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from npu_abi import C
 
 from libnpu.syscalls import Node, Request
 
+if TYPE_CHECKING:
+    from typing import Self
+
+AS_MEMORY = int(C.NPU_MMAP_POLICY | C.NPU_BO_UNCACHED)
+
 
 class BufferObject:
-    """One object of the driver. `view` is its memory, None when it was made without NPU_BO_MAPPABLE."""
+    """One object of the driver. `view` is its memory, None when it was made without NPU_BO_MAPPABLE; `flags` are those in force.
 
-    __slots__ = ("_node", "handle", "size", "va", "view")
+    On a board without snooping the CPU's caches are in front of cached memory. The runtime then looks past them, so that what
+    it shares with the device needs no maintenance; with `program`, `view` is as the object's own policy says.
+    """
 
-    def __init__(self, node: Node, size: int, flags: int) -> None:
+    __slots__ = ("_mmap_offset", "_node", "flags", "handle", "size", "va", "view")
+
+    def __init__(self, node: Node, size: int, flags: int, *, program: bool = False) -> None:
         request = Request(C.NPU_IOCTL_BO_CREATE, "npu_bo_create", f"BO_CREATE of {size} bytes")
         request.arg.size, request.arg.flags = size, flags
         node.ioctl(request)
@@ -21,11 +32,42 @@ class BufferObject:
         self.va: int = request.arg.npu_va
         self.size: int = request.arg.size
         self.view: memoryview | None = None
+        self.flags = flags
+        self._mmap_offset = 0
         if flags & C.NPU_BO_MAPPABLE:
             info = Request(C.NPU_IOCTL_BO_INFO, "npu_bo_info", "BO_INFO")
             info.arg.handle = self.handle
             node.ioctl(info)
-            self.view = node.mmap(info.arg.mmap_offset, self.size)
+            self.flags, self._mmap_offset = info.arg.flags, info.arg.mmap_offset
+            self.view = self.map(program=program)
+
+    @classmethod
+    def of_user_memory(cls, node: Node, address: int, content: memoryview, flags: int) -> Self:
+        """Return an object with `content`, the user's pages at `address`, whose place its memory is to take."""
+        request = Request(
+            C.NPU_IOCTL_BO_CREATE_FROM_USERPTR, "npu_bo_userptr", f"BO_CREATE_FROM_USERPTR of {len(content)} bytes"
+        )
+        request.arg.ptr, request.arg.size, request.arg.flags = address, len(content), flags
+        replies = node.ioctl(request, [content])
+        self = cls.__new__(cls)
+        self._node = node
+        self.handle, self.va, self.size = request.arg.handle, request.arg.npu_va, len(content)
+        self.flags, self._mmap_offset = flags, 0
+        self.view = replies[0]
+        return self
+
+    def map(self, *, program: bool) -> memoryview:
+        """Return a new mapping of the whole: as the object's policy says, or the memory itself."""
+        hidden = self.flags & C.NPU_BO_NON_SNOOPED
+        return self._node.mmap(self._mmap_offset, self.size, AS_MEMORY if hidden and not program else 0)
+
+    def publish(self) -> None:
+        """Make sure that the device sees what was written to `view`, and end that."""
+        if self.flags & C.NPU_BO_WC:
+            request = Request(C.NPU_IOCTL_BO_SYNC, "npu_bo_sync", "BO_SYNC")
+            request.arg.handle, request.arg.direction, request.arg.size = self.handle, C.NPU_SYNC_TO_DEVICE, self.size
+            self._node.ioctl(request)
+        self.view = None
 
     def free(self) -> None:
         """Give the object back; a job in flight keeps its memory. Twice is allowed."""

@@ -6,15 +6,17 @@ All of it is pages of the device's memory, so what one side writes the other rea
 
 from __future__ import annotations
 
+import errno
 from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from npu_abi import C
 
-from libnpu.errors import NpuError, Unimplemented, Unsupported
+from libnpu.errors import NpuError, Unsupported
 from libnpu.runtime import host_pages
 from libnpu.runtime.buffer import Buffer
+from libnpu.runtime.buffer_object import BufferObject
 from libnpu.runtime.guard import failures_yield_to, public
 
 if TYPE_CHECKING:
@@ -26,7 +28,12 @@ if TYPE_CHECKING:
     from libnpu.runtime.memory import ContextMemory
 
 PAGE = host_pages.PAGE_BYTES
-_HOST_FLAGS = {C.NPU_HOST_CACHED: 0, C.NPU_HOST_WRITE_COMBINED: int(C.NPU_BO_WC)}
+_HOST_FLAGS = {
+    C.NPU_HOST_CACHED: 0,
+    C.NPU_HOST_WRITE_COMBINED: int(C.NPU_BO_WC),
+    C.NPU_HOST_UNCACHED: int(C.NPU_BO_UNCACHED),
+    C.NPU_HOST_NON_COHERENT: int(C.NPU_BO_NON_SNOOPED),
+}
 
 
 class HostBuffer(Buffer):
@@ -41,14 +48,22 @@ class HostBuffer(Buffer):
     BO_FLAGS: ClassVar[int] = int(C.NPU_BO_MAPPABLE)
 
     def __init__(self, context: ContextMemory, size: int, flags: int = int(C.NPU_HOST_CACHED)) -> None:
-        if flags == C.NPU_HOST_UNCACHED:
-            raise Unsupported("NPU_HOST_UNCACHED: the platform does not allow uncached memory")
-        if flags == C.NPU_HOST_NON_COHERENT:
-            raise Unimplemented("NPU_HOST_NON_COHERENT: host memory that the device does not snoop")
         if flags not in _HOST_FLAGS:
             raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"flags {flags} is none of enum npu_host_flag")
-        super().__init__(context, size, _HOST_FLAGS[flags])
+        try:
+            super().__init__(context, size, _HOST_FLAGS[flags])
+        except NpuError as error:
+            if flags == C.NPU_HOST_UNCACHED and error.errno == errno.EINVAL:
+                raise Unsupported("NPU_HOST_UNCACHED: the module parameter allow_uncached is 0") from None
+            raise
         self.flags = flags
+
+    def _object(self, size: int, flags: int) -> BufferObject:
+        return BufferObject(self.context.node, size, self.BO_FLAGS | flags, program=True)
+
+    def _view_of_program(self) -> memoryview:
+        assert self._bo.view is not None
+        return self._bo.view
 
     @property
     def address(self) -> int:
@@ -68,9 +83,9 @@ class HostBuffer(Buffer):
 
     @public
     def flush(self, offset: int = 0, size: int | None = None) -> None:
-        """Write the host's cache lines of a range back, before the device reads them. The device snoops, so that no byte
-        changes: it takes time, more for more lines, of write-combined memory a system call's alone. Raises OUT_OF_RANGE,
-        INVALID_SIZE.
+        """Write the host's cache lines of a range back, before the device reads them (NPU_HOST_NON_COHERENT), or drain its
+        write-combining buffers. Where the device snoops no byte changes: it takes time, more for more lines, of
+        write-combined memory a system call's alone. Raises OUT_OF_RANGE, INVALID_SIZE.
         """
         self.synchronise(offset, size, C.NPU_SYNC_TO_DEVICE)
 
@@ -89,23 +104,29 @@ class Registered(HostBuffer):
     child of a fork shares the memory with its parent.
     """
 
-    __slots__ = ("_address", "_owner")
+    __slots__ = ("_address", "_owner", "_sva")
     kind: ClassVar[int] = int(C.NPU_MEMORY_REGISTERED)
 
-    def __init__(self, context: ContextMemory, address: int, size: int, owner: object) -> None:
+    def __init__(self, context: ContextMemory, address: int, size: int, owner: object, *, sva: bool = False) -> None:
         host_pages.check_pinnable(address, size)
-        super().__init__(context, size)
         self._address = address
+        self._sva = sva
+        super().__init__(context, size)
         self._owner = owner  # a view of the program's object, which must not go before its pages do
         view = self._bo.view
         assert view is not None
         try:
-            view[:] = host_pages.bytes_at(address, size)
             host_pages.show_at(host_pages.address_of(view), address, size)
         except BaseException:
             self._is_live = False
             self._bo.free()
             raise
+
+    def _object(self, size: int, flags: int) -> BufferObject:
+        if size > C.NPU_MAX_USERPTR_BYTES:
+            raise NpuError(C.NPU_ERROR_OUT_OF_DEVICE_MEMORY, f"{size} bytes at {self._address:#x} to register")
+        node, content = self.context.node, host_pages.bytes_at(self._address, size)
+        return BufferObject.of_user_memory(node, self._address, content, C.NPU_BO_SVA if self._sva else 0)
 
     @staticmethod
     def extent_of(memory: Any, size: int | None) -> tuple[int, int, object]:
@@ -189,7 +210,7 @@ class Mapping:
     def view(self) -> memoryview:
         """The memory itself, read-only when the host said that it only reads. Raises STALE_HANDLE."""
         self._check()
-        view = self.buffer.view[self.offset : self.offset + self.size]
+        view = self.buffer.program_view[self.offset : self.offset + self.size]
         return view.toreadonly() if self.direction == C.NPU_FROM_DEVICE else view
 
     @property

@@ -41,8 +41,8 @@ class Instance:
 
     def __init__(self, node: Node, layout: Layout, patch: Patch, scratch_bytes: int, shared: dict[str, int]) -> None:
         """Copy and relocate the task lists. `shared` are the addresses of the module's shared sections."""
-        self._tasks = BufferObject(node, layout.size, C.NPU_BO_MAPPABLE | C.NPU_BO_DMA_MEM | C.NPU_BO_WC)
-        self._scratch = BufferObject(node, scratch_bytes, C.NPU_BO_DMA_MEM | C.NPU_BO_WC) if scratch_bytes else None
+        self._tasks = BufferObject(node, layout.size, C.NPU_BO_MAPPABLE | C.NPU_BO_DMA_MEM)
+        self._scratch = BufferObject(node, scratch_bytes, C.NPU_BO_DMA_MEM) if scratch_bytes else None
         view = self._tasks.view
         assert view is not None
         layout.copy_to(view)

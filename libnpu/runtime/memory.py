@@ -103,8 +103,8 @@ class ContextMemory:
     def alloc_host(self, nbytes: int, flags: int = int(C.NPU_HOST_CACHED)) -> HostBuffer:
         """Allocate pinned host memory, page aligned, poison until written. `flags` is of enum npu_host_flag.
 
-        Raises INVALID_SIZE, OUT_OF_DEVICE_MEMORY, INVALID_VALUE for other flags, Unsupported for UNCACHED, Unimplemented
-        for NON_COHERENT.
+        Raises INVALID_SIZE, OUT_OF_DEVICE_MEMORY, INVALID_VALUE for other flags, Unsupported for UNCACHED where the
+        module parameters do not allow it.
 
         >>> pinned, memory = device.alloc_host(4), device.to_device([5, 6, 7, 8])
         >>> job = device.default_stream.copy(pinned, memory[8:12])
@@ -119,9 +119,10 @@ class ContextMemory:
         return self._note(HostBuffer(self, nbytes, flags))
 
     @public
-    def register(self, memory: Any, size: int | None = None) -> Registered:
+    def register(self, memory: Any, size: int | None = None, *, sva: bool = False) -> Registered:
         """Pin memory that the program has: an address and a size, or a writable array (or other buffer) of whole pages of
-        private memory. The content stays.
+        private memory. The content stays. `sva`: the device has it at the same address as the host, so that pointers into
+        it are device pointers; raises OUT_OF_RESOURCES when something else is there.
 
         Raises MISALIGNED, INVALID_SIZE, ALREADY_REGISTERED, BAD_ADDRESS for memory that is not mapped, not writable, or
         shared with files or processes, OUT_OF_DEVICE_MEMORY.
@@ -137,7 +138,7 @@ class ContextMemory:
         address, size, owner = Registered.extent_of(memory, size)
         if self.host_memory.overlaps(address, size):
             raise NpuError(C.NPU_ERROR_ALREADY_REGISTERED, f"{size} bytes at {address:#x}: pinned memory is among them")
-        return self._note(Registered(self, address, size, owner))
+        return self._note(Registered(self, address, size, owner, sva=sva))
 
     def _note(self, buffer: B) -> B:
         self.device_memory.add(buffer.device_address, buffer.size, buffer)
@@ -156,7 +157,7 @@ class ContextMemory:
         """
         address = whole(address, "address")
         buffer = self.device_memory.find(address)
-        if buffer is not None:
+        if buffer is not None and (buffer.device_address != buffer.host_address):
             return Found(int(C.NPU_MEMORY_DEVICE), buffer, address - buffer.device_address)
         return self.find_host(address)
 

@@ -86,7 +86,9 @@ class Module:
             else {self.name: ModelKernel(self)}
         )
         try:
-            self._place(layout([(WEIGHTS, image.weights)]), C.NPU_BO_DMA_MEM | C.NPU_BO_READ_ONLY)
+            weights = self._place(layout([(WEIGHTS, image.weights)]), C.NPU_BO_DMA_MEM | C.NPU_BO_READONLY_WEIGHT)
+            if weights:
+                weights.publish()
             low_object = self._place(low, C.NPU_BO_SHAVE_MEM)
             if low_object and low_object.view:
                 low_patch.apply(low_object.view, self._shared)
@@ -100,7 +102,7 @@ class Module:
     def _place(self, sections: Layout, flags: int) -> BufferObject | None:
         if not sections.size:
             return None
-        bo = BufferObject(self.context.node, sections.size, flags | C.NPU_BO_MAPPABLE | C.NPU_BO_WC)
+        bo = BufferObject(self.context.node, sections.size, flags | C.NPU_BO_MAPPABLE)
         self._objects.append(bo)
         assert bo.view is not None
         sections.copy_to(bo.view)

@@ -32,7 +32,6 @@ static void pinning(void)
     expect(NPU_ERROR_INVALID_SIZE, npu_malloc_host(&memory, 0, 0));
     expect(NPU_ERROR_INVALID_VALUE, npu_malloc_host(&memory, 64, 4));
     expect(NPU_ERROR_NOT_SUPPORTED, npu_malloc_host(&memory, 64, NPU_HOST_UNCACHED));
-    expect(NPU_ERROR_UNIMPLEMENTED, npu_malloc_host(&memory, 64, NPU_HOST_NON_COHERENT));
     expect(NPU_ERROR_OUT_OF_DEVICE_MEMORY, npu_malloc_host(&memory, total_bytes + 1, 0));
     claim(memory == NULL);
     OK(npu_malloc_host(&memory, 64, NPU_HOST_WRITE_COMBINED));
@@ -61,7 +60,9 @@ static void registering(void)
     expect(NPU_ERROR_MISALIGNED, npu_host_register(memory + 2 * PAGE, 8, 0));
     expect(NPU_ERROR_INVALID_SIZE, npu_host_register(memory + 2 * PAGE, 0, 0));
     expect(NPU_ERROR_NULL_POINTER, npu_host_register(NULL, PAGE, 0));
-    expect(NPU_ERROR_INVALID_VALUE, npu_host_register(memory + 2 * PAGE, PAGE, 1));
+    expect(NPU_ERROR_INVALID_VALUE, npu_host_register(memory + 2 * PAGE, PAGE, 2));
+    expect(NPU_ERROR_OUT_OF_RESOURCES, npu_host_register(mmap((void *)0x200000000, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0),
+                                                         PAGE, NPU_REGISTER_SVA)); /* where the device has its own addresses */
     expect(NPU_ERROR_BAD_ADDRESS, npu_host_register((void *)PAGE, PAGE, 0));
     expect(NPU_ERROR_BAD_ADDRESS, npu_host_register(shared, PAGE, 0));
     expect(NPU_ERROR_OUT_OF_DEVICE_MEMORY, npu_host_register(huge, too_much, 0));

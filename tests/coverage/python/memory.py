@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import re
 import resource
@@ -74,8 +75,6 @@ def pinned() -> None:
         context.alloc_host(64, 4)
     with expect("NOT_SUPPORTED"):
         context.alloc_host(64, int(C.NPU_HOST_UNCACHED))
-    with expect("UNIMPLEMENTED"):
-        context.alloc_host(64, int(C.NPU_HOST_NON_COHERENT))
     with expect("OUT_OF_DEVICE_MEMORY"):
         context.alloc_host(total + 1)
     memory = context.alloc_host(PAGE)
@@ -109,6 +108,12 @@ def registered() -> None:
         context.register(bytes(PAGE))
     with expect("BAD_ADDRESS"):
         context.register(PAGE, PAGE)
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype, libc.mmap.argtypes = ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 4)
+    fixed = libc.mmap(0x2_0000_0000, PAGE, 3, 0x100022, -1, 0)  # private, anonymous, there or not at all
+    assert fixed == 0x2_0000_0000
+    with expect("OUT_OF_RESOURCES"):
+        context.register(fixed, PAGE, sva=True)  # where the device has its own addresses
     huge = private_pages(32768)  # 128 MiB
     with expect("OUT_OF_DEVICE_MEMORY"):
         context.register(huge)
