@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
             trace=options.trace,
             module_params=options.module_params,
         )
-        kernel.export_key = os.urandom(16)
+        kernel.exports.key = os.urandom(16)
         greeting = wire.Greeting(
             profile=msgspec.Raw(msgspec.json.encode(profile)), compute=compute, numerics=options.numerics,
             trace=options.trace, now_ps=0,

@@ -8,6 +8,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from npu_driver.ioctl_emu import LAST_PS
 from npu_driver.process import NAME_BYTES, Process
 
 from libnpu.daemon import wire
@@ -117,7 +118,7 @@ class Connection:
         at = wire.CALL.size
         if arg_bytes > wire.MAX_STRUCTURE_BYTES or count > wire.MAX_SEGMENTS or dropped > wire.MAX_DROPPED:
             raise ProtocolError(f"{arg_bytes} bytes of structure, {count} segments, {dropped} dropped mappings")
-        if position < 0:
+        if not 0 <= position <= LAST_PS:
             raise ProtocolError(f"position {position}")
         lengths: tuple[int, ...] = ()
         if count or dropped:

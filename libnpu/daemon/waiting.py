@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from npu_abi import C, ioctl_request, offsetof
 from npu_driver.ioctl_job import FOR_EVER
-from npu_driver.kernel import DRAIN_TIMEOUT_PS, STRIDE_PS
+from npu_driver.firmware import STRIDE_PS
+from npu_driver.kernel import DRAIN_TIMEOUT_PS
 
 if TYPE_CHECKING:
     from npu_driver.kernel import Kernel
@@ -39,7 +40,7 @@ def approach(kernel: Kernel, call: Call) -> bool:
     next_ps = device.next_event_ps()
     if next_ps is None or call.position_ps - next_ps <= STRIDE_PS:
         return False
-    device.run_until_interrupt(next_ps + STRIDE_PS)
+    kernel.run_to(next_ps + STRIDE_PS)
     return True
 
 
@@ -76,7 +77,7 @@ def advance(kernel: Kernel, call: Call) -> bool:
     if request == RUN:
         return _advance_run(kernel, call)
     kernel.now_ps = call.position_ps
-    device.run_until(call.position_ps)
+    kernel.run_to(call.position_ps)
     kernel.after_interrupts()
     if request == CLOSE:
         if not context.jobs:
