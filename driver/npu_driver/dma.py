@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from npu_driver.cpu_cache import CpuCaches
+    from npu_driver.file import Context
+    from npu_driver.kernel import Kernel
     from npu_driver.memory import Memory
     from npu_driver.mmu import AddressSpace
     from npu_driver.params import Params
@@ -165,6 +167,13 @@ class DmaDevice:
         """Take a range of cached memory back from the device."""
         if memory.policy == C.NPU_BO_NON_SNOOPED and direction is not DmaDirection.TO_DEVICE:
             self.caches.sync(memory.pa, C.NPU_SYNC_FROM_DEVICE, offset, size)
+
+
+def device_of(kernel: Kernel, context: Context) -> DmaDevice:
+    """Return the device as a context's jobs see it, for who lends them kernel memory."""
+    return DmaDevice(
+        kernel.memory, kernel.caches, context.space, context.ranges[False], lambda: kernel.mmu.unmapped(context.ssid), kernel.params, kernel.note,
+    )  # fmt: skip
 
 
 # ---- memory of the kernel -----------------------------------------------------------------------------
