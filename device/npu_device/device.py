@@ -19,6 +19,7 @@ from npu_device.dpu import DpuEngine
 from npu_device.dram import Dram
 from npu_device.engine import Engine
 from npu_device.fabric import Fabric
+from npu_device.inject import Injector
 from npu_device.management_core import ManagementCore
 from npu_device.schedule import Schedule
 from npu_device.shave import ShaveEngine
@@ -48,6 +49,9 @@ class Device:
         fabric.interrupts.on_edge = self._count_interrupt
         self.bus = Bus(self)
         self._clock = fabric.clock
+        self._on_removal: Callable[[], None] | None = None
+        injector = Injector(self)
+        self.inject, self.strike, self.disarm = injector.arm, injector.strike, injector.disarm
         # Runs all events up to a time and moves to it; an earlier time changes nothing.
         self.run_until: Callable[[int], None] = self._clock.run_until
 
@@ -94,6 +98,10 @@ class Device:
         """Call `handler` on each rising edge of the interrupt line, at device time `now_ps`."""
         self.fabric.interrupts.handler = handler
 
+    def connect_removal(self, handler: Callable[[], None]) -> None:
+        """Call `handler` when the device is taken out of its slot."""
+        self._on_removal = handler
+
     def set_schedule(self, kind: int, seed: int = 0) -> None:
         """Choose task durations: enum npu_schedule. Applies to tasks that start from now on."""
         if kind not in (C.NPU_SCHEDULE_TIMED, C.NPU_SCHEDULE_SEED):
@@ -133,6 +141,13 @@ class Device:
         self.core.reset()
         self.bus.reset()
         fabric.pmu.reset()
+
+    def unplug(self) -> None:
+        """Take the device out of its slot: nothing runs, registers read all ones, and the host is told that it is gone."""
+        self.reset()
+        self.bus.go_dead()
+        if self._on_removal is not None:
+            self._on_removal()
 
     def tile_busy(self, tile: int) -> int:
         """Return the TILE register: DPU busy 0, SHAVE busy 15:8."""

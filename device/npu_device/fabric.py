@@ -24,6 +24,7 @@ from npu_device.trace import Trace
 if TYPE_CHECKING:
     from npu_device.dma import DmaPlan
     from npu_device.engine import Channel, Engine
+    from npu_device.inject import Injector
     from npu_device.instruction_cache import InstructionCache
     from npu_device.management_core import ManagementCore
     from npu_device.slot import JobSlot
@@ -64,6 +65,7 @@ class Fabric:
         self.code_caches: list[InstructionCache] = []  # of the SHAVEs
         self.slots: list[JobSlot] = []  # jobs on the engines
         self.core: ManagementCore
+        self.injector: Injector
         self.pmu = Pmu(self._sample)
 
     def cycle_now(self) -> int:

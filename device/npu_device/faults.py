@@ -16,3 +16,7 @@ class MemoryFault(Exception):
         self.address = address
         self.code = code
         self.write = write
+
+
+class CoreStopped(Exception):
+    """The core runs its firmware no further, in the middle of a step."""

@@ -75,6 +75,10 @@ class Interrupts:
         self.edges += 1
         if self.on_edge is not None:
             self.on_edge()
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Let the host know of a rising edge."""
         if self._in_handler or self.handler is None:
             return
         self._in_handler = True

@@ -15,7 +15,7 @@ from npu_abi import C
 
 from npu_device import boot_rom
 from npu_device.clock import PRIORITY_CORE, ClockDomain
-from npu_device.faults import MemoryFault
+from npu_device.faults import CoreStopped, MemoryFault
 from npu_device.hal import Hal, Inputs
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class ManagementCore:
         self.faults: list[JobSlot] = []
         self.ended: deque[BlockSlot] = deque()
         self._core: Any = None
+        self.hal: Hal | None = None  # of the firmware that runs
         self.inputs = Inputs()
         self.sleeping = False
         self._cycle = 0  # of the core's clock: when the current step ends
@@ -76,7 +77,8 @@ class ManagementCore:
         self.status = int(C.NPU_BOOT_RUNNING)
         if fabric.trace is not None:
             fabric.trace.add(C.NPU_TRACE_BOOT, C.NPU_ENGINE_CORE, 0, 0, 0, 0)
-        self._core = entry(Hal(fabric, self, params, self.inputs, *self._units))
+        self.hal = Hal(fabric, self, params, self.inputs, *self._units)
+        self._core = entry(self.hal)
         self.sleeping = True
         self.wake()
 
@@ -111,7 +113,9 @@ class ManagementCore:
                     return
                 clock.now_ps = end
         except MemoryFault:
-            self._crash()
+            self.crash()
+            return
+        except CoreStopped:
             return
         if core is not self._core:
             return
@@ -148,9 +152,14 @@ class ManagementCore:
         self.ended.append(block)
         self.attend()
 
-    def _crash(self) -> None:
-        """Stop for good: the firmware touched memory of its own that is not mapped."""
+    def replace(self, program: Any) -> None:
+        """Run something else instead of the firmware."""
+        self._core = program
+
+    def crash(self) -> None:
+        """Stop for good, as when the firmware touches memory of its own that is not mapped."""
         self.status = int(C.NPU_BOOT_CRASHED)
         self._core = None
         self.sleeping = False
+        self._clock.cancel(self, None)
         self._fabric.interrupts.raise_cause(C.NPU_ICB_CORE_FAULT)

@@ -3,7 +3,7 @@
 1. read npu_fw.bin from the npu_firmware package without importing it; check magic, sizes, checksum and API versions;
 2. put image and struct npu_boot_params in DRAM; write their addresses in BOOT_PARAMS and BOOT_ENTRY (LO last, with
    DONE);
-3. the boot ROM checks the image again, and the firmware answers BOOT_DONE. `Kernel.boot` waits for it.
+3. the boot ROM checks the image again, and the firmware answers BOOT_DONE. `Firmware.boot` waits for it.
 """
 
 from __future__ import annotations
@@ -69,17 +69,34 @@ def _bad(why: str) -> KernelError:
     return KernelError(errno.ENODEV, f"firmware image refused: {why}")
 
 
-def load(
-    memory: Memory, image: bytes, *, tx: Area, rx: Area, tile_config: int, frequency_hz: int, now_ps: int
-) -> tuple[int, int]:
-    """Put image and boot parameters in DRAM and return their physical addresses."""
+def place(memory: Memory, image_bytes: int) -> tuple[int, int]:
+    """Return the physical addresses of room for an image and for boot parameters. ENOMEM."""
     page = int(C.NPU_PAGE_SIZE)
-    image_pa, room = memory.alloc_zeroed(-(-len(image) // page))
-    room[: len(image)] = image
+    image_pa, _ = memory.alloc_zeroed(-(-image_bytes // page))
+    try:
+        params_pa, _ = memory.alloc_zeroed(1)
+    except KernelError:
+        memory.free(image_pa)
+        raise
+    return image_pa, params_pa
+
+
+def write_params(
+    memory: Memory,
+    params_pa: int,
+    *,
+    tx: Area,
+    rx: Area,
+    tile_config: int,
+    frequency_hz: int,
+    now_ps: int,
+    boot_type: int,
+) -> None:
+    """Write struct npu_boot_params."""
     params = new(
         "npu_boot_params",
         magic=C.NPU_BOOT_MAGIC,
-        boot_type=0,
+        boot_type=boot_type,
         tile_config=tile_config,
         scheduling_mode=0,
         ipc_tx_va=tx.va,
@@ -89,9 +106,8 @@ def load(
         frequency_hz=frequency_hz,
         system_time_ps=now_ps,
     )
-    params_pa, room = memory.alloc_zeroed(1)
-    room[: ffi.sizeof(params[0])] = pack(params)
-    return image_pa, params_pa
+    data = pack(params)
+    memory.view(params_pa, len(data))[:] = data
 
 
 def start(registers: Registers, image_pa: int, params_pa: int) -> None:

@@ -1,6 +1,7 @@
 """The interrupt handler: which causes are pending, and draining what they stand for.
 
-It only moves what the device queued to who waits for it; killing a context is left to process context.
+It only moves what the device queued to who waits for it; killing a context and resetting the device are left to process context. A device
+that is gone reads all ones, in every register: no loop here goes on then.
 """
 
 from __future__ import annotations
@@ -10,28 +11,23 @@ from typing import TYPE_CHECKING
 from npu_abi import C, name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from npu_driver.device_api import BusApi
-    from npu_driver.ipc import Ipc
+    from npu_driver.kernel import Kernel
 
 HOST_IPC_FIFO, MMU_EVENT, CORE_FAULT = C.NPU_ICB_HOST_IPC_FIFO, C.NPU_ICB_MMU_EVENT, C.NPU_ICB_CORE_FAULT
 CAUSES = HOST_IPC_FIFO | MMU_EVENT | CORE_FAULT
 STATUS, CLEAR = C.NPU_REG_ICB_STATUS, C.NPU_REG_ICB_CLEAR
+ALL_ONES = 0xFFFFFFFF
 
 
 class InterruptHandler:
-    """`on_fault(ssid, text)` hears of translation faults, `note(text)` writes to the kernel log."""
+    """What the interrupt line of a kernel's device is connected to."""
 
-    __slots__ = ("_bus", "_ipc", "_note", "_on_fault", "_running")
+    __slots__ = ("_bus", "_ipc", "_kernel", "_running")
 
-    def __init__(
-        self, bus: BusApi, ipc: Ipc, on_fault: Callable[[int, str], None], note: Callable[[str], None]
-    ) -> None:
-        self._bus = bus
-        self._ipc = ipc
-        self._on_fault = on_fault
-        self._note = note
+    def __init__(self, kernel: Kernel) -> None:
+        self._bus = kernel.device.bus
+        self._ipc = kernel.ipc
+        self._kernel = kernel
         self._running = False
 
     def handle(self) -> None:
@@ -50,19 +46,31 @@ class InterruptHandler:
                 if causes & HOST_IPC_FIFO:
                     self._ipc.drain()
                 if causes & CORE_FAULT:
-                    self._note("the management core stopped")
+                    if bus.read32(STATUS) == ALL_ONES:
+                        self._kernel.remove()
+                        return
+                    self._kernel.recovery.want("the management core stopped")
                 bus.write32(CLEAR, causes)
         finally:
             self._running = False
 
+    def is_due(self) -> bool:
+        """Whether a cause is pending that no interrupt has told of."""
+        status = self._bus.read32(STATUS)
+        return status != ALL_ONES and bool(status & CAUSES)
+
     def _drain_faults(self) -> None:
         read32 = self._bus.read32
-        while read32(C.NPU_REG_MMU_EVT_COUNT):
-            code = name_of("npu_mmu_event", read32(C.NPU_REG_MMU_EVT_CODE))
+        for _ in range(C.NPU_MMU_EVTQ_DEPTH):
+            if not read32(C.NPU_REG_MMU_EVT_COUNT):
+                break
+            code = read32(C.NPU_REG_MMU_EVT_CODE)
+            if code == ALL_ONES:
+                break
             ssid = read32(C.NPU_REG_MMU_EVT_SSID)
             address = read32(C.NPU_REG_MMU_EVT_ADDR_HI) << 32 | read32(C.NPU_REG_MMU_EVT_ADDR_LO)
             info = read32(C.NPU_REG_MMU_EVT_INFO)
             self._bus.write32(C.NPU_REG_MMU_EVT_POP, 1)
             access = "write" if info & 1 else "read"
             engine = name_of("npu_engine", info >> 8 & 0xFF)
-            self._on_fault(ssid, f"{code}: {engine} {access} at {address:#x}")
+            self._kernel.lose(ssid, f"{name_of('npu_mmu_event', code)}: {engine} {access} at {address:#x}")

@@ -88,6 +88,11 @@ def run(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tu
                 break
     kernel.after_interrupts()
     next_ps = device.next_event_ps()
+    if next_ps is None and not arg.interrupts and kernel.watchdog.sees_a_hang:
+        next_ps = kernel.due_ps  # a driver's timer is left to happen
+        if next_ps <= arg.until_ps:
+            kernel.run_to(next_ps)
+            arg.interrupts, next_ps = 1, device.next_event_ps()
     arg.now_ps, arg.next_ps = device.now_ps, NEVER_PS if next_ps is None else next_ps
     return 0, []
 
@@ -101,4 +106,17 @@ def job(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tu
         arg.finished = 1
     elif last.finished:
         arg.finished, arg.done_ps, arg.job_status = 1, last.done_ps, last.status
+    return 0, []
+
+
+def inject(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
+    """Arm a fault, or disarm all. EPERM for who may not; EINVAL for an unknown point, or a kind that cannot strike there."""
+    if not kernel.current.privileged:
+        raise KernelError(errno.EPERM, f"user {kernel.current.uid} may not inject faults")
+    if arg.disarm > 1:
+        raise KernelError(errno.EINVAL, f"disarm {arg.disarm}; 0 or 1 is needed")
+    if arg.disarm:
+        kernel.injection.disarm()
+    else:
+        kernel.injection.arm(arg.point, arg.kind, arg.after, arg.count, arg.seed)
     return 0, []

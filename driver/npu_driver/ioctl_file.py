@@ -5,8 +5,11 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING, Any
 
+from npu_abi import C
+
 from npu_driver.error import KernelError
 from npu_driver.ioctl_job import FOR_EVER, wait
+from npu_driver.state_dump import describe
 
 if TYPE_CHECKING:
     from npu_driver.file import Context
@@ -59,12 +62,36 @@ class _Any:
 
 
 def recover(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
-    """Reset the device; all jobs in flight, of every file, end as ABORTED. EIO when it does not boot again."""
-    kernel.recover()
+    """Reset the device, or its engines (enum npu_recover_kind). EINVAL for another kind, EPERM for who may not, EIO when it does not boot
+    again, EOPNOTSUPP when the module parameter disable_recovery is 1.
+    """
+    if arg.kind not in (C.NPU_RECOVER_FULL, C.NPU_RECOVER_ENGINE):
+        raise KernelError(errno.EINVAL, f"unknown kind of recovery {arg.kind}")
+    if not kernel.current.privileged:
+        raise KernelError(errno.EPERM, f"user {kernel.current.uid} may not reset the device")
+    if kernel.params.disable_recovery:
+        raise KernelError(errno.EOPNOTSUPP, "the module parameter disable_recovery is 1")
+    if arg.kind == C.NPU_RECOVER_FULL:
+        kernel.recovery.full("asked for", warm=True)
+    else:
+        kernel.recovery.engine("asked for")
+    kernel.now_ps = max(kernel.now_ps, kernel.device.now_ps)
     return 0, []
 
 
 def state_dump(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
-    """Log the firmware's state: queues, heads of their rings, jobs, and the barriers that those wait for."""
-    kernel.dump_state()
-    return 0, []
+    """Write what driver and firmware know as text, and log it; buffer_bytes 0 tells how many bytes it has. EINVAL when the output field is not
+    zero; errors of the firmware are part of the text. Of a text that does not fit as much is written as does.
+    """
+    if arg.used_bytes:
+        raise KernelError(errno.EINVAL, "used_bytes is an output and must be zero")
+    lines = describe(kernel)
+    for line in lines:
+        kernel.note(line)
+    data = "".join(f"{line}\n" for line in lines).encode()
+    if not arg.buffer_bytes:
+        arg.used_bytes = len(data)
+        return 0, [b""]
+    data = data[: arg.buffer_bytes]
+    arg.used_bytes = len(data)
+    return 0, [data]

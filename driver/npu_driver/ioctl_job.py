@@ -14,6 +14,7 @@ from npu_abi import C
 from npu_driver.error import KernelError
 from npu_driver.job import Job
 from npu_driver.queue import LEGACY_QUEUE
+from npu_driver.watchdog import NEVER_PS
 
 if TYPE_CHECKING:
     from npu_driver.file import Context
@@ -152,6 +153,8 @@ def _submit(kernel: Kernel, context: Context, queue: CommandQueue, buffers: list
     if kernel.caches.active:
         kernel.caches.before_submit()
     queue.push(job, command.va + offset, kernel.now_ps, kernel.registers)
+    if kernel.due_ps == NEVER_PS:
+        kernel.watchdog.arm()
 
 
 def bo_wait(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
@@ -203,16 +206,21 @@ def wait(kernel: Kernel, context: Context, until: Completion, deadline_ps: int) 
         if deadline_ps <= kernel.now_ps:
             return False  # a poll asks nobody
         if asked:
+            if kernel.watchdog.await_hang(deadline_ps):
+                continue
+            if until.finished:
+                break
             if deadline_ps < FOR_EVER:
                 return False
             why = "the device is idle and the job waits for something that nothing will signal"
             raise KernelError(errno.EDEADLK, why)
         try:
-            kernel.request(C.NPU_JSM_QUERY_ENGINE_HB, "npu_jsm_query_hb")
+            kernel.firmware.heartbeat()
         except KernelError as error:
             kernel.note(f"heartbeat: {error}")
-            kernel.recover()
-            return until.finished
+            kernel.after_interrupts()
+            if kernel.removed:
+                raise
         asked = True
     kernel.after_interrupts()
     return True

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from npu_abi import C, ffi, ioctl_request, name_of
 
-from npu_driver import ioctl_bo, ioctl_emu, ioctl_file, ioctl_job, ioctl_param
+from npu_driver import export, ioctl_bo, ioctl_emu, ioctl_file, ioctl_job, ioctl_param
 from npu_driver.error import KernelError
 
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ TABLE: dict[int, Row] = dict(
             C.NPU_IOCTL_BO_CREATE_FROM_USERPTR, "npu_bo_userptr", ioctl_bo.bo_create_from_userptr,
             Pointer("ptr", ioctl_bo.userptr_bytes, incoming=True),
         ),
-        _row(C.NPU_IOCTL_BO_EXPORT, "npu_bo_export", _refuse("NPU_IOCTL_BO_EXPORT")),
-        _row(C.NPU_IOCTL_BO_IMPORT, "npu_bo_import", _refuse("NPU_IOCTL_BO_IMPORT")),
+        _row(C.NPU_IOCTL_BO_EXPORT, "npu_bo_export", export.bo_export),
+        _row(C.NPU_IOCTL_BO_IMPORT, "npu_bo_import", export.bo_import),
         _row(C.NPU_IOCTL_GET_INFO, "npu_get_info", _refuse("NPU_IOCTL_GET_INFO")),
         _row(C.NPU_IOCTL_SUBMIT, "npu_submit", ioctl_job.submit, _HANDLES),
         _row(C.NPU_IOCTL_BO_WAIT, "npu_bo_wait", ioctl_job.bo_wait),
@@ -131,8 +131,11 @@ TABLE: dict[int, Row] = dict(
         _row(C.NPU_IOCTL_CMDQ_DESTROY, "npu_cmdq_destroy", ioctl_job.cmdq_destroy),
         _row(C.NPU_IOCTL_CMDQ_SUBMIT, "npu_cmdq_submit", ioctl_job.cmdq_submit, _HANDLES),
         _row(C.NPU_IOCTL_CMDQ_RING, "npu_cmdq_ring", ioctl_job.cmdq_ring),
-        _row(C.NPU_IOCTL_RECOVER, None, ioctl_file.recover),
-        _row(C.NPU_IOCTL_STATE_DUMP, None, ioctl_file.state_dump),
+        _row(C.NPU_IOCTL_RECOVER, "npu_recover", ioctl_file.recover),
+        _row(
+            C.NPU_IOCTL_STATE_DUMP, "npu_state_dump", ioctl_file.state_dump,
+            Pointer("buffer_ptr", lambda arg: int(arg.buffer_bytes), incoming=False),
+        ),
         _row(
             C.NPU_IOCTL_EMU_TRACE_READ, "npu_emu_trace_read", ioctl_emu.trace_read,
             Pointer("buffer_ptr", lambda arg: int(arg.buffer_bytes), incoming=False), free=True,
@@ -149,7 +152,7 @@ TABLE: dict[int, Row] = dict(
         _row(C.NPU_IOCTL_EMU_ADVANCE, "npu_emu_advance", ioctl_emu.advance, free=True),
         _row(C.NPU_IOCTL_EMU_RUN, "npu_emu_run", ioctl_emu.run, free=True),
         _row(C.NPU_IOCTL_EMU_JOB, "npu_emu_job", ioctl_emu.job, free=True),
-        _row(C.NPU_IOCTL_EMU_INJECT, "npu_emu_inject", _refuse("NPU_IOCTL_EMU_INJECT"), free=True),
+        _row(C.NPU_IOCTL_EMU_INJECT, "npu_emu_inject", ioctl_emu.inject, free=True, needs_file=False),
     )
 )  # fmt: skip
 NUMBERS: frozenset[int] = frozenset(request & 0xFF for request in TABLE)

@@ -36,6 +36,7 @@ SLOT = codec(
 DATA_SIZE = codec("npu_ipc_hdr", "data_size")
 MESSAGE = codec("npu_jsm_msg", "type", "request_id", "result", "payload")
 FREE, ALLOCATED = int(C.NPU_IPC_FREE), int(C.NPU_IPC_ALLOCATED)
+ALL_ONES = 0xFFFFFFFF
 EVENTS = (C.NPU_JSM_JOB_DONE, C.NPU_JSM_BOOT_DONE)
 
 
@@ -98,6 +99,18 @@ class Ipc:
         """Stop waiting for the reply; a late one is dropped."""
         self._requests.pop(request.request_id, None)
 
+    def slot(self, va: int) -> memoryview:
+        """Return the slot of a message to the firmware."""
+        return self._tx.memory[va - self._tx.va :][:SLOT_BYTES]
+
+    def reclaim(self) -> None:
+        """Free the slots of messages whose address never came. Nothing waits in the FIFO."""
+        memory = self._rx.memory
+        for at in range(STATUS_OFFSET, self._rx.count * SLOT_BYTES, SLOT_BYTES):
+            if memory[at] != FREE:
+                self.dropped.append(f"the message in slot {at // SLOT_BYTES} was not announced")
+                memory[at] = FREE
+
     def forget_all(self) -> None:
         """Drop all requests and mark all slots free: the firmware is gone."""
         self._requests.clear()
@@ -110,9 +123,14 @@ class Ipc:
         rx = self._rx
         memory = rx.memory
         while address := read32(C.NPU_REG_HOST_IPC_FIFO):
+            if address == ALL_ONES:  # no slot is there: the device is gone
+                return
             offset = address - rx.va
             if offset % SLOT_BYTES or not 0 <= offset < rx.count * SLOT_BYTES:
                 self.dropped.append(f"message address {address:#x} is not a slot")
+                continue
+            if memory[offset + STATUS_OFFSET] != ALLOCATED:
+                self.dropped.append(f"message address {address:#x} is a slot without a message")
                 continue
             size = min(DATA_SIZE.unpack_from(memory, offset)[0], MESSAGE_BYTES)
             start = offset + HEADER_BYTES

@@ -29,6 +29,7 @@ class Job:
     status: int = UNFINISHED  # enum npu_job_status
     error_detail: int = 0
     error_info: int = 0
+    abort_reason: int = 0  # enum npu_abort_reason, of a job that the driver ends
     start_ps: int = 0
     end_ps: int = 0
     done_ps: int = 0

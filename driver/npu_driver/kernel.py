@@ -13,23 +13,25 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from npu_abi import C, codec, ffi, name_of
+from npu_abi import C, codec, ffi
+from npu_abi import enum as abi_enum
 
-from npu_driver import boot, state_dump
 from npu_driver.cpu_cache import CpuCaches
 from npu_driver.error import KernelError
+from npu_driver.export import Exports
 from npu_driver.file import Context
-from npu_driver.interrupts import CAUSES, InterruptHandler
+from npu_driver.firmware import STRIDE_PS, Firmware
+from npu_driver.inject import Faults
+from npu_driver.interrupts import InterruptHandler
 from npu_driver.ioctls import NUMBERS, TABLE
-from npu_driver.ipc import AREA_PAGES, Area, Ipc, check_reply
 from npu_driver.job import Job
 from npu_driver.memory import Memory
-from npu_driver.mmu import AddressSpace, Mmu
 from npu_driver.params import Params
 from npu_driver.process import Process, this_process
 from npu_driver.queue import CommandQueue, priority_band
+from npu_driver.recovery import Recovery
 from npu_driver.registers import Registers
-from npu_driver.va import VaRange
+from npu_driver.watchdog import NEVER_PS, Watchdog
 
 if TYPE_CHECKING:
     from typing import Any
@@ -38,18 +40,19 @@ if TYPE_CHECKING:
 
     from npu_driver.bo import BufferObject
     from npu_driver.device_api import DeviceApi
+    from npu_driver.ipc import Ipc
+    from npu_driver.mmu import Mmu
 
-MESSAGE_TIMEOUT_PS = 500 * 10**9  # 500 ms, as the public driver
 DRAIN_TIMEOUT_PS = 2000 * 10**9  # 2000 ms: as the public driver's watchdog; how long close waits for jobs
-STRIDE_PS = (
-    10**8
-)  # chosen: 100 us, the most that a wait without deadline runs past the last event, or others wait for it
 FIRST_FD = 3
 DEFAULTS = Params()
 
 
 BOOT_DONE = int(C.NPU_JSM_BOOT_DONE)
-_JOB_DONE = codec("npu_jsm_job_done", "job_id", "job_status", "error_detail", "error_info", "start_ps", "end_ps")
+_JOB_DONE = codec(
+    "npu_jsm_job_done", "db_idx", "job_id", "job_status", "host_ssid", "error_detail", "error_info", "start_ps", "end_ps"
+)  # fmt: skip
+STATUSES = frozenset(int(status) for status in abi_enum("npu_job_status"))
 
 
 class Completion(Protocol):
@@ -77,6 +80,7 @@ class Kernel:
         self.caches = CpuCaches(self.memory, params)
         self.now_ps = 0  # the calling process's position, during a call
         self.current: Process = this_process()  # who calls
+        self.exports = Exports()
         self.firmware_header: Any = None
         self.tile_config: int = 0
         self.frequency_hz: int = 0
@@ -87,18 +91,21 @@ class Kernel:
         self.doorbells: dict[int, CommandQueue] = {}
         self.mmu: Mmu
         self.ipc: Ipc
-        self._firmware = firmware
+        self.interrupts: InterruptHandler
+        self.firmware = Firmware(self, firmware)
+        self.recovery = Recovery(self)
+        self.watchdog = Watchdog(self)
+        self.injection = Faults(self)
+        self.faults: Faults | None = None  # while one is armed in the driver
+        self.due_ps = NEVER_PS  # when the watchdog wants to look
+        self.pending = False  # there is work for after the interrupt
+        self.removed = False  # the device is gone
+        self.rows = TABLE
         self._run = device.run_until
-        self._space: AddressSpace
-        self._addresses = VaRange(C.NPU_VA_GLOBAL_BASE, C.NPU_VA_GLOBAL_END)
-        self._areas: tuple[Area, Area]
-        self._image_pa: tuple[int, int] | None = None
         self._call_ps = max(1000, round(host.ioctl_ns * 1000))
         self._mmio_ps = round(host.mmio_ns * 1000)
-        self._interrupt_ps = round(host.interrupt_ns * 1000)
+        self.interrupt_ps = round(host.interrupt_ns * 1000)
         self._lock = threading.Lock()
-        self._boot_done = _Flag()
-        self._silent = False  # the firmware has not answered since it booted
         self._banned: list[Context] = []  # contexts whose jobs must go, work for after the interrupt
         self._lingering: list[BufferObject] = []  # objects whose pages a mapping still shows
         self._released: list[Any] = []  # (context, freed buffer object) that the last job let go
@@ -114,16 +121,21 @@ class Kernel:
         """
         with self._lock:
             self.now_ps = now_ps
-            self._run(now_ps)
-            if self._banned or self._released:
+            if now_ps < self.due_ps:
+                self._run(now_ps)
+            else:
+                self.run_to(now_ps)
+            if self.pending:
                 self.after_interrupts()
             if self.caches.active:
                 self.caches.enter()
             request = number & 0xFFFFFFFF
             out, replies = arg, _NONE
-            row = TABLE.get(request)
+            row = self.rows.get(request)
             try:
                 if row is None:
+                    if self.removed:
+                        raise KernelError(errno.ENODEV, "the device is gone")
                     known = request & 0xFF in NUMBERS
                     why = "structure size" if known else "ioctl number"
                     raise KernelError(errno.EINVAL if known else errno.ENOTTY, f"unknown {why} in request {request:#x}")
@@ -142,8 +154,11 @@ class Kernel:
             if row is None or not row.free:
                 now += self._call_ps + registers.accesses * self._mmio_ps
             registers.accesses = 0
-            self._run(now)
-            if self._banned or self._released:
+            if now < self.due_ps:
+                self._run(now)
+            else:
+                self.run_to(now)
+            if self.pending:
                 self.after_interrupts()
             if self.caches.active:
                 self.caches.leave()
@@ -158,13 +173,10 @@ class Kernel:
     def open(self) -> int:
         """Open the node: a file descriptor with a context of its own.
 
-        EMFILE when all contexts are taken, or those of one user (max_contexts); boots on first use, and again when the firmware has left a message without
-        an answer.
+        EMFILE when all contexts are taken, or those of one user (max_contexts); boots on first use, and again when the boot before failed.
         """
-        if self.firmware_header is None:
-            self.boot()
-        elif self._silent:
-            self.recover()
+        if not self.firmware.running:
+            self.recovery.boot()
         ssid = next((s for s in range(C.NPU_SSID_FIRST_USER, C.NPU_NUM_SSIDS) if s not in self.contexts), None)
         if ssid is None:
             raise KernelError(errno.EMFILE, f"all {C.NPU_NUM_SSIDS - C.NPU_SSID_FIRST_USER} contexts are in use")
@@ -184,10 +196,8 @@ class Kernel:
         while context.jobs and self.run_device(next(iter(context.jobs.values())), deadline):
             pass
         self.abort_jobs(context)
-        try:
-            self.request(C.NPU_JSM_SSID_RELEASE, "npu_jsm_ssid_release", host_ssid=context.ssid)
-        except KernelError as error:
-            self.note(f"release of context {context.ssid}: {error}")
+        if not self._ask_twice(C.NPU_JSM_SSID_RELEASE, "npu_jsm_ssid_release", host_ssid=context.ssid):
+            self.recovery.want(f"context {context.ssid} could not be released")
         for queue in list(context.queues.values()):
             self.destroy_queue(context, queue)
         self.after_interrupts()
@@ -199,82 +209,6 @@ class Kernel:
                 del self.files[fd]
         self.now_ps = max(self.now_ps, self.device.now_ps)
 
-    # ---- boot and recovery ----
-
-    def boot(self) -> None:
-        """Bring the device up: identify, check and load the firmware, enable translation, wait for BOOT_DONE.
-
-        ENODEV, EIO.
-        """
-        registers = self.registers
-        magic = registers.read(C.NPU_REG_ID_MAGIC)
-        if magic != C.NPU_HW_MAGIC:
-            raise KernelError(errno.ENODEV, f"ID_MAGIC reads {magic:#x}, not NPU_HW_MAGIC {C.NPU_HW_MAGIC:#x}")
-        image = self._firmware if self._firmware is not None else boot.read_image()
-        header = boot.check_image(image)
-        if self._image_pa is None:
-            fused = registers.read(C.NPU_REG_TILE_FUSE)
-            self.tile_config = ((1 << self.profile.tiles) - 1) & ~fused
-            self.frequency_hz = registers.read(C.NPU_REG_PLL_FREQ_HZ)
-            self._space = AddressSpace(self.memory)
-            self.mmu = Mmu(self.memory, registers, skip_tlbi=self.params.has("skip_tlbi"))
-            self._areas = (self._area(), self._area())
-            self._dump = self._area()
-            self.ipc = Ipc(self.device.bus, *self._areas, self._on_message)
-            self._image_pa = boot.load(
-                self.memory, image, tx=self._areas[0], rx=self._areas[1], tile_config=self.tile_config,
-                frequency_hz=self.frequency_hz, now_ps=self.now_ps,
-            )  # fmt: skip
-            self.device.connect_irq(InterruptHandler(self.device.bus, self.ipc, self._lose, self.note).handle)
-        self.mmu.enable()
-        self.mmu.attach(C.NPU_SSID_GLOBAL, self._space)
-        registers.write(C.NPU_REG_ICB_ENABLE, CAUSES)
-        registers.write(C.NPU_REG_GLOBAL_INT_MASK, 0)
-        self._boot_done.finished = False
-        boot.start(registers, *self._image_pa)
-        if not self.run_device(self._boot_done, self.device.now_ps + boot.BOOT_TIMEOUT_PS):
-            status = name_of("npu_boot_status", registers.read(C.NPU_REG_BOOT_STATUS))
-            raise KernelError(errno.EIO, f"the firmware did not boot: BOOT_STATUS is {status}")
-        self.firmware_header = header
-        self._silent = False
-        self.now_ps = max(self.now_ps, self.device.now_ps)
-        self.note(f"firmware {_text(header.version)}, {self.tile_config.bit_count()} tiles, {self.frequency_hz} Hz")
-
-    def recover(self) -> None:
-        """Reset the device, abort every job of every context, and boot again.
-
-        Contexts live on; EIO when the boot fails.
-        """
-        self.note("reset")
-        self.registers.write(C.NPU_REG_IP_RESET, C.NPU_IP_RESET_TRIGGER)
-        self.ipc.forget_all()
-        for context in self.contexts.values():
-            for queue in context.queues.values():
-                queue.reset()
-                queue.doorbell = 0
-            for job in list(context.jobs.values()):
-                self._finish(context, job, C.NPU_JOB_ABORTED)
-        self.doorbells.clear()
-        self.firmware_header = None
-        self.boot()
-        for ssid, context in self.contexts.items():
-            self.mmu.attach(ssid, context.space)
-        self.after_interrupts()
-
-    def _area(self) -> Area:
-        area = Area(self.memory, self._addresses.alloc(AREA_PAGES))
-        self._space.map(area.va, area.pa, AREA_PAGES)
-        return area
-
-    def dump_state(self) -> None:
-        """Let the firmware write its state, and log it. Errors as of `request`."""
-        area = self._dump
-        self.request(
-            C.NPU_JSM_STATE_DUMP, "npu_jsm_state_dump", buffer_va=area.va, buffer_bytes=len(area.memory)
-        )  # fmt: skip
-        for line in state_dump.lines(area.memory):
-            self.note(line)
-
     # ---- queues and jobs ----
 
     def create_queue(self, context: Context, cmdq_id: int, priority: int, flags: int = 0) -> CommandQueue:
@@ -282,16 +216,16 @@ class Kernel:
 
         The doorbell comes with the first submit.
         """
-        va = self._addresses.alloc(1)
+        va = self.firmware.addresses.alloc(1)
         try:
             pa, ring = self.memory.alloc_zeroed(1)
         except KernelError:
-            self._addresses.free(va)
+            self.firmware.addresses.free(va)
             raise
         try:
-            self._space.map(va, pa, 1)
+            self.firmware.space.map(va, pa, 1)
         except KernelError:
-            self._addresses.free(va)
+            self.firmware.addresses.free(va)
             self.memory.free(pa)
             raise
         queue = context.queues[cmdq_id] = CommandQueue(cmdq_id, priority, flags, pa, va, ring)
@@ -300,9 +234,9 @@ class Kernel:
     def destroy_queue(self, context: Context, queue: CommandQueue) -> None:
         """Unregister and free a queue that has no job in flight."""
         self._unregister(queue)
-        self._space.unmap(queue.va, 1)
+        self.firmware.space.unmap(queue.va, 1)
         self.mmu.invalidate(C.NPU_SSID_GLOBAL)
-        self._addresses.free(queue.va)
+        self.firmware.addresses.free(queue.va)
         self.memory.free(queue.pa)
         del context.queues[queue.cmdq_id]
 
@@ -311,55 +245,75 @@ class Kernel:
         doorbell = next((d for d in range(1, C.NPU_NUM_DOORBELLS) if d not in self.doorbells), None)
         if doorbell is None:
             raise KernelError(errno.EBUSY, f"all {C.NPU_NUM_DOORBELLS - 1} doorbells are in use")
-        self.request(
-            C.NPU_JSM_REGISTER_DB, "npu_jsm_register_db", db_idx=doorbell, host_ssid=context.ssid, jobq_va=queue.va,
-            jobq_size=C.NPU_JOBQ_SIZE, priority_band=priority_band(queue.priority),
-        )  # fmt: skip
+        try:
+            self.request(
+                C.NPU_JSM_REGISTER_DB, "npu_jsm_register_db", db_idx=doorbell, host_ssid=context.ssid, jobq_va=queue.va,
+                jobq_size=C.NPU_JOBQ_SIZE, priority_band=priority_band(queue.priority),
+            )  # fmt: skip
+        except KernelError:
+            self._take_off(doorbell)  # it may have been only the reply that got lost
+            raise
         self.doorbells[doorbell] = queue
         queue.doorbell = doorbell
         queue.registered = True
 
     def _unregister(self, queue: CommandQueue) -> None:
         if queue.registered:
-            try:
-                self.request(C.NPU_JSM_UNREGISTER_DB, "npu_jsm_unregister_db", db_idx=queue.doorbell)
-            except KernelError as error:
-                self.note(f"doorbell {queue.doorbell}: {error}")
+            self._take_off(queue.doorbell)
             self.doorbells.pop(queue.doorbell, None)
             queue.reset()
             queue.doorbell = 0
 
+    def _take_off(self, doorbell: int) -> None:
+        """Make the firmware forget a doorbell, whose ring may be gone soon; a reset when it does not say so."""
+        if not self._ask_twice(C.NPU_JSM_UNREGISTER_DB, "npu_jsm_unregister_db", db_idx=doorbell):
+            self.recovery.want(f"doorbell {doorbell} could not be taken off")
+
+    def _ask_twice(self, kind: int, struct: str, **payload: int) -> bool:
+        """Send a request that can be repeated, and once more when an answer does not come; whether one came."""
+        for _ in range(2):
+            try:
+                self.request(kind, struct, **payload)
+            except KernelError as error:
+                self.note(str(error))
+                if error.code == errno.EBADE:
+                    return True  # it knows nothing of it: then there is nothing to undo
+                if self.recovery.wanted or error.code not in (errno.ETIMEDOUT, errno.EBADMSG):
+                    return self.removed or not self.firmware.running
+            else:
+                return True
+        return False
+
     def request(self, kind: int, struct: str, **payload: int) -> bytes:
-        """Send a message, wait for the reply and return its payload. EAGAIN, ETIMEDOUT, EBADMSG, EBADE."""
-        fields = ffi.new(f"struct {struct} *", payload)
-        request = self.ipc.send(self.registers, kind, bytes(ffi.buffer(fields)), C.NPU_IPC_CHAN_ASYNC_CMD)
-        if not self.run_device(request, self.device.now_ps + MESSAGE_TIMEOUT_PS):
-            self.ipc.forget(request)
-            self.now_ps = max(self.now_ps, self.device.now_ps + MESSAGE_TIMEOUT_PS)
-            self._silent = True
-            raise KernelError(errno.ETIMEDOUT, f"no answer to {name_of('npu_jsm_type', kind)}")
-        self.now_ps = max(self.now_ps, self.device.now_ps + self._interrupt_ps)
-        return check_reply(request)
+        """Send a message to the firmware and return the payload of its reply; see `Firmware.request`."""
+        return self.firmware.request(kind, struct, **payload)
 
     def abort_queue(self, context: Context, queue: CommandQueue) -> None:
         """Take a queue from the firmware and abort what is left in it."""
         self._unregister(queue)
         for job in list(queue.jobs):
-            self._finish(context, job, C.NPU_JOB_ABORTED)
+            self.abort_job(context, job)
 
-    def abort_jobs(self, context: Context) -> None:
-        """Take all queues of a context from the firmware and abort what is left in them."""
+    def abort_jobs(self, context: Context, reason: int = 0) -> None:
+        """Take all queues of a context from the firmware and abort what is left in them, for enum npu_abort_reason."""
         for queue in context.queues.values():
             self._unregister(queue)
         for job in list(context.jobs.values()):
-            self._finish(context, job, C.NPU_JOB_ABORTED)
+            self.abort_job(context, job, reason)
+
+    def abort_job(self, context: Context, job: Job, reason: int = 0) -> None:
+        """End a job in flight that the firmware does not have any more."""
+        job.abort_reason = job.abort_reason or reason
+        self._finish(context, job, C.NPU_JOB_ABORTED)
 
     def _finish(self, context: Context, job: Job, status: int) -> None:
         if self.caches.active:
             self.caches.job_ended()
         job.status = status
+        if status == C.NPU_JOB_ABORTED and job.abort_reason:
+            job.error_detail, job.error_info = job.abort_reason, 0
         job.finished = True
-        job.done_ps = self.device.now_ps + self._interrupt_ps
+        job.done_ps = self.device.now_ps + self.interrupt_ps
         del context.jobs[job.job_id]
         job.queue.jobs.remove(job)
         command = job.buffers[0]
@@ -369,6 +323,7 @@ class Kernel:
             bo.jobs -= 1
             if bo.freed and not bo.jobs:
                 self._released.append((context, bo))
+                self.pending = True
         job.buffers = []
 
     # ---- running the device ----
@@ -390,60 +345,97 @@ class Kernel:
         next_ps = device.next_event_ps()
         if next_ps is None or next_ps > deadline_ps:
             return False
-        device.run_until_interrupt(min(deadline_ps, next_ps + STRIDE_PS))
-        if self._banned:
+        limit_ps = min(deadline_ps, next_ps + STRIDE_PS)
+        if limit_ps < self.due_ps:
+            device.run_until_interrupt(limit_ps)
+        elif not device.run_until_interrupt(self.due_ps):
+            self.watchdog.fire()
+        if self.pending:
             self.after_interrupts()
         return True
 
+    def run_to(self, time_ps: int) -> None:
+        """Run the device to a time, and the watchdog whenever it is due on the way."""
+        while time_ps >= self.due_ps:
+            self._run(self.due_ps)
+            self.watchdog.fire()
+        self._run(time_ps)
+
     def after_interrupts(self) -> None:
-        """Do what interrupts asked for: abort the jobs of faulted contexts, free objects that only jobs kept alive."""
-        while self._banned:
-            context = self._banned.pop(0)
-            self.abort_jobs(context)
-        while self._released:
-            context, bo = self._released.pop(0)
-            context.release(bo)
+        """Do what interrupts asked for: abort the jobs of faulted contexts, reset a device that needs it, free objects that only jobs
+        kept alive.
+        """
+        while self.pending:
+            self.pending = False
+            if self.removed:
+                self.recovery.unplug()
+            while self._banned:
+                self.abort_jobs(self._banned.pop(0), C.NPU_ABORT_LOST)
+            self.recovery.work()
+            while self._released:
+                context, bo = self._released.pop(0)
+                context.release(bo)
 
     # ---- what interrupts bring ----
 
-    def _lose(self, ssid: int, why: str) -> None:
+    def connect(self) -> None:
+        """Let interrupts, and the removal of the device, reach the driver. The message areas are there."""
+        self.interrupts = InterruptHandler(self)
+        self.device.connect_irq(self.interrupts.handle)
+        self.device.connect_removal(self.remove)
+
+    def remove(self) -> None:
+        """Take note that the device was unplugged: from now on every call but close is ENODEV, and those of the emulator work."""
+        if not self.removed:
+            self.note("the device is gone")
+            self.removed = self.pending = True
+            self.due_ps = NEVER_PS
+            self.restore_rows()
+
+    def restore_rows(self) -> None:
+        """Let calls go where they belong."""
+        self.rows = TABLE
+        if self.removed:
+            self.rows = {request: row for request, row in TABLE.items() if row.free or row.name == "NPU_SYS_CLOSE"}
+
+    def lose(self, ssid: int, why: str) -> None:
+        """Take note of a fault of a context; one of the firmware itself needs a reset."""
         context = self.contexts.get(ssid)
         self.note(f"context {ssid}: {why}")
-        if context is not None and context.lost is None:
-            context.lost = why
-            self._banned.append(context)
+        if ssid == C.NPU_SSID_GLOBAL:
+            self.recovery.want(f"fault in the firmware's own memory: {why}")
+        if context is not None:
+            context.faults += 1
+            if context.lost is None:
+                context.lost = why
+                self._banned.append(context)
+                self.pending = True
 
-    def _on_message(self, kind: int, payload: bytes) -> None:
+    def on_message(self, kind: int, payload: bytes) -> None:
+        """Take a message that answers no request. Nothing in it is trusted."""
         if kind == BOOT_DONE:
-            self._boot_done.finished = True
+            self.firmware.boot_done.finished = True
             return
-        job_id, job_status, detail, info, start_ps, end_ps = _JOB_DONE.unpack_from(payload)
+        doorbell, job_id, status, ssid, detail, info, start_ps, end_ps = _JOB_DONE.unpack_from(payload)
         context = self.contexts.get(job_id >> 8)
         job = context.jobs.get(job_id) if context else None
         if context is None or job is None:
             self.note(f"JOB_DONE for job {job_id:#x}, which is not in flight")
             return
+        if ssid != context.ssid or doorbell != job.queue.doorbell or status not in STATUSES:
+            self.note(
+                f"JOB_DONE for job {job_id:#x} of context {ssid}, doorbell {doorbell}, status {status:#x}: dropped"
+            )
+            return
+        now_ps = self.device.now_ps
         job.error_detail, job.error_info = detail, info
-        job.start_ps, job.end_ps = start_ps, end_ps
-        status = job_status
+        job.start_ps, job.end_ps = min(start_ps, now_ps), min(end_ps, now_ps)
+        fault = status == C.NPU_JOB_CTX_VIOLATION
         if context.lost is not None and status == C.NPU_JOB_SUCCESS:
             status = C.NPU_JOB_ABORTED  # the context is gone, and with it what the job meant
         self._finish(context, job, status)
-        if job_status == C.NPU_JOB_CTX_VIOLATION:
-            self._lose(context.ssid, f"job {job_id:#x} touched {detail:#x}")
-
-
-class _Flag:
-    """A completion without a value."""
-
-    __slots__ = ("finished",)
-
-    def __init__(self) -> None:
-        self.finished = False
+        if fault:
+            self.lose(context.ssid, f"job {job_id:#x} touched {detail:#x}")
 
 
 _NONE: list[Any] = []
-
-
-def _text(chars: Any) -> str:
-    return bytes(ffi.buffer(chars)).split(b"\0")[0].decode(errors="replace")

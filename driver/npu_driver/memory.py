@@ -20,10 +20,10 @@ PAGE = int(C.NPU_PAGE_SIZE)
 class Memory:
     """Allocates contiguous pages of the device's DRAM; counts them against `capacity_bytes`."""
 
-    __slots__ = ("_dram", "_shares", "_sizes", "capacity_bytes", "followers", "free_bytes")
+    __slots__ = ("_shares", "_sizes", "capacity_bytes", "dram", "followers", "free_bytes")
 
     def __init__(self, dram: DramApi, capacity_bytes: int) -> None:
-        self._dram = dram
+        self.dram = dram
         self._sizes: dict[int, int] = {}
         self._shares: dict[int, int] = {}  # how many more have it, by address
         self.capacity_bytes = capacity_bytes
@@ -40,7 +40,7 @@ class Memory:
         if size > self.free_bytes:
             raise KernelError(errno.ENOMEM, f"{size} bytes asked, {self.free_bytes} bytes of device memory free")
         try:
-            pa = self._dram.alloc(size, heap)
+            pa = self.dram.alloc(size, heap)
         except OSError as error:
             raise KernelError(errno.ENOBUFS, f"no {size} bytes of host memory for the device's: {error}") from None
         self._sizes[pa] = size
@@ -61,7 +61,7 @@ class Memory:
                 self._shares[pa] = shares - 1
             return
         self.free_bytes += self._sizes.pop(pa)
-        self._dram.free(pa)
+        self.dram.free(pa)
         if follower := self.followers.pop(pa, None):
             follower(pa)
 
@@ -71,7 +71,7 @@ class Memory:
 
     def view(self, pa: int, size: int) -> memoryview:
         """Return `size` bytes at `pa`, writable, inside one allocation."""
-        return self._dram.view(pa, size)
+        return self.dram.view(pa, size)
 
     def share(self, pa: int) -> int:
         """Let one more have an allocation, and return its address: it is to be freed once more."""
@@ -80,4 +80,4 @@ class Memory:
 
     def close_heap(self, heap: int) -> None:
         """Give a heap's extents back to the machine when nothing is left in them."""
-        self._dram.close_heap(heap)
+        self.dram.close_heap(heap)

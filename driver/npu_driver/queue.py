@@ -36,7 +36,7 @@ def priority_band(priority: int) -> int:
 class CommandQueue:
     """One queue of a context. `doorbell` is 0 until it is registered. Jobs end in ring order."""
 
-    __slots__ = ("_flags", "_memory", "cmdq_id", "doorbell", "jobs", "pa", "priority", "registered", "va")
+    __slots__ = ("_flags", "_memory", "_tail", "cmdq_id", "doorbell", "jobs", "pa", "priority", "registered", "va")
 
     def __init__(self, cmdq_id: int, priority: int, flags: int, pa: int, va: int, memory: memoryview) -> None:
         """`flags`: of struct npu_job_queue_header."""
@@ -56,24 +56,36 @@ class CommandQueue:
         """Empty the ring: the firmware forgot it."""
         self._memory[:HEADER_BYTES] = bytes(HEADER_BYTES)
         self._memory[FLAGS_OFFSET : FLAGS_OFFSET + 4] = self._flags
+        self._tail = 0  # the driver's own: what is in the ring, the firmware can write
         self.registered = False
+
+    def is_untouched(self) -> bool:
+        """Whether the firmware has taken none of the jobs in flight from the ring."""
+        head, _ = INDICES.unpack_from(self._memory)
+        return bool(self.jobs) and head < SLOTS and (self._tail - head) % SLOTS >= len(self.jobs)
 
     def check_room(self) -> None:
         """EBUSY when the ring is full; EIO when the firmware left a head outside of it."""
-        head, tail = INDICES.unpack_from(self._memory)
+        head, _ = INDICES.unpack_from(self._memory)
         if head >= SLOTS:
             raise KernelError(errno.EIO, f"the firmware wrote head {head} in the ring of queue {self.cmdq_id}")
-        if (tail + 1) % SLOTS == head:
+        if (self._tail + 1) % SLOTS == head:
             raise KernelError(errno.EBUSY, f"queue {self.cmdq_id} already holds {SLOTS - 1} jobs")
 
     def push(self, job: Job, batch_va: int, now_ps: int, registers: Registers) -> None:
         """Put `job`, whose command buffer is at `batch_va`, in the ring and ring the doorbell. The ring has room."""
         memory = self._memory
-        _, tail = INDICES.unpack_from(memory)
+        tail = self._tail
         ENTRY.pack_into(memory, HEADER_BYTES + tail * ENTRY.size, batch_va, job.job_id, now_ps)
-        memory[TAIL_OFFSET : TAIL_OFFSET + 4] = ((tail + 1) % SLOTS).to_bytes(4, "little")
+        self._tail = tail = (tail + 1) % SLOTS
+        memory[TAIL_OFFSET : TAIL_OFFSET + 4] = tail.to_bytes(4, "little")
         self.jobs.append(job)
         self.ring(registers)
+
+    def last_slot(self) -> memoryview:
+        """Return the slot that was written last."""
+        at = HEADER_BYTES + (self._tail - 1) % SLOTS * ENTRY.size
+        return self._memory[at : at + ENTRY.size]
 
     def ring(self, registers: Registers) -> None:
         """Ring the doorbell. The queue has one."""

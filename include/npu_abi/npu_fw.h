@@ -98,7 +98,8 @@ struct npu_jsm_job_done {
     uint32_t db_idx; uint32_t job_id; uint32_t job_status; /* enum npu_job_status */
     uint32_t host_ssid;
     uint64_t error_detail;        /* by status: DEADLOCK, BARRIER_UNDERFLOW: barrier id (of a kernel: NPU_BARRIER_NONE); CTX_VIOLATION: address; PARSING_ERR: enum npu_parse_error;
-                                   * PROCESSING_ERR: enum npu_engine; SHAVE_FAULT: enum npu_shave_fault << 32 | pc (byte of the program) */
+                                   * PROCESSING_ERR: enum npu_engine; SHAVE_FAULT: enum npu_shave_fault << 32 | pc (byte of the program);
+                                   * ABORTED: enum npu_abort_reason, which the driver writes */
     uint64_t error_info;          /* by status: task index | list << 32 (lists as numbered in npu_mapped_inference: 0, 1 DMA ... 6 barriers);
                                    * of a kernel: block; of a refused command: its number in the buffer; or 0 */
     uint64_t start_ps; uint64_t end_ps; /* device time at which the job began and ended */
@@ -151,6 +152,15 @@ enum npu_job_status {
     NPU_JOB_CTX_VIOLATION = 5,    /* an access left the job's mappings or tiles */
     NPU_JOB_DEADLOCK = 0x10,      /* nothing left to run, tasks still waiting; detail = barrier id */
     NPU_JOB_BARRIER_UNDERFLOW = 0x11, NPU_JOB_SHAVE_FAULT = 0x12 /* a program stopped; detail says why and where */
+};
+/* Why a job was aborted. */
+enum npu_abort_reason {
+    NPU_ABORT_OTHER = 0,          /* its queue was taken away, an earlier job failed, or the firmware ended it */
+    NPU_ABORT_HUNG = 1,           /* the watchdog found that it made no progress: its context is ended */
+    NPU_ABORT_LOST = 2,           /* a fault or a hang of another job has ended its context */
+    NPU_ABORT_RESET = 3,          /* the whole device was reset; its context lives on */
+    NPU_ABORT_NOT_REPORTED = 4,   /* the firmware does not have it any more, and how it ended was not reported */
+    NPU_ABORT_UNPLUGGED = 5       /* the device is gone */
 };
 /* Why a SHAVE program stopped (docs/shave-isa.md). */
 enum npu_shave_fault {

@@ -100,7 +100,7 @@ def test_state_dump_logs_each_queue_with_its_job(process, kernel):
     wait = npu_abi.new("npu_cmd_fence", value=1)
     wait.h.type, wait.h.size = C.NPU_CMD_FENCE_WAIT, npu_abi.sizeof("npu_cmd_fence")
     process.submit(process.queue(), process.commands(wait, fence_heap_va=fence_va), fence)
-    assert process.raw(ioctl_request(C.NPU_IOCTL_STATE_DUMP, None))[0] == 0
+    assert process.call(C.NPU_IOCTL_STATE_DUMP, "npu_state_dump")[0] == 0
     state, queue = [line.partition("npu: ")[2] for line in kernel.log][-2:]
     assert re.fullmatch(r"state at \d+ ps: heartbeat \d+, 1 queues, 1 jobs, free tiles 0x1", state)
     assert re.fullmatch(

@@ -6,7 +6,7 @@ import errno
 import struct
 
 import pytest
-from npu_abi import C, ioctl_request
+from npu_abi import C
 from npu_device import Device
 from npu_driver import Kernel
 
@@ -279,7 +279,7 @@ def test_recover_aborts_everything_and_the_device_works_again(process, another, 
     handle, *_ = blocked(process, command)
     other = another()
     stuck, *_ = blocked(other, command)
-    assert process.raw(ioctl_request(C.NPU_IOCTL_RECOVER, None))[0] == 0
+    assert process.call(C.NPU_IOCTL_RECOVER, "npu_recover", kind=C.NPU_RECOVER_FULL)[0] == 0
     assert process.wait(handle)[1].job_status == C.NPU_JOB_ABORTED
     assert other.wait(stuck)[1].job_status == C.NPU_JOB_ABORTED
     for p in (process, other):
