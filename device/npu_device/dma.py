@@ -39,6 +39,8 @@ TURN = -1  # action of an event: the running task's turn is over
 JOIN = 1  # action of an event: the latency is over
 # actions from FIRST_TOKEN on: the data phase is over, if the token is still the task's
 READ_DDR, WRITE_DDR = int(C.NPU_PMU_DMA_DDR_READ), int(C.NPU_PMU_DMA_DDR_WRITE)
+SNOOPS = int(C.NPU_PMU_SNOOPS)
+LINE_BYTES = 64  # of the host's caches
 READ_CMX, WRITE_CMX = int(C.NPU_PMU_DMA_CMX_READ), int(C.NPU_PMU_DMA_CMX_WRITE)
 
 
@@ -202,6 +204,11 @@ class DmaPort(Engine[DmaTask]):
             space.check(move.target.low, move.target.span, True)
             space.check(move.source.low, move.source.span, False)
             plan.checked[task.entry] = era
+            plan.snoops[task.entry] = sum(
+                end.lines(LINE_BYTES)
+                for end in (move.target, move.source)
+                if not in_window(end.low) and self._mmu.snoops(space.ssid, end.low)
+            )
 
     def check_results(self, task: DmaTask) -> None:
         """Translate the destination again, if translations were dropped since the start."""
@@ -229,6 +236,7 @@ class DmaPort(Engine[DmaTask]):
         raw = self._raw
         raw[task.read_counter] += task.amount
         raw[task.write_counter] += task.amount
+        raw[SNOOPS] += task.plan.snoops[task.entry]
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +247,7 @@ class DmaPlan:
     rows: list[tuple[int, ...]]
     moves: list[Move | None]  # by record, as they are first executed
     checked: list[int]  # by record: Mmu.era in which its addresses were translated, -1 = never
+    snoops: list[int]  # by record: lines to ask the host's caches for, as translated then
 
     def move(self, index: int) -> Move:
         """Return a descriptor, checked. Raises DescriptorError."""
@@ -272,7 +281,7 @@ def plan_dma(profile: Profile, records: np.ndarray[Any, np.dtype[np.void]]) -> D
         ddr_read + ddr_write,
     )
     rows = list(zip(*(column.tolist() for column in columns), strict=True))
-    return DmaPlan(records, rows, [None] * len(rows), [-1] * len(rows))  # type: ignore[arg-type]
+    return DmaPlan(records, rows, [None] * len(rows), [-1] * len(rows), [0] * len(rows))  # type: ignore[arg-type]
 
 
 def plan_one(profile: Profile, dma: Dma) -> DmaPlan:
@@ -281,4 +290,4 @@ def plan_one(profile: Profile, dma: Dma) -> DmaPlan:
     read, ddr_read = (READ_CMX, 0) if in_window(dma.src) else (READ_DDR, amount)
     write, ddr_written = (WRITE_CMX, 0) if in_window(dma.dst) else (WRITE_DDR, amount)
     row = (0, cost.dma_cycles_of(profile, dma), amount, 0, 0, -1, read, write, ddr_read + ddr_written)
-    return DmaPlan((), [row], [Move.of(dma)], [-1])
+    return DmaPlan((), [row], [Move.of(dma)], [-1], [0])

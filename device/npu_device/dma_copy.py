@@ -51,6 +51,14 @@ class Pattern:
         strides = (*(stride for _, stride in kept), unit)
         return cls(low, high - low, offset, shape, strides, np.dtype(f"<u{unit}"))
 
+    def lines(self, line_bytes: int) -> int:
+        """Return how many lines its rows touch, each for itself."""
+        width = self.shape[-1] * self.strides[-1]
+        starts = np.array([self.low + self.offset])
+        for count, stride in zip(self.shape[:-1], self.strides[:-1], strict=True):
+            starts = (starts[:, None] + np.arange(count) * stride).reshape(-1)
+        return int(((starts % line_bytes + width - 1) // line_bytes + 1).sum())
+
     def array(self, view: View, write: bool) -> npt.NDArray[Any]:
         """Return the elements in place. Raises MemoryFault."""
         memory = view(self.low, self.span, write)

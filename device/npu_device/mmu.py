@@ -25,6 +25,7 @@ ENTRIES = 512
 VALID = int(C.NPU_PTE_VALID)
 TABLE = int(C.NPU_PTE_TABLE)
 READ_ONLY = int(C.NPU_PTE_RO)
+SNOOP = int(C.NPU_PTE_SNOOP)
 LEAF = int(C.NPU_PTE_AF | C.NPU_PTE_VALID)
 ADDRESS = int(C.NPU_PTE_ADDR_MASK)
 VA_END = 1 << int(C.NPU_VA_BITS)
@@ -55,6 +56,7 @@ class _Tlb:
     raw: list[memoryview] = field(default_factory=list)  # of memory
     read_only: list[bool] = field(default_factory=list)
     pa: list[int] = field(default_factory=list)
+    snooped: list[bool] = field(default_factory=list)
     joined: dict[tuple[int, int], Bytes] = field(default_factory=dict)  # [start, end) over several entries, in place
 
 
@@ -127,6 +129,12 @@ class Mmu:
         segments = self.segments(ssid, va, nbytes, write)
         return self._join(ssid, va, nbytes) if write else np.concatenate(segments)
 
+    def snoops(self, ssid: int, va: int) -> bool:
+        """Whether accesses to `va` look into the host's caches. Raises MemoryFault."""
+        self.locate(ssid, va, False)
+        tlb = self._tlb[ssid]
+        return tlb.snooped[bisect_right(tlb.starts, va) - 1]
+
     def check(self, ssid: int, va: int, nbytes: int, write: bool) -> None:
         """Translate [va, va + nbytes), at least one byte. Raises MemoryFault."""
         memory, offset = self.locate(ssid, va, write)
@@ -185,20 +193,22 @@ class Mmu:
         first = va & ~(PAGE_BYTES - 1)
         pages = 1 + self._run_length(root, first, leaf, (extent.size_bytes - base) // PAGE_BYTES)
         memory = extent.array[base : base + pages * PAGE_BYTES]
-        self._insert(ssid, first, memory, leaf & ADDRESS, bool(leaf & READ_ONLY))
+        self._insert(ssid, first, memory, leaf)
 
-    def _insert(self, ssid: int, start: int, memory: Bytes, pa: int, read_only: bool) -> None:
+    def _insert(self, ssid: int, start: int, memory: Bytes, leaf: int) -> None:
+        pa, read_only, snooped = leaf & ADDRESS, bool(leaf & READ_ONLY), bool(leaf & SNOOP)
         tlb = self._tlb.setdefault(ssid, _Tlb())
         index = bisect_right(tlb.starts, start)
         end = start + len(memory)
         while index < len(tlb.starts) and end > tlb.starts[index]:
             inside = memory[tlb.starts[index] - start :]
-            same = inside.ctypes.data == tlb.memory[index].ctypes.data and read_only == tlb.read_only[index]
+            rights = tlb.read_only[index], tlb.snooped[index]
+            same = inside.ctypes.data == tlb.memory[index].ctypes.data and (read_only, snooped) == rights
             if not same or tlb.ends[index] > end:  # an entry that is cached already stays, stale or not
                 end = tlb.starts[index]
                 memory = memory[: end - start]
                 break
-            for column in (tlb.starts, tlb.ends, tlb.memory, tlb.raw, tlb.read_only, tlb.pa):
+            for column in (tlb.starts, tlb.ends, tlb.memory, tlb.raw, tlb.read_only, tlb.pa, tlb.snooped):
                 del column[index]
         tlb.starts.insert(index, start)
         tlb.ends.insert(index, end)
@@ -206,6 +216,7 @@ class Mmu:
         tlb.raw.insert(index, memory.data)
         tlb.read_only.insert(index, read_only)
         tlb.pa.insert(index, pa)
+        tlb.snooped.insert(index, snooped)
 
     def _locate_pa(self, leaf: int, va: int, write: bool) -> Any:
         try:

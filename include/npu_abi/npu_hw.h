@@ -102,7 +102,7 @@ enum npu_pmu {
     NPU_PMU_SRAM_WRITE = 17,    /* bytes that DPU and SHAVE wrote to CMX */
     NPU_PMU_CODE_LOAD = 18,     /* bytes that instruction caches fetched from DDR for kernels */
     NPU_PMU_CODE_LOAD_CYCLES = 19, /* cycles in which a SHAVE filled its instruction cache, summed over SHAVEs */
-    NPU_PMU_SNOOPS = 20,        /* lines of 64 bytes of pages with NPU_PTE_SNOOP that engines asked the host's caches for */
+    NPU_PMU_SNOOPS = 20,        /* lines of 64 bytes of pages with NPU_PTE_SNOOP that DMA ports asked the host's caches for */
     NPU_PMU_COUNT = 21
 };
 
