@@ -25,6 +25,7 @@ _BY_ERRNO = {
     errno.EBADF: C.NPU_ERROR_STALE_HANDLE,
     errno.EFAULT: C.NPU_ERROR_BAD_ADDRESS,
     errno.EBUSY: C.NPU_ERROR_OUT_OF_RESOURCES,
+    errno.EPERM: C.NPU_ERROR_NOT_PERMITTED,
     errno.EMFILE: C.NPU_ERROR_OUT_OF_RESOURCES,
     errno.EAGAIN: C.NPU_ERROR_OUT_OF_RESOURCES,
     errno.ENOSPC: C.NPU_ERROR_OUT_OF_DEVICE_MEMORY,
@@ -41,11 +42,18 @@ _BY_ERRNO = {
 _BY_JOB_STATUS = {
     C.NPU_JOB_PARSING_ERR: C.NPU_ERROR_INVALID_BLOB,
     C.NPU_JOB_PREEMPTED: C.NPU_ERROR_PREEMPTED,
-    C.NPU_JOB_ABORTED: C.NPU_ERROR_ABORTED_BY_PRIOR_ERROR,
     C.NPU_JOB_CTX_VIOLATION: C.NPU_ERROR_DEVICE_PAGE_FAULT,
     C.NPU_JOB_DEADLOCK: C.NPU_ERROR_BARRIER_DEADLOCK,
     C.NPU_JOB_BARRIER_UNDERFLOW: C.NPU_ERROR_BARRIER_UNDERFLOW,
     C.NPU_JOB_SHAVE_FAULT: C.NPU_ERROR_KERNEL_FAULT,
+}
+
+
+_BY_ABORT_REASON = {
+    C.NPU_ABORT_HUNG: C.NPU_ERROR_WATCHDOG_TIMEOUT,
+    C.NPU_ABORT_RESET: C.NPU_ERROR_DEVICE_LOST,
+    C.NPU_ABORT_NOT_REPORTED: C.NPU_ERROR_DEVICE_LOST,
+    C.NPU_ABORT_UNPLUGGED: C.NPU_ERROR_DEVICE_LOST,
 }
 
 
@@ -102,10 +110,15 @@ class Unimplemented(NpuError):
 
 
 def errno_error(code: int, what: str, log: Sequence[str] = ()) -> NpuError:
-    """Return the NpuError of driver answer -`code` to call `what`; the last line of the kernel's `log` says why."""
+    """Return the NpuError of driver answer -`code` to call `what`; the last line of the kernel's `log` with its name says why: what the driver
+    did about it may stand behind.
+    """
     result = _BY_ERRNO.get(code, C.NPU_ERROR_INTERNAL)
     name = errno.errorcode.get(code, str(code))
-    why = log[-1].partition(f"{name}: ")[2] if log else ""
+    last = log[-1] if log else ""
+    if f"{name}: " not in last:
+        last = next((line for line in reversed(log) if f"{name}: " in line), "")
+    why = last.partition(f"{name}: ")[2]
     message = f"{what}: {why or os.strerror(code)} ({name})"
     return Unimplemented(message) if code == errno.EOPNOTSUPP else NpuError(result, message, errno=code)
 
@@ -116,6 +129,8 @@ def job_result(status: int, detail: int = 0) -> int:
         return int(C.NPU_SUCCESS)
     if status == C.NPU_JOB_SHAVE_FAULT and detail >> 32 == C.NPU_SHAVE_FAULT_NEEDS_VALUES:
         return int(C.NPU_ERROR_NOT_SUPPORTED)
+    if status == C.NPU_JOB_ABORTED:
+        return int(_BY_ABORT_REASON.get(detail, C.NPU_ERROR_ABORTED_BY_PRIOR_ERROR))
     if status == C.NPU_JOB_PROCESSING_ERR:
         return int(C.NPU_ERROR_DMA_FAULT if detail == C.NPU_ENGINE_DMA else C.NPU_ERROR_INVALID_BLOB)
     return _BY_JOB_STATUS.get(status, int(C.NPU_ERROR_INTERNAL))

@@ -17,7 +17,7 @@ from npu_model.profile import load_profile
 from libnpu.errors import NpuError, errno_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from npu_model.profile import Profile
 
@@ -305,8 +305,11 @@ def check_module_params(text: str) -> None:
         raise NpuError(C.NPU_ERROR_INVALID_VALUE, error.why, errno=error.code) from None
 
 
-def open_device(profile: str, *, compute: bool, numerics: str, trace: bool, module_params: str = "") -> Node:
-    """Return an open node of a new simulated device, whose driver is loaded with `module_params` ("name=value ...").
+def open_device(
+    profile: str, *, compute: bool, numerics: str, trace: bool, module_params: str = "", faults: Sequence[Mapping[str, int]] = ()
+) -> Node:
+    """Return an open node of a new simulated device, whose driver is loaded with `module_params` ("name=value ..."). `faults`: fields of
+    struct npu_emu_inject of those that are armed before it boots.
 
     Raises ProfileError for an unknown profile, NpuError when it does not boot and for the parameters.
     """
@@ -320,7 +323,20 @@ def open_device(profile: str, *, compute: bool, numerics: str, trace: bool, modu
 
     hardware = load_profile(profile)
     syscall, log = power_on()
-    return Node(Machine(syscall, hardware, log, power_on))
+    machine = Machine(syscall, hardware, log, power_on)
+    for fault in faults:
+        arm_fault(machine, fault)
+    return Node(machine)
+
+
+def arm_fault(machine: Machine, fault: Mapping[str, int]) -> None:
+    """Arm a fault, by the fields of struct npu_emu_inject, before the node is open. Raises INVALID_VALUE."""
+    request = Request(C.NPU_IOCTL_EMU_INJECT, "npu_emu_inject", "EMU_INJECT")
+    for name, value in fault.items():
+        setattr(request.arg, name, value)
+    ret, *_ = machine.syscall(request.number, bytes(request.buffer), [], machine.now_ps)
+    if ret < 0:
+        raise errno_error(-ret, request.name, machine.log)
 
 
 def remote_path(device: str) -> str:

@@ -13,6 +13,7 @@ from npu_model.profile import ProfileError
 
 from libnpu import syscalls
 from libnpu.errors import NpuError
+from libnpu.faults import faults_of_environment
 from libnpu.runtime import host_team
 from libnpu.runtime.arguments import environment_switch, whole
 from libnpu.runtime.context import NORMAL, Context
@@ -288,6 +289,7 @@ def open_device(
         else:
             node = syscalls.open_device(
                 profile or DEFAULT_PROFILE, compute=compute, numerics=numerics, trace=trace,
+                faults=[fault.fields for fault in faults_of_environment()],
                 module_params=module_params,
             )  # fmt: skip
     except ProfileError as error:

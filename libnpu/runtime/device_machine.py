@@ -9,6 +9,7 @@ import npu_abi
 from npu_abi import C
 
 from libnpu.errors import NpuError
+from libnpu.faults import fault_of
 from libnpu.runtime import host_team
 from libnpu.runtime.arguments import whole
 from libnpu.runtime.guard import public
@@ -130,6 +131,43 @@ class DeviceMachine:
         """
         request = Request(C.NPU_IOCTL_EMU_TRACE_READ, "npu_emu_trace_read", "EMU_TRACE_READ")
         return read_records(self.node, request, npu_abi.dtype("npu_trace_record"))
+
+    @public
+    def inject(self, point: str, kind: str, *, after: int = 0, count: int = 1, seed: int = 0) -> None:
+        """Arm a fault of the emulated hardware (docs/recovery.md): it strikes at the `after`-th time from now on (0: the next) that `point` is
+        passed, `count` times in a row. Raises INVALID_VALUE for names that there are not, and for a kind that cannot strike at the point.
+        """
+        fault = fault_of(point, kind, after, count, seed)
+        request = Request(C.NPU_IOCTL_EMU_INJECT, "npu_emu_inject", "EMU_INJECT")
+        for name, value in fault.fields.items():
+            setattr(request.arg, name, value)
+        self.node.ioctl(request)
+
+    @public
+    def disarm_faults(self) -> None:
+        """Forget the faults that are armed."""
+        request = Request(C.NPU_IOCTL_EMU_INJECT, "npu_emu_inject", "EMU_INJECT")
+        request.arg.disarm = 1
+        self.node.ioctl(request)
+
+    @public
+    def recover(self, *, engine: bool = False) -> None:
+        """Reset the whole device, whose jobs in flight end with DEVICE_LOST, or its `engine`s, which ends the context whose task hangs.
+
+        Raises NOT_PERMITTED, DEVICE_LOST when it does not start again.
+        """
+        request = Request(C.NPU_IOCTL_RECOVER, "npu_recover", "RECOVER")
+        request.arg.kind = C.NPU_RECOVER_ENGINE if engine else C.NPU_RECOVER_FULL
+        self.node.ioctl(request)
+
+    @public
+    def state_dump(self) -> str:
+        """Return what driver and firmware know, as text for people."""
+        request = Request(C.NPU_IOCTL_STATE_DUMP, "npu_state_dump", "STATE_DUMP")
+        self.node.ioctl(request)
+        room = request.arg.used_bytes + 4096  # the second text may be a little longer
+        request.arg.buffer_ptr, request.arg.buffer_bytes, request.arg.used_bytes = 1, room, 0
+        return bytes(self.node.ioctl(request)[0]).decode()
 
     @public
     def info(self) -> DeviceInfo:

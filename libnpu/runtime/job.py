@@ -176,6 +176,8 @@ class Job:
             pass  # of a kernel; the operation says which block waits
         elif status in _WHAT_DETAIL_IS:
             parts.append(_WHAT_DETAIL_IS[status].format(detail))
+        elif status == C.NPU_JOB_ABORTED and detail:
+            parts.append(name_of("npu_abort_reason", detail))
         elif status == C.NPU_JOB_PARSING_ERR:
             parts.append(name_of("npu_parse_error", detail))
         elif status == C.NPU_JOB_SHAVE_FAULT:
