@@ -461,9 +461,9 @@ NPU_API npu_result_t npu_memset_async(void *dst, size_t dst_max, int32_t value, 
 /* ---- Events and notifies ---------------------------------------------------------------------------- */
 /* An event is a snapshot of a stream: recording it says "all work enqueued there so far". Recording it again replaces that. */
 typedef struct npu_event_s *npu_event_t;
-enum npu_event_flag { NPU_EVENT_DEFAULT = 0, NPU_EVENT_DISABLE_TIMING = 1 };
+enum npu_event_flag { NPU_EVENT_DEFAULT = 0, NPU_EVENT_DISABLE_TIMING = 1, NPU_EVENT_INTERPROCESS = 2 /* with DISABLE_TIMING: see Several processes */ };
 /* Create an event in the current context.
- *   NULL_POINTER, BAD_ADDRESS  event    INVALID_VALUE  flags */
+ *   NULL_POINTER, BAD_ADDRESS  event    INVALID_VALUE  flags, or INTERPROCESS without DISABLE_TIMING */
 NPU_API npu_result_t npu_create_event(npu_event_t *event, uint32_t flags);
 /* Destroy it, also while it is recorded or waited for: that goes on.
  *   INVALID_HANDLE, STALE_HANDLE  event */
@@ -511,6 +511,33 @@ NPU_API npu_result_t npu_record_notify(npu_notify_t notify, npu_stream_t stream)
  * then who waits for the stream gets NPU_ERROR_BARRIER_DEADLOCK.
  *   INVALID_HANDLE, STALE_HANDLE  notify, stream        WRONG_CONTEXT  they are of two contexts */
 NPU_API npu_result_t npu_wait_notify(npu_notify_t notify, npu_stream_t stream);
+
+/* ---- Several processes ------------------------------------------------------------------------------ */
+/* With NPU_DEVICE=unix:PATH processes share the device of npud (docs/daemon.md). A handle names memory or an event of one for the others; it is passed on by
+ * whatever means. It holds as long as what it names is not freed or destroyed where it was made; what was opened stays there until it is closed
+ * or destroyed, and each process, and each context, has it at an address of its own. Handles also work between the contexts of one process. */
+enum { NPU_IPC_HANDLE_BYTES = 64 };
+typedef struct npu_ipc_mem_handle { uint8_t opaque[64]; } npu_ipc_mem_handle_t;
+typedef struct npu_ipc_event_handle { uint8_t opaque[64]; } npu_ipc_event_handle_t;
+/* Name an allocation of npu_malloc, by its first address, for others.
+ *   NULL_POINTER  handle, ptr           BAD_ADDRESS  handle           STALE_HANDLE  it was freed      WRONG_CONTEXT  it is of another context than the current one
+ *   INVALID_VALUE  not the first address of an allocation, or opened by a handle itself */
+NPU_API npu_result_t npu_ipc_get_mem_handle(npu_ipc_mem_handle_t *handle, void *ptr);
+/* Map the memory of a handle in the current context. Every call maps it once more.
+ *   NULL_POINTER, BAD_ADDRESS  ptr, handle                INVALID_VALUE  flags is not 0, or it is no handle of memory
+ *   INVALID_HANDLE  what it names is gone, or on another device       OUT_OF_DEVICE_MEMORY  none is left for page tables */
+NPU_API npu_result_t npu_ipc_open_mem_handle(void **ptr, const npu_ipc_mem_handle_t *handle, uint32_t flags);
+/* End such a mapping by its first address; the memory goes with the last who has it. Work in flight that uses it: as npu_free, which ends it as well.
+ *   NULL_POINTER  ptr                   STALE_HANDLE  it was closed before                  WRONG_CONTEXT  it is of another context than the current one
+ *   INVALID_VALUE  not the first address of memory opened by a handle IN_USE  semantics strict: work in flight uses it */
+NPU_API npu_result_t npu_ipc_close_mem_handle(void *ptr);
+/* Name an event made with NPU_EVENT_INTERPROCESS for others. They can record it, wait for it, ask about it and reset it; it cannot be captured.
+ *   NULL_POINTER, BAD_ADDRESS  handle   INVALID_HANDLE, STALE_HANDLE  event       INVALID_VALUE  not made with NPU_EVENT_INTERPROCESS, or opened by a handle itself */
+NPU_API npu_result_t npu_ipc_get_event_handle(npu_ipc_event_handle_t *handle, npu_event_t event);
+/* Open the event of a handle in the current context; npu_destroy_event ends it.
+ *   NULL_POINTER, BAD_ADDRESS  event, handle              INVALID_VALUE  it is no handle of an event
+ *   INVALID_HANDLE  what it names is gone, or on another device */
+NPU_API npu_result_t npu_ipc_open_event_handle(npu_event_t *event, const npu_ipc_event_handle_t *handle);
 
 /* ---- Blobs and kernels ---------------------------------------------------------------------------- */
 enum { NPU_MAX_DIMS = 8, NPU_NAME_BYTES = 128 };

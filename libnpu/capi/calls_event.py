@@ -21,9 +21,10 @@ HANDLE_BYTES = 8
 def npu_create_event(library: Library, event: int, flags: int) -> None:
     """Create an event in the current context and write its handle."""
     library.door.probe(event, HANDLE_BYTES, "event")
-    if flags & ~C.NPU_EVENT_DISABLE_TIMING:
-        raise Refusal("NPU_ERROR_INVALID_VALUE", f"flags is {flags:#x}; NPU_EVENT_DISABLE_TIMING is all there is")
-    made = library.context().context.create_event(timing=not flags)
+    if flags & ~(C.NPU_EVENT_DISABLE_TIMING | C.NPU_EVENT_INTERPROCESS):
+        raise Refusal("NPU_ERROR_INVALID_VALUE", f"flags is {flags:#x}, not of enum npu_event_flag")
+    timing, interprocess = not flags & C.NPU_EVENT_DISABLE_TIMING, bool(flags & C.NPU_EVENT_INTERPROCESS)
+    made = library.context().context.create_event(timing=timing, interprocess=interprocess)
     library.give_handle(event, Kind.EVENT, made, made.context, made.destroy)
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npu_abi import C, ioctl_request, offsetof
-from npu_driver.ioctl_job import FOR_EVER
 from npu_driver.firmware import STRIDE_PS
+from npu_driver.ioctl_job import FOR_EVER
 from npu_driver.kernel import DRAIN_TIMEOUT_PS
 
 if TYPE_CHECKING:

@@ -12,6 +12,8 @@ from libnpu.runtime.event import Event, Notify
 from libnpu.runtime.graph import Capture, CaptureStatus, Graph
 from libnpu.runtime.graph_exec import GraphExec
 from libnpu.runtime.host_memory import HostBuffer, Mapping, Registered
+from libnpu.runtime.ipc import ImportedBuffer
+from libnpu.runtime.ipc_event import IpcEvent
 from libnpu.runtime.job import Job
 from libnpu.runtime.kernel import Kernel
 from libnpu.runtime.module import Module
@@ -35,6 +37,8 @@ __all__ = [
     "Graph",
     "GraphExec",
     "HostBuffer",
+    "ImportedBuffer",
+    "IpcEvent",
     "Job",
     "Kernel",
     "Mapping",

@@ -125,6 +125,21 @@ class Buffer(Memory):
         _ = self.handle
         return self._program_view[: self.size]
 
+    @public
+    def ipc_handle(self) -> bytes:
+        """Return the handle by which other contexts and processes open this memory (`Context.open_ipc_memory`).
+
+        Raises INVALID_VALUE for pinned memory, and for memory that was opened by a handle itself; STALE_HANDLE.
+        """
+        from libnpu.runtime.ipc import MEMORY, ImportedBuffer, make_handle
+
+        _ = self.handle
+        self.context.enter()
+        if self.kind != C.NPU_MEMORY_DEVICE or isinstance(self, ImportedBuffer):
+            what = "was opened by a handle: that is the one to pass on" if self.kind == C.NPU_MEMORY_DEVICE else "is pinned memory"
+            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"the memory at {self.where} {what}")
+        return make_handle(self.context.node, MEMORY, self._bo, self.size)
+
     def store(self, offset: int, source: NDArray[np.uint8]) -> None:
         """Let the host copy bytes in; the range was checked."""
         context = self.context

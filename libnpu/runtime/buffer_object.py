@@ -56,6 +56,25 @@ class BufferObject:
         self.view = replies[0]
         return self
 
+    @classmethod
+    def of_token(cls, node: Node, token: int) -> Self:
+        """Return the object that another context has exported, as one of this."""
+        request = Request(C.NPU_IOCTL_BO_IMPORT, "npu_bo_import", "BO_IMPORT")
+        request.arg.token = token
+        node.ioctl(request)
+        self = cls.__new__(cls)
+        self._node = node
+        self.handle, self.va, self.size = request.arg.handle, request.arg.npu_va, request.arg.size
+        self.flags, self._mmap_offset = request.arg.flags, 0
+        self.view = None
+        if self.flags & C.NPU_BO_MAPPABLE:
+            info = Request(C.NPU_IOCTL_BO_INFO, "npu_bo_info", "BO_INFO")
+            info.arg.handle = self.handle
+            node.ioctl(info)
+            self._mmap_offset = info.arg.mmap_offset
+            self.view = self.map(program=False)
+        return self
+
     def map(self, *, program: bool) -> memoryview:
         """Return a new mapping of the whole: as the object's policy says, or the memory itself."""
         hidden = self.flags & C.NPU_BO_NON_SNOOPED

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
+    from libnpu.runtime.ipc_event import IpcEvent
     from libnpu.runtime.device import Device
     from libnpu.runtime.dispatch import Dispatcher
     from libnpu.runtime.fences import Signal
@@ -139,10 +140,33 @@ class Context(ContextMemory):
         return self._default
 
     @public
-    def create_event(self, *, timing: bool = True) -> Event:
-        """Create an event, which keeps the time unless `timing` is False."""
+    def create_event(self, *, timing: bool = True, interprocess: bool = False) -> Event:
+        """Create an event, which keeps the time unless `timing` is False. `interprocess`: other processes can open it
+        (`IpcEvent`); raises INVALID_VALUE with `timing`.
+        """
         self.enter()
-        event = Event(self, timing=timing)
+        event: Event
+        if interprocess:
+            from libnpu.runtime.ipc_event import IpcEvent
+
+            if timing:
+                raise NpuError(C.NPU_ERROR_INVALID_VALUE, "an event of several processes keeps no time: timing=False")
+            event = IpcEvent(self)
+        else:
+            event = Event(self, timing=timing)
+        self.events.add(event)
+        return event
+
+    @public
+    def open_ipc_event(self, handle: bytes) -> IpcEvent:
+        """Return the event of an `IpcEvent.ipc_handle` of another context or process.
+
+        Raises INVALID_VALUE for what is no such handle, INVALID_HANDLE when the event was destroyed, or is on another device.
+        """
+        from libnpu.runtime.ipc_event import IpcEvent
+
+        self.enter()
+        event = IpcEvent(self, handle)
         self.events.add(event)
         return event
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from libnpu.runtime.command_list import CommandList
     from libnpu.runtime.event import Event, Notify
     from libnpu.runtime.host_memory import HostBuffer, Registered
+    from libnpu.runtime.ipc import ImportedBuffer
+    from libnpu.runtime.ipc_event import IpcEvent
     from libnpu.runtime.kernel import Kernel
     from libnpu.runtime.module import Module
     from libnpu.runtime.profiler import Profiler
@@ -141,9 +143,17 @@ class Device(DeviceMachine):
         """The profiler of the primary context."""
         return self.primary.profiler
 
-    def create_event(self, *, timing: bool = True) -> Event:
+    def create_event(self, *, timing: bool = True, interprocess: bool = False) -> Event:
         """As `Context.create_event` in the primary context."""
-        return self.primary.create_event(timing=timing)
+        return self.primary.create_event(timing=timing, interprocess=interprocess)
+
+    def open_ipc_event(self, handle: bytes) -> IpcEvent:
+        """As `Context.open_ipc_event` in the primary context."""
+        return self.primary.open_ipc_event(handle)
+
+    def open_ipc_memory(self, handle: bytes) -> ImportedBuffer:
+        """As `Context.open_ipc_memory` in the primary context."""
+        return self.primary.open_ipc_memory(handle)
 
     def create_notify(self) -> Notify:
         """As `Context.create_notify` in the primary context."""

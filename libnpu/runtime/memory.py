@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from libnpu.runtime.buffer_object import BufferObject
     from libnpu.runtime.guard import Guard
+    from libnpu.runtime.ipc import ImportedBuffer
     from libnpu.runtime.job import Job
     from libnpu.runtime.semantics import Semantics
     from libnpu.runtime.spans import Memory
@@ -117,6 +118,18 @@ class ContextMemory:
         nbytes, flags = whole(nbytes, "nbytes"), whole(flags, "flags")
         self.enter()
         return self._note(HostBuffer(self, nbytes, flags))
+
+    @public
+    def open_ipc_memory(self, handle: bytes) -> ImportedBuffer:
+        """Return the memory of a `Buffer.ipc_handle` of another context or process, at an address of this context.
+
+        Raises INVALID_VALUE for what is no such handle, INVALID_HANDLE when its owner has freed the memory, or has it on another
+        device; OUT_OF_DEVICE_MEMORY for its page tables.
+        """
+        from libnpu.runtime.ipc import ImportedBuffer
+
+        self.enter()
+        return self._note(ImportedBuffer(self, handle))
 
     @public
     def register(self, memory: Any, size: int | None = None, *, sva: bool = False) -> Registered:

@@ -155,7 +155,7 @@ def fuzz(daemon, count, seed):
     """Send `count` mutated frames over as many connections as it takes, one neighbour works on."""
     chance = random.Random(seed)
     neighbour = Client(daemon)
-    ret, bo, _ = neighbour.call(C.NPU_IOCTL_BO_CREATE, "npu_bo_create", size=4096, flags=C.NPU_BO_MAPPABLE)
+    _, bo, _ = neighbour.call(C.NPU_IOCTL_BO_CREATE, "npu_bo_create", size=4096, flags=C.NPU_BO_MAPPABLE)
     info = neighbour.call(C.NPU_IOCTL_BO_INFO, "npu_bo_info", handle=bo.handle)[1]
     memory = neighbour.call(C.NPU_SYS_MMAP, "npu_mmap", offset=info.mmap_offset, length=4096)[2][0]
     memory[:] = b"\x5a" * 4096

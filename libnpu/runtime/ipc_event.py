@@ -1,0 +1,189 @@
+"""Events that several processes record, wait for and ask about.
+
+Such an event is a page of memory that all of them have: a fence, which the device writes when the recorded work has ended, and how
+often it was recorded and which record counts, which the host writes when it records. A record is the next number; who waits afterwards waits for the fence
+to reach the number that is there then. The host waits for others' work with a job of its own that waits for the fence.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from npu_abi import C
+
+from libnpu.errors import NpuError
+from libnpu.runtime.buffer_object import BufferObject
+from libnpu.runtime.command_formats import FENCE, SIGNAL, WAIT
+from libnpu.runtime.event import Event
+from libnpu.runtime.guard import public
+from libnpu.runtime.ipc import EVENT, make_handle, open_handle
+from libnpu.runtime.operation import Operation
+from libnpu.runtime.time import timeout_ps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from typing import Any
+
+    from libnpu.runtime.commands import CommandWriter
+    from libnpu.runtime.context import Context
+    from libnpu.runtime.job import Job
+    from libnpu.runtime.stream import Stream
+
+EVENT_BYTES = 128
+COUNT_OFFSET = 64  # a cache line of its own: the device writes the fence's
+CURRENT_OFFSET = 72  # the number of the last record, 0 after a reset
+
+
+class _Record(Operation):
+    """Write `value` to an event's fence when everything before it in its stream has ended."""
+
+    __slots__ = ("_event", "_value")
+    kind = "event_record"
+    capturable = False
+    command = SIGNAL
+
+    def __init__(self, event: IpcEvent, value: int) -> None:
+        self.name = "event record" if self.command == SIGNAL else "wait for an event of several processes"
+        self._event = event
+        self._value = value
+
+    def encode(self, writer: CommandWriter) -> None:
+        """Write a FENCE_SIGNAL or FENCE_WAIT on the event's page."""
+        bo = self._event.bo
+        writer.touch((bo.handle,))
+        writer.command(FENCE.pack(self.command, FENCE.size, bo.va - writer.context.fences.va, self._value))
+
+
+class _Wait(_Record):
+    """Let the stream wait until `value` is in an event's fence."""
+
+    __slots__ = ()
+    kind = "event_wait"
+    command = WAIT
+
+
+class IpcEvent(Event):
+    """Made by `Context.create_event(timing=False, interprocess=True)` and `Context.open_ipc_event`. It keeps no time and cannot
+    be captured. An `Event` otherwise, whose record by one process the others see.
+    """
+
+    def __init__(self, context: Context, handle: bytes | None = None) -> None:
+        super().__init__(context, timing=False)
+        self.opened = handle is not None
+        self._waiting: Stream | None = None
+        if handle is None:
+            self.bo = _above(context, lambda: BufferObject(context.node, EVENT_BYTES, int(C.NPU_BO_MAPPABLE)))
+            self._memory[:EVENT_BYTES] = bytes(EVENT_BYTES)
+        else:
+            self.bo = _above(context, lambda: open_handle(context.node, EVENT, handle)[0])
+
+    @public
+    def ipc_handle(self) -> bytes:
+        """Return the handle for `Context.open_ipc_event`. Raises INVALID_VALUE for an event that was opened itself."""
+        self._check()
+        self.context.enter()
+        if self.opened:
+            raise NpuError(C.NPU_ERROR_INVALID_VALUE, "the event was opened by a handle: that is the one to pass on")
+        return make_handle(self.context.node, EVENT, self.bo, EVENT_BYTES)
+
+    @public
+    def record(self, stream: Stream | None = None) -> None:
+        """As `Event.record`. Raises CAPTURE_UNSUPPORTED for a stream that is being captured."""
+        self._check()
+        stream = self.context.stream_of(stream, "the event")
+        number = self._get(COUNT_OFFSET) + 1
+        job = stream.enqueue(_Record(self, number), settle=False)
+        self._set(COUNT_OFFSET, number)
+        self._set(CURRENT_OFFSET, number)
+        stream.settle(job)
+
+    def enqueue_wait(self, stream: Stream) -> None:
+        """As `Event.enqueue_wait`."""
+        self._check()
+        stream.check_context(self.context, "the event")
+        stream.check_open()
+        if stream.capturing is not None:
+            raise stream.capturing.refusal("a wait for an event of several processes")
+        number = self._number()
+        self.context.enter()
+        if number and not self._has_happened(number):
+            stream.enqueue(_Wait(self, number))
+
+    @public
+    def query(self) -> bool:
+        """As `Event.query`; of the work itself it knows that it has ended, not how."""
+        self._check()
+        number = self._number()
+        self.context.enter()
+        return not number or self._has_happened(number)
+
+    @public
+    def synchronize(self, timeout_ns: float | None = None) -> None:
+        """As `Event.synchronize`; of the work itself it knows that it has ended, not how."""
+        self._check()
+        timeout_ps(timeout_ns)  # raises
+        number = self._number()
+        self.context.enter()
+        if number and not self._has_happened(number):
+            if self._waiting is None:
+                self._waiting = self.context.create_stream(blocking=False)
+            self._waiting.enqueue(_Wait(self, number))
+            self._waiting.synchronize(timeout_ns)
+
+    def __await__(self) -> Generator[Any, None, None]:
+        raise NpuError(C.NPU_ERROR_NOT_SUPPORTED, "an event of several processes cannot be awaited; `query` asks")
+
+    @public
+    def reset(self) -> None:
+        """As `Event.reset`, for all processes."""
+        self._check()
+        self.context.enter()
+        self._set(CURRENT_OFFSET, 0)
+
+    @public
+    def destroy(self) -> None:
+        """As `Event.destroy`; other processes keep what they have opened."""
+        if self._open:
+            super().destroy()
+            if self._waiting is not None and self.context.node.is_usable:
+                self._waiting.close()
+            self.bo.free()
+
+    @property
+    def job(self) -> Job | None:
+        """None: its records may be others'."""
+        return None
+
+    @property
+    def _memory(self) -> memoryview:
+        assert self.bo.view is not None
+        return self.bo.view
+
+    def _get(self, offset: int) -> int:
+        return int.from_bytes(self._memory[offset : offset + 8], "little")
+
+    def _set(self, offset: int, value: int) -> None:
+        self._memory[offset : offset + 8] = value.to_bytes(8, "little")
+
+    def _number(self) -> int:
+        """Return the number of the last record, 0 for none. Raises NOT_RECORDED where that is an error."""
+        number = self._get(CURRENT_OFFSET)
+        if not number and self.context.semantics.unrecorded_event_is_error:
+            raise NpuError(C.NPU_ERROR_NOT_RECORDED, "the event was never recorded")
+        return number
+
+    def _has_happened(self, number: int) -> bool:
+        self.context.node.catch_up()
+        return self._get(0) >= number
+
+
+def _above(context: Context, make: Callable[[], BufferObject]) -> BufferObject:
+    """Return an object above the fence heap, from which the device counts the places of fences."""
+    below: list[BufferObject] = []
+    try:
+        while (bo := make()).va < context.fences.va:
+            below.append(bo)
+        return bo
+    finally:
+        for bo in below:
+            bo.free()
