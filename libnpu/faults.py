@@ -60,7 +60,7 @@ def _number(value: object, name: str, bits: int) -> int:
 
 def _named(enum: str, prefix: str, name: object) -> int:
     members: type[IntEnum] = npu_abi.enum(enum)
-    known = {member.name.removeprefix(prefix).lower(): int(member) for member in members}
+    known = {member.name.removeprefix(prefix).lower(): int(member) for member in sorted(members)}
     known.pop("count", None)
     if not isinstance(name, str) or name not in known:
         raise _bad(f"{name!r} is none of {', '.join(known)}")

@@ -46,6 +46,7 @@ class Request:
 
     request_id: int
     type: int
+    offset: int  # of its slot
     finished: bool = False
     reply_type: int = 0
     result: int = 0
@@ -72,7 +73,7 @@ class Area:
 class Ipc:
     """Both directions. `on_message(type, payload)` receives every message that is not a reply to a request."""
 
-    __slots__ = ("_bus", "_next_id", "_on_message", "_requests", "_rx", "_tx", "dropped")
+    __slots__ = ("_bus", "_forgotten", "_next_id", "_on_message", "_requests", "_rx", "_tx", "dropped")
 
     def __init__(self, bus: BusApi, tx: Area, rx: Area, on_message: Callable[[int, bytes], None]) -> None:
         self._bus = bus
@@ -81,6 +82,7 @@ class Ipc:
         self._on_message = on_message
         self._requests: dict[int, Request] = {}
         self._next_id = 1
+        self._forgotten: list[int] = []  # slots of requests that nobody waits for any more
         self.dropped: deque[str] = deque(maxlen=32)  # what was wrong with messages that were not understood
 
     def send(self, registers: Registers, kind: int, payload: bytes, channel: int) -> Request:
@@ -88,7 +90,7 @@ class Ipc:
         offset = self._tx.free_slot()
         if offset < 0:
             raise KernelError(errno.EAGAIN, f"all {self._tx.count} message slots are taken")
-        request = Request(self._next_id, kind)
+        request = Request(self._next_id, kind, offset)
         self._next_id = self._next_id % 0xFFFFFFFF + 1
         SLOT.pack_into(self._tx.memory, offset, MESSAGE_BYTES, channel, ALLOCATED, kind, request.request_id, 0, payload)
         self._requests[request.request_id] = request
@@ -96,8 +98,9 @@ class Ipc:
         return request
 
     def forget(self, request: Request) -> None:
-        """Stop waiting for the reply; a late one is dropped."""
+        """Stop waiting for the reply; a late one is dropped. Its slot is free once the firmware has answered a later message."""
         self._requests.pop(request.request_id, None)
+        self._forgotten.append(request.offset)
 
     def slot(self, va: int) -> memoryview:
         """Return the slot of a message to the firmware."""
@@ -114,6 +117,7 @@ class Ipc:
     def forget_all(self) -> None:
         """Drop all requests and mark all slots free: the firmware is gone."""
         self._requests.clear()
+        self._forgotten.clear()
         self._tx.memory[:] = bytes(len(self._tx.memory))
         self._rx.memory[:] = bytes(len(self._rx.memory))
 
@@ -142,6 +146,9 @@ class Ipc:
         if kind in EVENTS:
             self._on_message(kind, payload)
         elif request := self._requests.pop(request_id, None):
+            for offset in self._forgotten:
+                self._tx.memory[offset + STATUS_OFFSET] = FREE
+            self._forgotten.clear()
             request.reply_type, request.result, request.payload = kind, result, payload
             request.finished = True
         else:
