@@ -529,7 +529,7 @@ NPU_API npu_result_t npu_ipc_get_mem_handle(npu_ipc_mem_handle_t *handle, void *
 NPU_API npu_result_t npu_ipc_open_mem_handle(void **ptr, const npu_ipc_mem_handle_t *handle, uint32_t flags);
 /* End such a mapping by its first address; the memory goes with the last who has it. Work in flight that uses it: as npu_free, which ends it as well.
  *   NULL_POINTER  ptr                   STALE_HANDLE  it was closed before                  WRONG_CONTEXT  it is of another context than the current one
- *   INVALID_VALUE  not the first address of memory opened by a handle IN_USE  semantics strict: work in flight uses it */
+ *   INVALID_VALUE  not the first address of memory opened by a handle      IN_USE  semantics strict: work in flight uses it */
 NPU_API npu_result_t npu_ipc_close_mem_handle(void *ptr);
 /* Name an event made with NPU_EVENT_INTERPROCESS for others. They can record it, wait for it, ask about it and reset it; it cannot be captured.
  *   NULL_POINTER, BAD_ADDRESS  handle   INVALID_HANDLE, STALE_HANDLE  event       INVALID_VALUE  not made with NPU_EVENT_INTERPROCESS, or opened by a handle itself */

@@ -31,11 +31,11 @@ WAITS_OR_QUERIES = _names(
 CREATES = _names(
     """
     npu_malloc npu_malloc_async npu_malloc_host npu_host_register npu_map npu_create_stream npu_create_stream_with_priority
-    npu_create_event npu_create_notify npu_load_blob npu_load_blob_mem npu_get_builtin_kernel
+    npu_create_event npu_create_notify npu_ipc_get_mem_handle npu_ipc_open_mem_handle npu_ipc_get_event_handle npu_ipc_open_event_handle npu_load_blob npu_load_blob_mem npu_get_builtin_kernel
     npu_cmdlist_create npu_graph_instantiate
     """
 )
-FREES = _names("npu_free npu_free_sync npu_free_host npu_host_unregister npu_unmap npu_unload")
+FREES = _names("npu_ipc_close_mem_handle npu_free npu_free_sync npu_free_host npu_host_unregister npu_unmap npu_unload")
 # "pageable copies, waits, queries and notifies cannot be captured" (npu_stream_begin_capture)
 CANNOT_BE_CAPTURED = _names("npu_memcpy_async npu_memcpy_2d_async npu_record_notify npu_wait_notify")
 

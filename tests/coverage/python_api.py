@@ -203,10 +203,21 @@ PYTHON = {
     "npu_memcpy_2d_async": _python("Stream.copy_2d", _HANDLE, _COPY),
     "npu_memset_async": _python("Stream.fill", _HANDLE, ("NULL_POINTER", OBJECT), ("OUT_OF_RANGE", WHOLE)),
     # events and notifies
-    "npu_create_event": _python("Context.create_event Device.create_event", _OUT, ("INVALID_VALUE", NO_FLAGS)),
+    "npu_create_event": _python("Context.create_event Device.create_event", _OUT),
     "npu_destroy_event": _python("Event.destroy", _HANDLE, ("STALE_HANDLE", TWICE)),
     "npu_record_event": _python("Event.record", _HANDLE),
     "npu_stream_wait_event": _python("Stream.wait_event", _HANDLE),
+    "npu_ipc_get_mem_handle": _python("Buffer.ipc_handle", _OUT, ("WRONG_CONTEXT", KNOWS_CONTEXT)),
+    "npu_ipc_open_mem_handle": _python("Context.open_ipc_memory Device.open_ipc_memory", _OUT),
+    "npu_ipc_close_mem_handle": _python(
+        "ImportedBuffer.close",
+        ("NULL_POINTER", NO_NULL),
+        ("STALE_HANDLE", TWICE),
+        ("WRONG_CONTEXT", KNOWS_CONTEXT),
+        ("INVALID_VALUE", "parts of memory, and other memory, have no `close`"),
+    ),
+    "npu_ipc_get_event_handle": _python("IpcEvent.ipc_handle", _OUT, _HANDLE),
+    "npu_ipc_open_event_handle": _python("Context.open_ipc_event Device.open_ipc_event", _OUT),
     "npu_reset_event": _python(
         "Event.reset", _HANDLE, ("WRONG_CONTEXT", "it names no stream: it holds from the call on")
     ),
