@@ -136,7 +136,9 @@ class Memory:
         return span.buffer
 
     def pointer_to(self, buffer: Buffer, offset: int = 0) -> int:
-        """Return the device pointer to a byte of a buffer."""
+        """Return the device pointer to a byte of a buffer: its host address when the device has it there too."""
+        if buffer.device_address == buffer.host_address:
+            return buffer.host_address + offset
         return pointer_of(self._library.entry_of(buffer.context).number, buffer.device_address + offset)
 
     # ---- host addresses ----
