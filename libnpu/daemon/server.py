@@ -33,6 +33,7 @@ OPEN = ioctl_request(C.NPU_SYS_OPEN, None)
 CLOSE = waiting.CLOSE
 MAX_CONNECTIONS = 512  # chosen: half of the descriptors that a process has by default
 MAX_CONNECTIONS_OF_USER = 256  # chosen: so that one user leaves room for others
+STEPS = 4  # chosen: of a call that waits, before others are looked at; a short job ends within them
 DEADLOCK_GRACE_S = 2.0  # chosen: as for threads: another process may still do what a wait without end waits for
 BACKLOG = 64
 
@@ -57,6 +58,7 @@ class Server:
         self._wakeup, self._waker = socket.socketpair()
         self._selector.register(self._wakeup, selectors.EVENT_READ)
         self._stopping = False
+        self._spins = 0  # looks at the sockets that are left before going to sleep
 
     def stop(self, *_: object) -> None:
         """Let `run` return: for signal handlers and other threads."""
@@ -67,7 +69,10 @@ class Server:
         """Serve until `stop`."""
         select, by_fd = self._selector.select, self._connections
         while not self._stopping:
-            for key, events in select(self._patience()):
+            found = select(self._patience())
+            if not found and self._spins:
+                self._spins -= 1
+            for key, events in found:
                 connection = by_fd.get(key.fd)
                 if connection is not None:
                     self._talk(connection, events)
@@ -80,7 +85,7 @@ class Server:
     def _patience(self) -> float | None:
         """How long to look for messages: not at all while the device has to go on."""
         if not self._waiting:
-            return None
+            return 0 if self._spins else None
         if any(c.call is not None and c.call.idle_since_s is None for c in self._waiting):
             return 0
         return DEADLOCK_GRACE_S
@@ -166,7 +171,10 @@ class Server:
             if call.number >> 32 not in connection.files:
                 call.number &= 0xFFFFFFFF  # of another process, or nobody's
         try:
-            if waiting.approach(kernel, call) or waiting.advance(kernel, call):
+            for _ in range(STEPS):
+                if not waiting.approach(kernel, call) and not waiting.advance(kernel, call):
+                    break
+            else:
                 call.idle_since_s = None
                 return False
         except waiting.Idle:
@@ -183,6 +191,10 @@ class Server:
         connection.device_ps = device.now_ps
         message = kernel.log[-1].encode() if ret < 0 and kernel.log else b""
         flags = wire.SHARED if self._shared else 0
+        self._spins = 0
+        if len(self._connections) == 1:
+            flags |= wire.ALONE
+            self._spins = wire.SPINS
         if not connection.reply(ret, out, segments, now_ps, message, flags, device.dram.find):
             self._selector.modify(connection.socket, selectors.EVENT_READ | selectors.EVENT_WRITE)
         return True
