@@ -186,8 +186,8 @@ class Node:
         if self.down is None:
             self.down = (int(result), reason)
 
-    def ioctl(self, request: Request, segments: Sequence[bytes | memoryview] = ()) -> list[Any]:
-        """Do `request`; its structure then has the outputs.
+    def ioctl(self, request: Request, segments: Sequence[Any] = ()) -> list[Any]:
+        """Do `request`; its structure then has the outputs. `segments` are bytes, or views of them.
 
         Returns the segments behind [out] pointers. Raises NpuError.
         """
