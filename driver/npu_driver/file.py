@@ -39,8 +39,11 @@ class Context:
         "_next_handle",
         "_next_mmap",
         "_sequence",
+        "busy_ps",
         "faults",
         "jobs",
+        "jobs_done",
+        "jobs_failed",
         "lost",
         "mmaps",
         "objects",
@@ -73,6 +76,8 @@ class Context:
         self.unwaited: dict[int, Job] = {}  # finished, by handle of the command buffer
         self.lost: str | None = None
         self.faults = 0  # of its tasks: accesses, hangs
+        self.jobs_done = self.jobs_failed = 0  # jobs that have ended; those of them that did not end with SUCCESS
+        self.busy_ps = 0  # device time of jobs, summed
         self.overflows = bytearray()  # struct npu_overflow_record[] that nobody has read yet
         self._next_handle = 1
         self._next_mmap = MMAP_BASE

@@ -73,4 +73,5 @@ class InterruptHandler:
             self._bus.write32(C.NPU_REG_MMU_EVT_POP, 1)
             access = "write" if info & 1 else "read"
             engine = name_of("npu_engine", info >> 8 & 0xFF)
+            self._kernel.mmu_faults += 1
             self._kernel.lose(ssid, f"{name_of('npu_mmu_event', code)}: {engine} {access} at {address:#x}")

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from npu_abi import C, ffi, ioctl_request, name_of
 
-from npu_driver import export, ioctl_bo, ioctl_emu, ioctl_file, ioctl_job, ioctl_param
+from npu_driver import export, ioctl_bo, ioctl_emu, ioctl_file, ioctl_info, ioctl_job, ioctl_module, ioctl_param
 from npu_driver.error import KernelError
 
 if TYPE_CHECKING:
-    from npu_driver.file import Context
     from npu_driver.kernel import Kernel
 
 Handler = Callable[["Kernel", Any, Any, list[bytes]], tuple[int, list[Any]]]
@@ -95,13 +94,6 @@ def _row(
     )
 
 
-def _refuse(feature: str) -> Handler:
-    def handler(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
-        raise KernelError(errno.EOPNOTSUPP, f"{feature} is not implemented")
-
-    return handler
-
-
 _HANDLES = Pointer("buffers_ptr", lambda arg: 4 * arg.buffer_count, incoming=True)
 
 TABLE: dict[int, Row] = dict(
@@ -110,8 +102,14 @@ TABLE: dict[int, Row] = dict(
         _row(C.NPU_SYS_CLOSE, None, ioctl_file.sys_close),
         _row(C.NPU_SYS_MMAP, "npu_mmap", ioctl_bo.map_object),
         _row(C.NPU_SYS_POLL, "npu_poll", ioctl_file.sys_poll),
-        _row(C.NPU_SYS_MODULE_LOAD, "npu_module", _refuse("NPU_SYS_MODULE_LOAD"), needs_file=False),
-        _row(C.NPU_SYS_MODULE_PARAMS, "npu_module", _refuse("NPU_SYS_MODULE_PARAMS"), needs_file=False),
+        _row(
+            C.NPU_SYS_MODULE_LOAD, "npu_module", ioctl_module.module_load,
+            Pointer("params_ptr", ioctl_module.load_bytes, incoming=True), needs_file=False,
+        ),
+        _row(
+            C.NPU_SYS_MODULE_PARAMS, "npu_module", ioctl_module.module_params,
+            Pointer("params_ptr", lambda arg: int(arg.params_bytes), incoming=False), needs_file=False,
+        ),
         _row(C.NPU_IOCTL_GET_PARAM, "npu_param_arg", ioctl_param.get_param),
         _row(C.NPU_IOCTL_SET_PARAM, "npu_param_arg", ioctl_param.set_param),
         _row(C.NPU_IOCTL_BO_CREATE, "npu_bo_create", ioctl_bo.bo_create),
@@ -124,7 +122,10 @@ TABLE: dict[int, Row] = dict(
         ),
         _row(C.NPU_IOCTL_BO_EXPORT, "npu_bo_export", export.bo_export),
         _row(C.NPU_IOCTL_BO_IMPORT, "npu_bo_import", export.bo_import),
-        _row(C.NPU_IOCTL_GET_INFO, "npu_get_info", _refuse("NPU_IOCTL_GET_INFO")),
+        _row(
+            C.NPU_IOCTL_GET_INFO, "npu_get_info", ioctl_info.get_info,
+            Pointer("buffer_ptr", lambda arg: int(arg.buffer_bytes), incoming=False),
+        ),
         _row(C.NPU_IOCTL_SUBMIT, "npu_submit", ioctl_job.submit, _HANDLES),
         _row(C.NPU_IOCTL_BO_WAIT, "npu_bo_wait", ioctl_job.bo_wait),
         _row(C.NPU_IOCTL_CMDQ_CREATE, "npu_cmdq_create", ioctl_job.cmdq_create),

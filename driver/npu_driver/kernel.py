@@ -17,6 +17,7 @@ from npu_abi import C, codec, ffi
 from npu_abi import enum as abi_enum
 
 from npu_driver.cpu_cache import CpuCaches
+from npu_driver.dma import dma_alloc_coherent, dma_free_coherent
 from npu_driver.error import KernelError
 from npu_driver.export import Exports
 from npu_driver.file import Context
@@ -28,7 +29,7 @@ from npu_driver.job import Job
 from npu_driver.memory import Memory
 from npu_driver.params import Params
 from npu_driver.process import Process, this_process
-from npu_driver.queue import CommandQueue, priority_band
+from npu_driver.queue import RING_BYTES, CommandQueue, priority_band
 from npu_driver.recovery import Recovery
 from npu_driver.registers import Registers
 from npu_driver.watchdog import NEVER_PS, Watchdog
@@ -85,6 +86,8 @@ class Kernel:
         self.tile_config: int = 0
         self.frequency_hz: int = 0
         self.inference_ids: int = 0
+        self.jobs_done = self.jobs_failed = self.mmu_faults = 0  # of all contexts that there were
+        self.module_loads = 1
         self.trace = bytearray()
         self.files: dict[int, Context] = {}
         self.contexts: dict[int, Context] = {}  # by SSID
@@ -168,7 +171,18 @@ class Kernel:
         """Add a line to the kernel log."""
         self.log.append(f"[{self.now_ps / 1e12:.9f}] npu: {text}")
 
-    # ---- open and close ----
+    # ---- the module, open and close ----
+
+    def load(self, params: Params) -> None:
+        """Load the module anew, with other parameters: the device is reset, and boots at the next open. No file is open."""
+        if self.firmware.running:
+            self.firmware.stop()
+        self.params = params
+        self.caches = CpuCaches(self.memory, params)
+        self.watchdog = Watchdog(self)
+        self.due_ps = NEVER_PS
+        self.module_loads += 1
+        self.note(f"module loaded: {params.text().rstrip().replace(chr(10), ' ')}")
 
     def open(self) -> int:
         """Open the node: a file descriptor with a context of its own.
@@ -216,28 +230,14 @@ class Kernel:
 
         The doorbell comes with the first submit.
         """
-        va = self.firmware.addresses.alloc(1)
-        try:
-            pa, ring = self.memory.alloc_zeroed(1)
-        except KernelError:
-            self.firmware.addresses.free(va)
-            raise
-        try:
-            self.firmware.space.map(va, pa, 1)
-        except KernelError:
-            self.firmware.addresses.free(va)
-            self.memory.free(pa)
-            raise
-        queue = context.queues[cmdq_id] = CommandQueue(cmdq_id, priority, flags, pa, va, ring)
+        ring, va = dma_alloc_coherent(self.firmware.dma, RING_BYTES)
+        queue = context.queues[cmdq_id] = CommandQueue(cmdq_id, priority, flags, ring, va)
         return queue
 
     def destroy_queue(self, context: Context, queue: CommandQueue) -> None:
         """Unregister and free a queue that has no job in flight."""
         self._unregister(queue)
-        self.firmware.space.unmap(queue.va, 1)
-        self.mmu.invalidate(C.NPU_SSID_GLOBAL)
-        self.firmware.addresses.free(queue.va)
-        self.memory.free(queue.pa)
+        dma_free_coherent(self.firmware.dma, RING_BYTES, queue.ring, queue.va)
         del context.queues[queue.cmdq_id]
 
     def register(self, context: Context, queue: CommandQueue) -> None:
@@ -312,6 +312,13 @@ class Kernel:
         job.status = status
         if status == C.NPU_JOB_ABORTED and job.abort_reason:
             job.error_detail, job.error_info = job.abort_reason, 0
+        context.jobs_done += 1
+        self.jobs_done += 1
+        if job.end_ps > job.start_ps:  # the firmware says so
+            context.busy_ps += job.end_ps - job.start_ps
+        if status != C.NPU_JOB_SUCCESS:
+            context.jobs_failed += 1
+            self.jobs_failed += 1
         job.finished = True
         job.done_ps = self.device.now_ps + self.interrupt_ps
         del context.jobs[job.job_id]

@@ -35,7 +35,7 @@ struct npu_mmap { uint64_t offset; /* [in] mmap_offset of struct npu_bo_info */ 
 enum npu_mmap_flag { NPU_MMAP_POLICY = 1 };
 /* Parameters of the kernel module, as insmod takes them: "name=value name=value", ASCII. EINVAL names an unknown one. docs/driver.md lists them. */
 enum { NPU_MAX_MODULE_PARAMS_BYTES = 4096 };
-struct npu_module { uint64_t params_ptr; /* [in] LOAD: text, [out] PARAMS: one "name=value" a line */ uint32_t params_bytes; /* [in] of it, at most NPU_MAX_MODULE_PARAMS_BYTES */ uint32_t used_bytes; /* [out] of PARAMS: written, or needed when params_bytes is 0 */ };
+struct npu_module { uint64_t params_ptr; /* [in] LOAD: text, [out] PARAMS: one "name=value" a line */ uint32_t params_bytes; /* [in] of it, at most NPU_MAX_MODULE_PARAMS_BYTES */ uint32_t used_bytes; /* [out] of PARAMS: written, or needed when params_bytes is 0; ENOSPC when they do not fit */ };
 _Static_assert(sizeof(struct npu_module) == 16, "npu_module");
 struct npu_poll { int64_t deadline_ps; /* [in] as struct npu_bo_wait; returns 0 when it passes, else 1 */ uint32_t ready_jobs; /* [out] finished and not yet waited for */ uint32_t reserved; };
 
@@ -144,7 +144,7 @@ struct npu_context_info {
     char     name[16];            /* of the process */
     uint64_t memory_bytes;        /* of its buffer objects */
     uint32_t objects; uint32_t queues; uint32_t jobs_in_flight; uint32_t faults;
-    uint64_t jobs_done; uint64_t jobs_failed;
+    uint64_t jobs_done; /* that have ended */ uint64_t jobs_failed; /* of them: without NPU_JOB_SUCCESS */
     uint64_t busy_ps;             /* device time between start and end of its jobs, summed over jobs */
 };
 _Static_assert(sizeof(struct npu_context_info) == 80, "npu_context_info");
