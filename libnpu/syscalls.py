@@ -159,7 +159,7 @@ class Node:
         """Return a node of the same machine that is to be opened, in the place of this one, which is closed."""
         return Node(self.machine, is_open=False)
 
-    def _call(self, number: int, arg: bytes, segments: list[bytes]) -> tuple[int, bytes, list[Any]]:
+    def _call(self, number: int, arg: bytes, segments: list[Any]) -> tuple[int, bytes, list[Any]]:
         if self.down is not None:
             raise NpuError(*self.down)
         self.calls += 1

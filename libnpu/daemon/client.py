@@ -45,9 +45,8 @@ class Door:
         self._dropped: deque[int] = deque()
         self._mappings: dict[int, weakref.ref[Any]] = {}
         self._files: dict[int, dict[int, Any]] = {}  # open file of the device -> file of memory -> its bytes
-        self._socket, self.greeting = self._connect()
+        self._socket, self.greeting, self.profile = self._connect()
         _DOORS.add(self)
-        self.profile = msgspec.json.decode(self.greeting.profile, type=Profile)
 
     def call(self, number: int, arg: bytes, segments: list[bytes], now_ps: int) -> tuple[int, bytes, list[Any], int]:
         """As `npu_driver.kernel.Kernel.syscall`. Raises DEVICE_LOST when the daemon is gone."""
@@ -71,7 +70,7 @@ class Door:
 
     # ---- connecting ----
 
-    def _connect(self) -> tuple[socket.socket, wire.Greeting]:
+    def _connect(self) -> tuple[socket.socket, wire.Greeting, Profile]:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(GREETING_TIMEOUT_S)
         try:
@@ -81,6 +80,7 @@ class Door:
             if magic != wire.MAGIC or version != wire.VERSION or size > wire.MAX_FRAME_BYTES:
                 raise wire.ProtocolError(f"who listens there speaks version {version}, not {wire.VERSION}")
             greeting = msgspec.json.decode(_exactly(connection, size), type=wire.Greeting)
+            profile = msgspec.json.decode(greeting.profile, type=Profile)  # fails for a daemon of another release
         except (OSError, wire.ProtocolError, msgspec.MsgspecError, ValueError) as error:
             connection.close()
             why = getattr(error, "strerror", None) or str(error) or "no answer"
@@ -92,7 +92,7 @@ class Door:
             connection.close()
             raise
         connection.settimeout(None)
-        return connection, greeting
+        return connection, greeting, profile
 
     # ---- frames ----
 
@@ -119,6 +119,7 @@ class Door:
                 os.close(fd)
 
     def _receive(self, number: int) -> tuple[int, bytes, list[Any], int]:
+        frame: bytes | bytearray
         frame, ancillary = self._first()
         while len(frame) < wire.REPLY.size:
             frame += self._more(ancillary)
@@ -186,7 +187,7 @@ class Door:
         ancillary += more
         return data
 
-    def _rest(self, frame: bytes, size: int, ancillary: list[Any]) -> bytearray:
+    def _rest(self, frame: bytes | bytearray, size: int, ancillary: list[Any]) -> bytearray:
         whole = bytearray(frame)
         while len(whole) < size:
             whole += self._more(ancillary)
