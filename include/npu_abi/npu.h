@@ -21,7 +21,7 @@
  *      NPU_ERROR_NOT_INITIALIZED  npu_init has not succeeded, or npu_shutdown has ended the library, or the library
  *                                 could not start (npu_get_last_error_detail has the reason), or the process ran Python
  *                                 before and has ended it,
- *      NPU_ERROR_NOT_PERMITTED    in a child process after fork: the library belongs to the parent; or in a host function,
+ *      NPU_ERROR_NOT_PERMITTED    in a child process after fork: the library belongs to the parent; or in a host function; or this user may not connect to npud,
  *      NPU_ERROR_OUT_OF_HOST_MEMORY
  *      NPU_ERROR_OUT_OF_RESOURCES a call that enqueues: the stream's queue is full, and its oldest operation waits for what nothing will signal,
  *      NPU_ERROR_DEVICE_LOST      an earlier fault ended the context. What is held can still be freed, destroyed and unloaded;
@@ -101,10 +101,10 @@ typedef enum npu_result {
     NPU_ERROR_DMA_FAULT = -103,               /* a DMA port refused a descriptor; nothing returns it yet: the firmware refuses it before, as INVALID_BLOB */
     NPU_ERROR_BARRIER_DEADLOCK = -104,        /* tasks wait for a barrier that nothing will produce */
     NPU_ERROR_BARRIER_UNDERFLOW = -105,       /* a barrier was produced or consumed more often than it counts */
-    NPU_ERROR_WATCHDOG_TIMEOUT = -106,        /* the device made no progress in the time that the watchdog allows; nothing returns it yet: an endless SHAVE program is a KERNEL_FAULT */
+    NPU_ERROR_WATCHDOG_TIMEOUT = -106,        /* the operation made no progress in the time that the watchdog allows, and its context is lost; an endless SHAVE program is a KERNEL_FAULT */
     NPU_ERROR_ABORTED_BY_PRIOR_ERROR = -107,  /* an earlier operation failed, so this one did not run */
     NPU_ERROR_PREEMPTED = -108,               /* the operation was preempted and not resumed; nothing returns it yet */
-    NPU_ERROR_DEVICE_LOST = -109,             /* the context is lost after a fault */
+    NPU_ERROR_DEVICE_LOST = -109,             /* the context is lost after a fault; of an operation: the device was reset or unplugged, or how it ended was not reported */
     NPU_ERROR_HOST_FUNCTION = -110            /* a host function raised an exception (Python) or ended its thread (C) */
 } npu_result_t;
 
@@ -142,9 +142,10 @@ typedef enum npu_semantics {
 #define NPU_INIT_CHECK ((uint32_t)NPU_VERSION_MAJOR << 24 | (uint32_t)NPU_VERSION_MINOR << 16)
 /* Start the library, or count one more user of it. The environment variable NPU_PROFILE names the hardware profiles of the
  * devices, separated by commas (default "npu-37xx": one device, at most 128); the first user's call reads it. Devices start when they
- * are first used.
+ * are first used. NPU_DEVICE=unix:PATH: the one device is that of npud at PATH (docs/daemon.md), and NPU_PROFILE, when it is set, has to name its profile; when nobody
+ * answers there, who uses the device first gets NPU_ERROR_DEVICE_LOST.
  *   INVALID_VALUE    flags is neither 0 nor NPU_INIT_CHECK of some header, or NPU_PROFILE names no profile, or too many, or NPU_SEMANTICS or
- *                    NPU_SCHEDULE is none that exists, NPU_LAUNCH_BLOCKING is neither 0 nor 1, or NPU_KMD_PARAMS is refused by the kernel module
+ *                    NPU_SCHEDULE is none that exists, NPU_LAUNCH_BLOCKING is neither 0 nor 1, or NPU_KMD_PARAMS is refused by the kernel module, or NPU_DEVICE is not unix:PATH
  *   VERSION_MISMATCH NPU_INIT_CHECK of a header with another major version than the library's or a newer minor one
  *   NOT_INITIALIZED  the library cannot start: its Python environment is gone, or the process runs another Python version */
 NPU_API npu_result_t npu_init(uint32_t flags);
