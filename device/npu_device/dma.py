@@ -28,7 +28,7 @@ from npu_device.cmx import in_window
 from npu_device.ddr import FIRST_TOKEN, demand_of
 from npu_device.dma_copy import Move
 from npu_device.dram import POISON
-from npu_device.engine import Channel, Engine, Task, dependency_columns
+from npu_device.engine import Channel, Engine, Task, band_of, dependency_columns
 from npu_device.scratch import Scratch
 
 if TYPE_CHECKING:
@@ -162,8 +162,10 @@ class DmaPort(Engine[DmaTask]):
         self._clock.at(start + turns * turn, PRIORITY_ENGINE, self, TURN, task)
 
     def _other_job(self, task: DmaTask) -> Channel | None:
-        job_id = task.slot.job_id
-        return next((channel for channel in self.wanting if channel.slot.job_id != job_id), None)
+        """Return the channel that has the port after the turn of `task`: of another job, and of no lower band."""
+        slot = task.slot
+        others = [c for c in self.wanting if c.slot.job_id != slot.job_id and c.slot.band >= slot.band]
+        return max(others, key=band_of, default=None)
 
     def _give_way(self, task: DmaTask) -> None:
         """Suspend the running task, and let the first channel of another job have the port."""

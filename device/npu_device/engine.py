@@ -311,9 +311,14 @@ class Engine(ABC, Generic[T]):
             fabric.core.wake()
 
     def start_next(self) -> None:
-        """Let the channels that want the free engine have it, the first one first."""
+        """Let the channels that want the free engine have it: the highest band first, then the one that came first."""
         while self.wanting and self.task is None:
-            channel = self.wanting.popleft()
+            wanting = self.wanting
+            if len(wanting) == 1:
+                channel = wanting.popleft()
+            else:
+                channel = max(wanting, key=band_of)  # the first of them
+                wanting.remove(channel)
             channel.wanting = False
             if not channel.slot.failed:
                 self.start(channel)
@@ -356,6 +361,11 @@ class Engine(ABC, Generic[T]):
             if both_write or held.reads_from(claim):
                 other.tainted = True
         executing.append(task)
+
+
+def band_of(channel: Channel) -> int:
+    """Return the priority band of a FIFO's job."""
+    return channel.slot.band
 
 
 def dependency_columns(records: np.ndarray[Any, np.dtype[np.void]]) -> tuple[Any, Any, Any]:

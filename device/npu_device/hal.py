@@ -78,6 +78,14 @@ class Hal:
         """Return the time."""
         return self._fabric.clock.now_ps
 
+    def alarm(self, time_ps: int) -> None:
+        """Wake the core at a time, if it sleeps then."""
+        self._core.alarm(time_ps)
+
+    def tasks_done(self) -> int:
+        """Return how many tasks the engines have ended since the reset."""
+        return sum(engine.tasks_done for engine in self._fabric.engines)
+
     # ---- messages and doorbells ----
 
     def pop_message(self) -> int:

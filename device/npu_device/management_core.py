@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from npu_device.slot import JobSlot
 
 STEP = 0
+ALARM = 1
 CORE_BUSY = int(C.NPU_PMU_CORE_BUSY)
 DOORBELLS = int(C.NPU_PMU_DOORBELLS)
 
@@ -92,6 +93,10 @@ class ManagementCore:
             self._awake_since = self._fabric.cycle_now()
             clock.at(now, PRIORITY_CORE, self, STEP, None)
 
+    def alarm(self, time_ps: int) -> None:
+        """Wake the core at a time, if it sleeps then."""
+        self._clock.at(time_ps, PRIORITY_CORE, self, ALARM, self._core)
+
     def attend(self) -> None:
         """Tell the firmware that an input has something, and wake it."""
         self.inputs.pending = True
@@ -100,6 +105,10 @@ class ManagementCore:
 
     def fire(self, action: int, arg: Any) -> None:
         """Run steps of the firmware: one, and those that end before anything else happens."""
+        if action == ALARM:
+            if arg is self._core:  # else it was for a firmware that has gone
+                self.wake()
+            return
         core, clock = self._core, self._clock
         heap, edges = clock.heap, self._interrupts.edges
         try:

@@ -37,7 +37,7 @@ class JobSlot:
     """One job on the engines."""
 
     __slots__ = (
-        "barrier_sets", "barriers", "channels", "direct_channels", "ends", "executing", "fabric", "failed", "fault", "held", "job_id",
+        "band", "barrier_sets", "barriers", "channels", "direct_channels", "ends", "executing", "fabric", "failed", "fault", "held", "job_id",
         "launch", "outstanding", "running", "shift", "space", "ssid", "tiles",
     )  # fmt: skip
 
@@ -62,6 +62,7 @@ class JobSlot:
         self.executing: list[Task] = []  # running tasks with data, for conflicts
         self.launch: Launch | None = None  # whose block this is
         self.shift = 0  # from the addresses of the CMX window to addresses that `executing` can compare
+        self.band = 0  # priority: where several jobs want an engine the highest gets it
         self.failed = False
         self.fault: tuple[int, int, int] | None = None  # enum npu_job_status, detail, info
         delay_ps = fabric.schedule.hold() if fabric.schedule.stretches else 0
@@ -92,6 +93,31 @@ class JobSlot:
     def all_channels(self) -> list[Channel]:
         """Return the FIFOs of the job, in the order of their making."""
         return [*self.channels.values(), *self.direct_channels.values()]
+
+    def recall(self) -> list[Task]:
+        """Take the tasks that have not started out of the FIFOs, and return them. What SHAVE programs have started stays."""
+        found: list[Task] = []
+        for channel in self.channels.values():
+            fifo = channel.fifo
+            if not fifo:
+                continue
+            for barrier in fifo[0].waits:
+                if channel in barrier.waiters:
+                    barrier.waiters.remove(channel)
+            channel.waiting_since = -1
+            if channel.wanting and channel.suspended is None:
+                channel.engine.wanting.remove(channel)
+                channel.wanting = False
+            found += fifo
+            channel.room += len(fifo)
+            self.outstanding -= len(fifo)
+            fifo.clear()
+        return found
+
+    def holding(self) -> bool:
+        """Whether a task of the slot has an engine and does not wait for operations that it started on others."""
+        tasks = [channel.engine.task for channel in self.all_channels()]
+        return any(t is not None and t.slot is self and not getattr(t, "waiting", False) for t in tasks)
 
     def blocked(self) -> tuple[int, int]:
         """Return the lowest loaded virtual barrier that a FIFO head waits for, and that task as index | list << 32; or (-1, 0)."""

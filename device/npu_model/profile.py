@@ -74,6 +74,8 @@ class Core(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     block_cycles: int  # choose a SHAVE for a block of a kernel, or note its end
     ready_cycles: int  # look at one task of a dynamic inference
     fifo_depth: int  # tasks an engine FIFO holds, the running one not counted
+    starvation_cycles: int  # a job that has waited for this long counts as of one priority band more
+    drain_cycles: int  # in an engine reset: a task that does not end in this time hangs
 
 
 class Ddr(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -67,6 +67,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "core.block_cycles": _CYCLES,
     "core.ready_cycles": _CYCLES,
     "core.fifo_depth": (1, 1024),
+    "core.starvation_cycles": (1, 1 << 40),
+    "core.drain_cycles": (1, 1 << 40),
     "ddr.capacity_bytes": (4 << 20, 1 << 40),  # the driver's own structures fit into 4 MiB
     "ddr.bytes_per_second": (10**6, 10**15),
     "ddr.latency_ns": _NS,

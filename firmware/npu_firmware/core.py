@@ -12,9 +12,11 @@ from typing import Any
 
 from npu_abi import C, codec
 
-from npu_firmware import inference
+from npu_firmware import inference, preemption
+from npu_firmware.bands import Bands
 from npu_firmware.commands import FENCES, INFERENCES, Command, parse
 from npu_firmware.dynamic import DynamicWalk
+from npu_firmware.engine_reset import EngineReset
 from npu_firmware.errors import ParseError
 from npu_firmware.hal import Block, Hal, Slot
 from npu_firmware.ipc import Ipc
@@ -60,11 +62,13 @@ class Core:
         self._messages = Messages(hal, self)
         self._costs = hal.profile.core
         self.tiles = Tiles(tile for tile in range(hal.profile.tiles) if params.tile_config >> tile & 1)
+        self.bands = Bands(hal, self.tiles)
+        self.reset = EngineReset(hal, self)
         self.inferences = inference.Inferences(hal, len(self.tiles.free))
         self.transfers = Transfers(hal)
         self._kernels = Kernels(hal, self.tiles)
         self.stopped: set[int] = set()  # contexts whose jobs no longer run, until SSID_RELEASE
-        self._by_slot: dict[Slot, Job] = {}
+        self.by_slot: dict[Slot, Job] = {}
         self._turn = 0
         self._action: Callable[[Any], None] | None = None
         self._argument: Any = None
@@ -90,7 +94,6 @@ class Core:
                 walk.dispatch(self._list)
             elif action is not None:
                 self._action = None
-                self.heartbeat += 1
                 action(self._argument)
             if inputs.retired:
                 retired = inputs.retired
@@ -106,7 +109,12 @@ class Core:
                     return cost
                 if not cost:
                     continue
-            cost = self._pick_job()
+            if self.reset.halted:
+                cost = self._plan(self.reset.act, None, self._costs.message_cycles) if self.reset.pick() else NOTHING
+            elif self.bands.mixed:
+                cost = self._pick_by_band()
+            else:
+                cost = self._pick_job()
             if cost > 0:
                 return cost
             if cost:
@@ -119,7 +127,6 @@ class Core:
 
     def _perform(self, action: Callable[[Any], None], argument: Any) -> int:
         """Do at once what costs nothing."""
-        self.heartbeat += 1
         action(argument)
         return 0
 
@@ -142,7 +149,7 @@ class Core:
             self._inputs.pending = False
         if self.ipc.outbox and self.ipc.can_send():
             return self._plan(self._send, None, costs.message_cycles)
-        for queue in self.queues.values():
+        for queue in () if self.bands.mixed or self.reset.halted else self.queues.values():
             if queue.rung and queue.job is None and not queue.broken:
                 entry = queue.peek(hal)
                 if entry is not None:
@@ -151,7 +158,30 @@ class Core:
         self.attention = bool(self.ipc.outbox)  # a message that waits for the driver to free its slot
         return NOTHING
 
-    def _pick_job(self) -> int:
+    def _pick_by_band(self) -> int:
+        """As `_pick_job` and the rings of `_pick_input`, where queues have several bands: the highest one that has something to do."""
+        bands, queues = self.bands, self.queues.values()
+        bands.age(self.jobs, queues)
+        first = self.tiles.waiting[0].band if self.tiles.waiting else 0
+        if first:
+            victim = preemption.victim(self._hal, self.tiles, self.jobs, self._hal.profile.shaves_per_tile)
+            if victim is not None:
+                return self._plan(self._preempt, victim, self._costs.command_cycles)
+        rings = [queue for queue in queues if queue.rung and queue.job is None and not queue.broken]
+        for band in range(C.NPU_PRIORITY_BANDS - 1, -1, -1):
+            for queue in rings:
+                if bands.of_ring(queue) == band:
+                    entry = queue.peek(self._hal)
+                    if entry is not None:
+                        return self._plan(self._take, (queue, entry), self._costs.job_cycles)
+                    queue.rung = False
+            cost = self._pick_job(band)
+            if cost != NOTHING:
+                return cost
+        return NOTHING
+
+    def _pick_job(self, band: int = -1) -> int:
+        """Plan something for the next job in turn: of all, or of those that count as of `band`."""
         jobs = self.jobs
         count = len(jobs)
         index = self._turn
@@ -160,12 +190,16 @@ class Core:
                 index = 0
             job = jobs[index]
             index += 1
+            if band >= 0 and job.band != band:
+                continue
             if job.state is ENGINES:
                 walk = job.walk
                 assert walk is not None
                 number = walk.pick()
                 if number >= 0:
                     self._turn = index
+                    if band >= 0:
+                        job.served_ps = self._hal.now_ps()
                     if self._trace is not None:
                         self._trace(FETCH, CORE, 0, walk.head_id(number), job.job_id, 0)
                     self._walk = walk
@@ -176,6 +210,8 @@ class Core:
                 cost = self._pick_of(job)
             if cost != NOTHING:
                 self._turn = index
+                if band >= 0:
+                    job.served_ps = self._hal.now_ps()
                 return cost
         return NOTHING
 
@@ -211,7 +247,28 @@ class Core:
         if state is UNITS:
             count = self._kernels.ready(job)
             return self._plan(self._place, job, count * self._costs.block_cycles) if count else NOTHING
-        return self._pick_fence(job) if state is FENCE else NOTHING
+        if state is FENCE:
+            return self._pick_fence(job)
+        return self._pick_preempted(job) if state in (State.DRAIN, State.SAVE, State.RESTORE) else NOTHING
+
+    def _pick_preempted(self, job: Job) -> int:
+        """Plan the next step of an inference out of its tiles or back."""
+        walk = job.walk
+        assert walk is not None
+        slot, saved = walk.slot, job.saved
+        barriers = self._costs.barrier_cycles * len(self._hal.barriers(slot))
+        if job.state is State.DRAIN:
+            done = not slot.running and not slot.failed and not self._inputs.retired
+            return self._plan(self._save, job, barriers) if done else NOTHING
+        number = walk.pick()
+        if number >= 0:
+            self._walk, self._list = walk, number
+            return walk.cycles
+        if walk.remaining or slot.outstanding or slot.failed or saved is None:
+            return NOTHING
+        if job.state is State.SAVE:
+            return self._perform(self._leave_tiles, job)
+        return self._plan(self._go_on, job, barriers)
 
     def _pick_fence(self, job: Job) -> int:
         """Plan what follows a fence: the next command when it has its value, the end of the job when its memory is gone."""
@@ -239,7 +296,7 @@ class Core:
             self.attention = True
 
     def _reload(self, retired: list[Any]) -> None:
-        by_slot = self._by_slot
+        by_slot = self.by_slot
         for barrier in retired:
             job = by_slot.get(barrier.slot)
             if job is not None and job.walk is not None:
@@ -247,7 +304,7 @@ class Core:
 
     def _fail(self, slots: list[Slot]) -> None:
         for slot in slots:
-            job = self._by_slot.get(slot)
+            job = self.by_slot.get(slot)
             if job is not None and slot.fault is not None:
                 self._end(job, *slot.fault)
 
@@ -261,7 +318,11 @@ class Core:
         queue, entry = argument
         hal = self._hal
         queue.advance(hal, entry.slot)
+        self.heartbeat += 1
         job = Job(queue, entry.job_id, queue.ssid, hal.now_ps())
+        job.band, job.served_ps = self.bands.of_ring(queue), job.start_ps
+        job.preempt_va, job.preempt_bytes = entry.preempt_va, entry.preempt_bytes
+        queue.since_ps = -1
         queue.job = job
         self.jobs.append(job)
         if hal.trace is not None:
@@ -332,7 +393,8 @@ class Core:
         if job in self.tiles.waiting:
             self.tiles.waiting.remove(job)
             self._serve_tiles()
-        job.inference = None
+        job.inference = job.work = job.saved = None
+        job.tile_count = 0
 
     def finish(self, job: Job, status: int, detail: int = 0, info: int = 0) -> None:
         """Report a job that has left the engines, and let its queue go on."""
@@ -350,11 +412,11 @@ class Core:
         if job.walk is not None:
             slot = job.walk.slot
             self._hal.close_slot(slot)
-            del self._by_slot[slot]
+            del self.by_slot[slot]
             job.walk = None
         if job.launch is not None:
             for block in self._kernels.cancel(job):
-                del self._by_slot[block]
+                del self.by_slot[block]
             job.launch = None
             self._serve_tiles()
         if job.tiles:
@@ -364,23 +426,103 @@ class Core:
     def _serve_tiles(self) -> None:
         """Give tiles to the inferences that wait for them, as far as there are enough."""
         while self.tiles.waiting and (job := self.tiles.serve()) is not None:
-            assert job.inference is not None
-            self._enter_engines(job, job.inference)
+            if job.saved is not None:
+                self._restore(job, job.saved)
+            else:
+                assert job.inference is not None
+                self._enter_engines(job, job.inference)
+
+    # ---- preemption ----
+
+    def _preempt(self, job: Job) -> None:
+        """Let the running tasks of an inference end, as urgently as what waits for its tiles."""
+        if job.state is not ENGINES or job.walk is None or not job.tiles or not self.tiles.waiting:
+            return
+        job.walk.stop()
+        job.walk.slot.band = max(job.band, self.tiles.waiting[0].band)
+        job.state = State.DRAIN
+
+    def _save(self, job: Job) -> None:
+        hal, walk, work = self._hal, job.walk, job.work
+        assert walk is not None
+        assert work is not None
+        try:
+            preemption.save_barriers(hal, job, walk.slot)
+        except hal.Fault:
+            self._end(job, C.NPU_JOB_CTX_VIOLATION, job.preempt_va)
+            return
+        job.saved = preemption.Saved(walk, work)
+        job.walk = Walk(hal, walk.slot, preemption.copies(hal, job, walk.slot, False), NO_BARRIERS)
+        job.state = State.SAVE
+
+    def _leave_tiles(self, job: Job) -> None:
+        assert job.walk is not None
+        saved, slot = job.saved, job.walk.slot
+        self._hal.close_slot(slot)
+        del self.by_slot[slot]
+        job.walk = None
+        if self._trace is not None:
+            self._trace(C.NPU_TRACE_PREEMPT, CORE, 0, 0, job.job_id, len(job.tiles))
+        self.tiles.give_back(job)
+        job.saved, job.state = saved, State.SAVED
+        self.tiles.wait_again(job)
+        self._serve_tiles()
+
+    def _restore(self, job: Job, saved: preemption.Saved) -> None:
+        """Begin to give an inference back what it had, on the tiles that it has now."""
+        hal = self._hal
+        slot = hal.open_slot(job.ssid, job.job_id, job.tiles, saved.work.barrier_count)
+        slot.band = job.band
+        self.by_slot[slot] = job
+        job.walk = Walk(hal, slot, preemption.copies(hal, job, slot, True), NO_BARRIERS)
+        job.state = State.RESTORE
+        if self._trace is not None:
+            self._trace(C.NPU_TRACE_RESUME, CORE, 0, 0, job.job_id, len(job.tiles))
+
+    def _go_on(self, job: Job) -> None:
+        hal, saved = self._hal, job.saved
+        assert job.walk is not None
+        assert saved is not None
+        slot = job.walk.slot
+        job.walk = saved.walk.continued(hal, slot, self._lists(slot, saved.work))
+        job.saved = None
+        try:
+            good = preemption.load_barriers(hal, job, slot, saved.walk.barrier_count())
+        except hal.Fault:
+            self._end(job, C.NPU_JOB_CTX_VIOLATION, job.preempt_va)
+            return
+        if not good:  # somebody wrote to the buffer
+            self._end(job, C.NPU_JOB_PARSING_ERR, C.NPU_PARSE_BAD_BARRIER)
+            return
+        job.state = ENGINES
 
     # ---- blocks of kernels ----
 
     def _place(self, job: Job) -> None:
         assert job.launch is not None
+        self.heartbeat += 1
         self._kernels.place(job)
-        for block in job.launch.blocks:
-            self._by_slot[block] = job
-        if job in self.tiles.waiting:
+        launch = job.launch
+        for block in launch.blocks:
+            self.by_slot[block] = job
+        waiting = self.tiles.waiting
+        over = launch.next == launch.kernel.grid and not launch.returned
+        if job in waiting and (
+            over or waiting[-1].band == job.band
+        ):  # else it keeps what it waits for from lower bands
             self.tiles.waiting.remove(job)
             self._serve_tiles()
 
+    def recall_blocks(self, job: Job) -> None:
+        """Take the blocks of a launch off their SHAVEs that have not begun; they are placed again."""
+        for block in self._kernels.recall(job):
+            del self.by_slot[block]
+        if job.launch is not None and not job.launch.blocks:
+            self.tiles.wait_again(job)
+
     def _end_block(self, block: Block) -> None:
         """Take note that a block has ended; unless its job was cancelled meanwhile."""
-        job = self._by_slot.pop(block, None)
+        job = self.by_slot.pop(block, None)
         if job is None:
             return
         try:
@@ -402,6 +544,9 @@ class Core:
     def _next_command(self, job: Job) -> None:
         job.position += 1
         job.state = State.COMMAND
+        self.heartbeat += 1
+        if job.band != job.queue.band:  # it had waited long
+            self.bands.set(job, job.queue.band)
 
     def _lose_fence(self, argument: tuple[Job, Command]) -> None:
         job, command = argument
@@ -423,6 +568,7 @@ class Core:
         if kind in INFERENCES:
             job.dynamic = kind == C.NPU_CMD_INFERENCE_DYNAMIC
             job.inference = self.inferences.load(job.ssid, command.address)
+            job.tile_count = job.inference.tile_count
             job.state = State.TILES
             self.tiles.wait(job)
             self._serve_tiles()
@@ -457,16 +603,24 @@ class Core:
         """Open a slot for an inference, or for the DMA tasks of a command, and let it load its first barriers."""
         hal = self._hal
         slot = hal.open_slot(job.ssid, job.job_id, job.tiles, work.barrier_count)
-        lists = [hal.dma_tasks(slot, port, port, plan) for port, plan in enumerate(work.dma) if plan is not None]
+        slot.band = job.band
+        walk = DynamicWalk if job.dynamic and job.inference is not None else Walk
+        job.walk = walk(hal, slot, self._lists(slot, work), work.barriers)
+        job.inference, job.work = None, work
+        self.by_slot[slot] = job
+        job.state = State.BARRIERS
+
+    def _lists(self, slot: Slot, work: inference.Inference) -> list[Any]:
+        """Return fresh tasks of an inference, by list."""
+        hal = self._hal
+        lists: list[Any] = [
+            hal.dma_tasks(slot, port, port, plan) for port, plan in enumerate(work.dma) if plan is not None
+        ]
         if work.dpu is not None:
             lists.append(hal.dpu_tasks(slot, inference.INVARIANTS, work.dpu))
         if work.shave is not None:
             lists.append(hal.shave_tasks(slot, inference.SHAVE_INVOCATIONS, work.shave))
-        walk = DynamicWalk if job.dynamic and job.inference is not None else Walk
-        job.walk = walk(hal, slot, lists, work.barriers)
-        job.inference = None
-        self._by_slot[slot] = job
-        job.state = State.BARRIERS
+        return lists
 
     def _load_barriers(self, job: Job) -> None:
         assert job.walk is not None
@@ -475,4 +629,5 @@ class Core:
 
     def _leave_engines(self, job: Job) -> None:
         self._release(job)
+        job.tile_count, job.work = 0, None
         self._next_command(job)

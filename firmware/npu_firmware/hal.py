@@ -40,8 +40,15 @@ class Slot(Protocol):
     outstanding: int  # tasks pushed and not ended
     running: int  # tasks started and not ended
     ends: int  # ended tasks, counted once the firmware has set it to 0; then it is woken at each
+    band: int  # priority, written by the firmware
     failed: bool
     fault: tuple[int, int, int] | None  # enum npu_job_status, detail, info
+
+    def recall(self) -> list[Task]:
+        """Take the tasks that have not started out of the FIFOs, and return them."""
+
+    def holding(self) -> bool:
+        """Whether a task has an engine and waits for nothing that it started."""
 
     def quiet(self) -> bool:
         """Say whether nothing of the slot runs or could run by itself."""
@@ -70,6 +77,9 @@ class Barrier(Protocol):
 
     slot: Any
     virtual_id: int
+    valid: bool  # a virtual barrier is loaded
+    producers: int  # left, as consumers
+    consumers: int
 
 
 class Inputs(Protocol):
@@ -90,6 +100,8 @@ class Hal(Protocol):
     trace: Callable[[int, int, int, int, int, int], None] | None
 
     def now_ps(self) -> int: ...
+    def alarm(self, time_ps: int) -> None: ...
+    def tasks_done(self) -> int: ...
     def pop_message(self) -> int: ...
     def post_message(self, address: int) -> None: ...
     def pop_doorbell(self) -> int: ...

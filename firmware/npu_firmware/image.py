@@ -27,6 +27,7 @@ def build() -> bytes:
         version=VERSION,
         digest=state.digest(),
     )
+    header.preemption_buffer_size = C.NPU_PREEMPT_STATE_BYTES
     header.image_size = len(pack(header))
     header.api_version[C.NPU_FW_API_BOOT] = (C.NPU_FW_BOOT_API_MAJOR, C.NPU_FW_BOOT_API_MINOR)
     header.api_version[C.NPU_FW_API_JSM] = (C.NPU_FW_JSM_API_MAJOR, C.NPU_FW_JSM_API_MINOR)

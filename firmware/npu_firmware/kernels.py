@@ -38,6 +38,7 @@ class Unit:
     tile: int
     shave: int
     outstanding: int = 0
+    by_band: list[int] = field(default_factory=lambda: [0] * C.NPU_PRIORITY_BANDS)  # outstanding
     given: int = 0
 
     @property
@@ -48,7 +49,9 @@ class Unit:
 
 @dataclass(slots=True, eq=False)
 class Launch:
-    """A launch in progress. `blocks` are those with a SHAVE and not ended, with that SHAVE and when it was chosen."""
+    """A launch in progress. `blocks` are those with a SHAVE and not ended, with that SHAVE, when it was chosen,
+    and the band it had then. `returned` were recalled before they began, and are placed again first.
+    """
 
     kernel: Kernel
     handle: Handle
@@ -56,7 +59,8 @@ class Launch:
     taken_ps: int
     next: int = 0  # number of the next block to place
     ended: int = 0
-    blocks: dict[Block, tuple[Unit, int]] = field(default_factory=dict)
+    returned: list[int] = field(default_factory=list)
+    blocks: dict[Block, tuple[Unit, int, int]] = field(default_factory=dict)
 
     @property
     def over(self) -> bool:
@@ -107,7 +111,7 @@ class Kernels:
         launch = job.launch
         assert launch is not None
         grid = launch.kernel.grid
-        if launch.next == grid:
+        if launch.next == grid and not launch.returned:
             return 0
         if launch.cooperative:
             return grid if len(self._candidates(job, launch)) >= grid else 0
@@ -123,17 +127,27 @@ class Kernels:
             unit.outstanding += 1
             unit.given += 1
             self._tiles.blocks[unit.tile] += 1
+            unit.by_band[job.band] += 1
+            if launch.returned:
+                number = launch.returned.pop(0)
+            else:
+                number, launch.next = launch.next, launch.next + 1
             if hal.trace is not None:
-                hal.trace(PICK, CORE, 0, launch.next, job.job_id, unit.number)
-            block = hal.start_block(launch.handle, launch.next, unit.tile, unit.shave)
-            launch.blocks[block] = unit, now
-            launch.next += 1
+                hal.trace(PICK, CORE, 0, number, job.job_id, unit.number)
+            block = hal.start_block(launch.handle, number, unit.tile, unit.shave)
+            block.band = job.band
+            launch.blocks[block] = unit, now, job.band
 
     def _candidates(self, job: Job, launch: Launch) -> list[Unit]:
         """Return the SHAVEs that may take a block: for a cooperative launch, those that have none."""
         open_tiles = self._tiles.open_to(job, launch.cooperative)
         depth = 1 if launch.cooperative else self._depth
-        return [unit for unit in self._units if unit.outstanding < depth and unit.tile in open_tiles]
+        band = 0 if launch.cooperative else job.band
+        return [
+            unit
+            for unit in self._units
+            if (unit.outstanding < depth or (band and sum(unit.by_band[band:]) < depth)) and unit.tile in open_tiles
+        ]
 
     def _choose(self, launch: Launch, units: list[Unit]) -> Unit:
         """Return the SHAVE for the next block: the order is that of NPU_CMD_KERNEL_LAUNCH in npu_fw.h."""
@@ -148,7 +162,7 @@ class Kernels:
         """Take a block that has ended off its SHAVE and write its record; return its launch. Raises Fault."""
         launch = job.launch
         assert launch is not None
-        _, picked_ps = launch.blocks[block]
+        _, picked_ps, _ = launch.blocks[block]
         unit = self._take_off(launch, block)
         self._hal.close_slot(block)
         launch.ended += 1
@@ -170,8 +184,26 @@ class Kernels:
         self._hal.cancel_blocks(blocks)
         return blocks
 
+    def recall(self, job: Job) -> list[Block]:
+        """Take the blocks of `job` that have not begun off the SHAVEs, to be placed again; return them. A cooperative launch keeps its blocks."""
+        launch = job.launch
+        assert launch is not None
+        blocks = (
+            [] if launch.cooperative else [block for block in launch.blocks if not block.running and not _ended(block)]
+        )
+        for block in blocks:
+            self._take_off(launch, block)
+        self._hal.cancel_blocks(blocks)
+        launch.returned = sorted([*launch.returned, *(block.number for block in blocks)])
+        return blocks
+
     def _take_off(self, launch: Launch, block: Block) -> Unit:
-        unit, _ = launch.blocks.pop(block)
+        unit, _, band = launch.blocks.pop(block)
+        unit.by_band[band] -= 1
         unit.outstanding -= 1
         self._tiles.blocks[unit.tile] -= 1
         return unit
+
+
+def _ended(block: Block) -> bool:
+    return block.end_ps > 0 or block.failed

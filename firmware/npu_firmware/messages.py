@@ -30,6 +30,7 @@ class Messages:
             C.NPU_JSM_QUERY_ENGINE_HB: self._heartbeat,
             C.NPU_JSM_SSID_RELEASE: self._release_ssid,
             C.NPU_JSM_ENGINE_RESET: self._reset_engine,
+            C.NPU_JSM_ENGINE_RESUME: self._resume_engine,
             C.NPU_JSM_STATE_DUMP: self._dump,
         }
 
@@ -48,7 +49,10 @@ class Messages:
         handler = self._handlers.get(message.type)
         result, payload = int(C.NPU_JSM_UNKNOWN_TYPE), b""
         if handler is not None:
-            result, payload = handler(message) if not message.reserved0 else (INVALID, b"")
+            answer = handler(message) if not message.reserved0 else (INVALID, b"")
+            if answer is None:
+                return  # it comes later
+            result, payload = answer
         self._core.attention = True
         self._core.ipc.send((message.type + C.NPU_JSM_REPLY) & 0xFFFFFFFF, payload, message.request_id, result)
 
@@ -67,8 +71,9 @@ class Messages:
             self._hal.load(GLOBAL, body.jobq_va, C.NPU_JOBQ_SIZE)
         except self._hal.Fault:
             return INVALID, b""
-        queues[body.db_idx] = Queue(body.db_idx, body.host_ssid, body.jobq_va)
+        queues[body.db_idx] = Queue(body.db_idx, body.host_ssid, body.jobq_va, body.priority_band)
         self._core.queues = dict(sorted(queues.items()))  # served in the order of their doorbells
+        self._core.bands.changed(queues.values())
         return OK, b""
 
     def _unregister(self, message: Any) -> tuple[int, bytes]:
@@ -79,13 +84,14 @@ class Messages:
         if queue.job is not None:
             self._core.abort(queue.job)
         self._core.drain(queue)
+        self._core.bands.changed(self._core.queues.values())
         return OK, b""
 
     def _heartbeat(self, message: Any) -> tuple[int, bytes]:
         body = _payload("npu_jsm_query_hb", message)
         if body.engine_idx or body.reserved:
             return INVALID, b""
-        return OK, pack(new("npu_jsm_query_hb_done", heartbeat=self._core.heartbeat))
+        return OK, pack(new("npu_jsm_query_hb_done", heartbeat=self._core.heartbeat + self._hal.tasks_done()))
 
     def _release_ssid(self, message: Any) -> tuple[int, bytes]:
         body = _payload("npu_jsm_ssid_release", message)
@@ -100,14 +106,22 @@ class Messages:
         core.stopped.discard(body.host_ssid)
         for number in [n for n, queue in core.queues.items() if queue.ssid == body.host_ssid]:
             del core.queues[number]
+        core.bands.changed(core.queues.values())
         return OK, b""
 
-    def _reset_engine(self, message: Any) -> tuple[int, bytes]:
+    def _reset_engine(self, message: Any) -> tuple[int, bytes] | None:
         body = _payload("npu_jsm_engine_reset", message)
-        if body.engine_idx or body.reserved:
+        if body.engine_idx or body.reserved or self._core.reset.halted:
             return INVALID, b""
-        for job in list(self._core.jobs):
-            self._core.abort(job)
+        self._core.reset.begin(message.request_id)
+        return None
+
+    def _resume_engine(self, message: Any) -> tuple[int, bytes]:
+        body = _payload("npu_jsm_engine_resume", message)
+        reset = self._core.reset
+        if body.engine_idx or body.reserved or not reset.halted or reset.request >= 0:
+            return INVALID, b""
+        reset.resume()
         return OK, b""
 
     def _dump(self, message: Any) -> tuple[int, bytes]:

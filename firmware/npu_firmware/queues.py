@@ -31,6 +31,8 @@ class Entry(NamedTuple):
     batch_va: int
     job_id: int
     clean: bool  # flags and reserved fields are zero
+    preempt_va: int
+    preempt_bytes: int
 
 
 @dataclass(slots=True, eq=False)
@@ -40,6 +42,8 @@ class Queue:
     doorbell: int
     ssid: int
     va: int
+    band: int = 0
+    since_ps: int = -1  # when the job in the ring was first seen, if there is more than one band
     rung: bool = False
     broken: bool = False  # indices out of range: ignored until it is registered anew
     flags: int = 0  # as the header had them at the last look
@@ -53,8 +57,10 @@ class Queue:
             return None
         if head == tail:
             return None
-        va, job_id, flags, _, _, *reserved = hal.read(GLOBAL, self.va + HEADER_BYTES + head * ENTRY_BYTES, ENTRY)
-        return Entry(head, va, job_id, not flags and tuple(reserved) == NO_RESERVED)
+        va, job_id, flags, preempt_va, preempt_bytes, *reserved = hal.read(
+            GLOBAL, self.va + HEADER_BYTES + head * ENTRY_BYTES, ENTRY
+        )
+        return Entry(head, va, job_id, not flags and tuple(reserved) == NO_RESERVED, preempt_va, preempt_bytes)
 
     def indices(self, hal: Hal) -> tuple[int, int]:
         """Return head and tail as the ring has them."""

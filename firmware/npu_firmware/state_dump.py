@@ -20,7 +20,7 @@ def state(hal: Hal, core: Core, room_bytes: int) -> bytes:
     head = new(
         "npu_fw_state",
         time_ps=hal.now_ps(),
-        heartbeat=core.heartbeat,
+        heartbeat=core.heartbeat + hal.tasks_done(),
         queue_count=len(core.queues),
         job_count=len(core.jobs),
         free_tiles=sum(1 << tile for tile in core.tiles.idle()),

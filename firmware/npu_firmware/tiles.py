@@ -1,6 +1,6 @@
 """Which tile belongs to an inference, which runs blocks of kernels, and who waits for tiles.
 
-Requests are served in the order of their arrival, so neither kernels nor inferences starve:
+Requests are served by bands, and within a band in the order of their arrival, so neither kernels nor inferences starve:
 
 - An inference takes its tiles when nothing that came before it waits. While it is the first inference that waits, the tiles
   that it will get, those with the fewest blocks, take no blocks of launches that came after it.
@@ -37,21 +37,29 @@ class Tiles:
         self._tickets += 1
         job.ticket = self._tickets
         self.waiting.append(job)
+        self.sort()
+
+    def sort(self) -> None:
+        """Put those that wait in order: the highest band first, then the order of arrival."""
+        if len(self.waiting) > 1:
+            self.waiting.sort(key=_order)
 
     def wait_again(self, job: Job) -> None:
-        """Let a launch wait that has blocks left and none on a SHAVE, at the place that it had."""
+        """Let a launch wait that has blocks left and none on a SHAVE, or a preempted inference, at the place that it had."""
+        if job in self.waiting:
+            return
         self.waiting.append(job)
-        self.waiting.sort(key=lambda one: one.ticket)
+        self.sort()
 
     def serve(self) -> Job | None:
         """Give tiles to the job that has waited longest, if it is an inference and there are enough; return it."""
         if not self.waiting:
             return None
         job = self.waiting[0]
-        if job.inference is None:
+        if not job.tile_count:
             return None
         idle = self.idle()
-        count = job.inference.tile_count
+        count = job.tile_count
         if count > len(idle):
             return None
         del self.waiting[0]
@@ -66,12 +74,16 @@ class Tiles:
 
     def open_to(self, job: Job, cooperative: bool) -> list[int]:
         """Return the tiles whose SHAVEs may take a block of the launch of `job` now."""
-        if any(other.cooperative and other.ticket < job.ticket for other in self.waiting):
+        if any(other.cooperative and _order(other) < _order(job) for other in self.waiting):
             return []
-        first = next((other for other in self.waiting if other.inference is not None), None)
-        if first is None or first.inference is None:
+        first = next((other for other in self.waiting if other.tile_count), None)
+        if first is None or job.band > first.band:
             return self.free
         by_blocks = sorted(self.free, key=lambda tile: (self.blocks[tile], tile))
-        rest = sorted(by_blocks[first.inference.tile_count :])
-        earlier = job.ticket < first.ticket
+        rest = sorted(by_blocks[first.tile_count :])
+        earlier = _order(job) < _order(first)
         return self.free if earlier and (cooperative or not rest) else rest
+
+
+def _order(job: Job) -> tuple[int, int]:
+    return -job.band, job.ticket

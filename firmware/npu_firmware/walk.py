@@ -56,6 +56,7 @@ class Walk:
         "cycles",
         "heads",
         "idle_cycles",
+        "left",
         "remaining",
         "slot",
         "watermark",
@@ -72,6 +73,7 @@ class Walk:
         self.cycles = self._task_cycles  # of the task that `pick` found
         self.idle_cycles = 0  # that the core spent on looking in vain, not yet accounted for
         self.watermark = -1
+        self.left: set[tuple[int, int]] = set()  # of a stopped walk: list and index of the tasks that have not started
         self._retired = bytearray(len(chains.real) + 1)
         self._chains = chains
         self._barriers = hal.barriers(slot)
@@ -131,6 +133,24 @@ class Walk:
         following = chains.next_same[virtual_id]
         if following != NONE:
             self._load_barrier(barrier, following, chains.producers[following], chains.consumers[following])
+
+    def stop(self) -> None:
+        """Recall the tasks that have not started, and note all that are left."""
+        heads = (head for head in self.heads if head is not None)
+        rest = (task for tasks in self._iterators for task in tasks)
+        self.left = {(task.list_id, task.index) for tasks in (self.slot.recall(), heads, rest) for task in tasks}
+
+    def continued(self, hal: Hal, slot: Slot, lists: list[Iterable[Task]]) -> Walk:
+        """Return the walk that goes on on another slot with what is left of a stopped one. `lists` are all tasks; the caller loads the barriers."""
+        left = self.left
+        rest = [[task for task in tasks if (task.list_id, task.index) in left] for tasks in lists]
+        walk = type(self)(hal, slot, rest, self._chains)  # type: ignore[arg-type]
+        walk._retired, walk.watermark = self._retired, self.watermark
+        return walk
+
+    def barrier_count(self) -> int:
+        """Return how many virtual barriers there are."""
+        return len(self._chains.real)
 
     def blocked(self) -> tuple[int, int]:
         """Return what a deadlock report names: a virtual barrier, and as index | list << 32 the task that it keeps waiting."""

@@ -25,7 +25,7 @@ struct npu_fw_header {
     uint32_t image_size;          /* bytes of the whole file, header included */
     uint32_t crc32;               /* of the file with this field zero */
     uint16_t api_version[8][2];   /* {major, minor} by enum NPU_FW_API_*; unused entries zero */
-    uint32_t preemption_buffer_size; /* bytes that a job must bring to be preemptible; 0 = none */
+    uint32_t preemption_buffer_size; /* bytes that a preemption buffer has besides the CMX of all tiles (NPU_PARAM_PREEMPT_BUFFER_SIZE is the sum); 0 = no preemption */
     uint32_t reserved0[3];
     uint8_t  digest[32];          /* SHA-256 over the firmware's sources in file-name order */
     char     entry[128];          /* entry point, NUL-terminated; resolved by the boot ROM */
@@ -85,12 +85,14 @@ _Static_assert(sizeof(struct npu_ipc_slot) == 192, "npu_ipc_slot");
 
 struct npu_jsm_boot_done { uint16_t api_version[8][2]; /* as in struct npu_fw_header */ };
 enum { NPU_PRIORITY_BANDS = 4 };  /* 0 idle, 1 normal, 2 focus, 3 realtime */
+enum { NPU_PREEMPT_STATE_BYTES = 4096 }; /* the beginning of a preemption buffer: barriers; then the workspaces of the tiles */
 struct npu_jsm_register_db {
     uint32_t db_idx; uint32_t host_ssid; uint64_t jobq_va; uint32_t jobq_size;
     uint32_t priority_band;       /* < NPU_PRIORITY_BANDS. At every step the firmware serves the highest band that has something to do, and its queues in turn.
                                    * A job of a higher band that waits for tiles takes those of a job of the lowest band that brought a preemption buffer: at the
                                    * next task boundary its CMX and barriers are saved there; it resumes when tiles are free. So that no band starves, a job that
-                                   * has waited for core.starvation_cycles of the profile counts as of one band more, and again after each such time. */
+                                   * has waited for core.starvation_cycles of the profile counts as of one band more, and again after each such time, until
+                                   * its command ends; it then takes nobody's tiles. */
 };
 _Static_assert(sizeof(struct npu_jsm_register_db) == 24, "npu_jsm_register_db");
 struct npu_jsm_unregister_db { uint32_t db_idx; uint32_t reserved; };
@@ -105,8 +107,10 @@ struct npu_jsm_job_done {
     uint64_t start_ps; uint64_t end_ps; /* device time at which the job began and ended */
 };
 _Static_assert(sizeof(struct npu_jsm_job_done) == 48, "npu_jsm_job_done");
-/* ENGINE_RESET stops the engines and takes every job off them. The reply names whose task hung: those contexts are to be ended. The firmware starts no
- * job until ENGINE_RESUME; then the jobs of the other contexts begin again from their first command that had not ended, with their inputs unchanged. */
+/* ENGINE_RESET stops the engines at the next task boundary. A task that does not end within core.drain_cycles of the profile, and waits for no other,
+ * hangs: its job is taken off the engines and ends as ABORTED. The reply, which comes when nothing runs any more, names the contexts with jobs on the
+ * engines; those whose task hung are to be ended. The firmware starts nothing until ENGINE_RESUME; then the jobs of the others go on from where they
+ * stand, with their CMX and barriers: nothing is done twice, so work in place stays right. INVALID: between the two, or RESUME without RESET. */
 struct npu_jsm_engine_reset { uint32_t engine_idx; uint32_t reserved; };
 enum { NPU_MAX_IMPACTED = 8 };
 struct npu_jsm_impacted { uint32_t host_ssid; uint32_t flags; /* enum npu_impacted_flag */ };
@@ -115,6 +119,7 @@ struct npu_jsm_engine_reset_done { uint32_t engine_idx; uint32_t impacted_count;
 _Static_assert(sizeof(struct npu_jsm_engine_reset_done) == 72, "npu_jsm_engine_reset_done");
 struct npu_jsm_engine_resume { uint32_t engine_idx; uint32_t reserved; };
 struct npu_jsm_query_hb { uint32_t engine_idx; uint32_t reserved; };
+/* heartbeat: grows with every task that ends, block that is placed, command and job that begins or ends; not with messages. */
 struct npu_jsm_query_hb_done { uint32_t engine_idx; uint32_t reserved; uint64_t heartbeat; };
 struct npu_jsm_ssid_release { uint32_t host_ssid; uint32_t reserved; };
 /* STATE_DUMP: the firmware writes struct npu_fw_state, then a struct npu_fw_queue_state per queue, in the order of their doorbells. */
@@ -130,7 +135,9 @@ struct npu_fw_state {
 _Static_assert(sizeof(struct npu_fw_state) == 32, "npu_fw_state");
 enum npu_job_stage {
     NPU_STAGE_NONE = 0, NPU_STAGE_COMMAND = 1, NPU_STAGE_TILES = 2 /* waits for tiles */, NPU_STAGE_BARRIERS = 3,
-    NPU_STAGE_ENGINES = 4, NPU_STAGE_FENCE = 5, NPU_STAGE_UNITS = 6 /* a kernel's blocks */
+    NPU_STAGE_ENGINES = 4, NPU_STAGE_FENCE = 5, NPU_STAGE_UNITS = 6 /* a kernel's blocks */,
+    NPU_STAGE_DRAIN = 7 /* leaves its tiles when its running tasks have ended */, NPU_STAGE_SAVE = 8 /* its CMX is copied away */,
+    NPU_STAGE_SAVED = 9 /* waits for tiles to go on */, NPU_STAGE_RESTORE = 10
 };
 struct npu_fw_queue_state {
     uint32_t db_idx; uint32_t host_ssid;

@@ -150,11 +150,23 @@ class Rig:
     def payload(self, message, struct):
         return copied(struct, bytes(message.payload))
 
-    def register_db(self, doorbell, jobq_va, ssid=SSID):
+    def register_db(self, doorbell, jobq_va, ssid=SSID, band=0):
         return self.request(
             C.NPU_JSM_REGISTER_DB,
-            new("npu_jsm_register_db", db_idx=doorbell, host_ssid=ssid, jobq_va=jobq_va, jobq_size=4096),
+            new(
+                "npu_jsm_register_db",
+                db_idx=doorbell,
+                host_ssid=ssid,
+                jobq_va=jobq_va,
+                jobq_size=4096,
+                priority_band=band,
+            ),
         )
+
+    def abort(self):
+        """Abort the jobs of doorbell 1, and register it again."""
+        assert self.request(C.NPU_JSM_UNREGISTER_DB, new("npu_jsm_unregister_db", db_idx=1)).result == C.NPU_JSM_OK
+        self.register_db(1, JOBQ)
 
     # ---- jobs ----
 
@@ -168,12 +180,13 @@ class Rig:
             setattr(header, name, value)
         return self.alloc(pack(header) + body)
 
-    def enqueue(self, buffer_va, jobq=JOBQ, ssid=SSID, doorbell=1, ring=True):
+    def enqueue(self, buffer_va, jobq=JOBQ, ssid=SSID, doorbell=1, ring=True, preempt=(0, 0)):
         """Put a job in a ring and ring its doorbell."""
         data = self.memory(jobq, 0)
         header = view("npu_job_queue_header", data[:64])
         self.job_count += 1
         entry = new("npu_job_queue_entry", batch_buf_va=buffer_va, job_id=ssid << 8 | self.job_count & 0xFF)
+        entry.preempt_va, entry.preempt_bytes = preempt
         at = 64 + header.tail * 64
         data[at : at + 64] = np.frombuffer(pack(entry), np.uint8)
         header.tail = (header.tail + 1) % C.NPU_JOBQ_SLOTS

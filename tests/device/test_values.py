@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from npu_abi import C, new
+from npu_abi import C
 from npu_model.shave_isa import assemble
 
 from tests.device.rig import CMX, Blob, Rig
@@ -109,7 +109,7 @@ def test_a_job_that_ends_early_leaves_the_memory_channel_to_the_next(after_ps):
     while not rig.device.fabric.engines[0].task:
         rig.device.run_until(rig.device.next_event_ps())
     rig.device.run_until(rig.device.now_ps + after_ps)
-    rig.request(C.NPU_JSM_ENGINE_RESET, new("npu_jsm_engine_reset"))
+    rig.abort()
     again = rig.execute(rig.inference(blob))
     assert [d.job_status for d in rig.done()] == [C.NPU_JOB_SUCCESS, C.NPU_JOB_ABORTED, C.NPU_JOB_SUCCESS]
     difference = (again.end_ps - again.start_ps) - (alone.end_ps - alone.start_ps)

@@ -238,6 +238,6 @@ def test_a_cooperative_launch_can_be_aborted_at_any_time(after_us):
     text = f"li r10, 1\nbeq r2, r10, late\nbar\nhalt\nlate:\n{busy(14)}\nbar\nhalt"
     rig.enqueue(rig.command_buffer([Program(rig, text, pad_to=1 << 15).command(4, **COOPERATIVE)]))
     rig.device.run_until(rig.device.now_ps + after_us * 1_000_000)
-    rig.request(C.NPU_JSM_ENGINE_RESET, new("npu_jsm_engine_reset"))
+    rig.abort()
     assert [done.job_status for done in rig.done()] in ([C.NPU_JOB_ABORTED], [C.NPU_JOB_SUCCESS])
     assert Program(rig, "bar\nhalt").run(4, **COOPERATIVE).job_status == C.NPU_JOB_SUCCESS

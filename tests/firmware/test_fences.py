@@ -115,7 +115,6 @@ def test_fences_of_a_failed_job_cost_the_core_what_fences_cost():
 @pytest.mark.parametrize(
     ("type_", "payload"),
     [
-        (C.NPU_JSM_ENGINE_RESET, ("npu_jsm_engine_reset", {})),
         (C.NPU_JSM_SSID_RELEASE, ("npu_jsm_ssid_release", {"host_ssid": SSID})),
         (C.NPU_JSM_UNREGISTER_DB, ("npu_jsm_unregister_db", {"db_idx": 1})),
     ],
@@ -139,7 +138,7 @@ def test_a_queue_that_goes_away_signals_the_fences_of_jobs_that_it_never_took():
     rig.enqueue(rig.command_buffer([fence(C.NPU_CMD_FENCE_WAIT, 0, 9)], fence_heap_va=heap))
     rig.enqueue(rig.command_buffer([failing(), fence(C.NPU_CMD_FENCE_SIGNAL, 8, 6)], fence_heap_va=heap))
     rig.run()
-    rig.request(C.NPU_JSM_UNREGISTER_DB, new("npu_jsm_unregister_db", db_idx=1))
+    rig.abort()
     assert values(rig, heap, 2) == [0, 6]
     assert [done.job_status for done in rig.done()] == [C.NPU_JOB_ABORTED]  # the one that ran
 
@@ -179,7 +178,7 @@ def test_without_stop_on_failure_and_after_an_abort_jobs_go_on():
     stop_on_failure(rig)
     rig.enqueue(rig.command_buffer([fence(C.NPU_CMD_FENCE_WAIT, 0, 9)], fence_heap_va=heap))
     rig.run()
-    rig.request(C.NPU_JSM_ENGINE_RESET, new("npu_jsm_engine_reset"))
+    rig.abort()
     assert rig.execute(signal).job_status == C.NPU_JOB_SUCCESS
 
 

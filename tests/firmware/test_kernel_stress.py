@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from npu_abi import C, new
+from npu_abi import C
 
 from tests.device.rig import CMX, Blob, Rig
 from tests.firmware.launches import Program, busy, queues
@@ -104,5 +104,5 @@ def test_random_aborts_leave_nothing_behind(seed):
             buffer = kernel if draw.random() < 0.8 else inference(rig, draw.randint(1, 2))
             rig.enqueue(buffer, jobq=va, doorbell=doorbell)
         rig.device.run_until(rig.device.now_ps + draw.randrange(40_000_000))
-        rig.request(C.NPU_JSM_ENGINE_RESET, new("npu_jsm_engine_reset"))
+        rig.abort()
     check_nothing_is_left(rig)

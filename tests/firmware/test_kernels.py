@@ -353,7 +353,6 @@ def test_a_failed_launch_leaves_other_launches_alone():
 @pytest.mark.parametrize(
     ("type_", "payload"),
     [
-        (C.NPU_JSM_ENGINE_RESET, ("npu_jsm_engine_reset", {})),
         (C.NPU_JSM_UNREGISTER_DB, ("npu_jsm_unregister_db", {"db_idx": 2})),
     ],
 )
