@@ -7,6 +7,8 @@ import pytest
 from npu_abi import C
 
 import libnpu
+from libnpu.daemon import wire
+from tests.daemon.conftest import Client
 
 
 def work(npu):
@@ -123,7 +125,21 @@ def test_the_socket_has_the_permissions_that_were_asked_for(start, tmp_path):
     assert (tmp_path / "npud.sock").stat().st_mode & 0o777 == 0o600
 
 
-def test_large_trace_comes_in_a_file(start):
+def test_large_segments_go_in_a_file(daemon):
+    client = Client(daemon)
+    content = bytes(range(256)) * (1 << 13)
+    assert len(content) > wire.INLINE_BYTES
+    ret, arg, replies = client.call(
+        C.NPU_IOCTL_BO_CREATE_FROM_USERPTR, "npu_bo_userptr", [content], ptr=1 << 20, size=len(content)
+    )
+    assert (ret, arg.handle) == (0, 1)
+    assert replies[0] == content
+    del replies
+    client.close()
+
+
+@pytest.mark.slow
+def test_a_large_trace_comes_in_a_file(start):
     daemon = start("--trace")
     with libnpu.open(trace=True, where=daemon.where) as npu:
         x = npu.to_device(np.zeros(1024, np.float32))
