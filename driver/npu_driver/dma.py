@@ -25,14 +25,11 @@ from npu_driver.error import KernelError
 from npu_driver.memory import PAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from npu_driver.cpu_cache import CpuCaches
     from npu_driver.file import Context
     from npu_driver.kernel import Kernel
     from npu_driver.memory import Memory
     from npu_driver.mmu import AddressSpace
-    from npu_driver.params import Params
     from npu_driver.va import VaRange
 
 DMA_MAPPING_ERROR = (1 << 64) - 1
@@ -113,24 +110,31 @@ class Mapping:
 
 
 class DmaDevice:
-    """A device as the DMA API knows it: a context's translation, and where addresses are free in it.
+    """A device as the DMA API knows it: the translation of an SSID, and where addresses are free in it."""
 
-    `invalidate` drops the device's cached translations. `log` receives the reports of `debug`, which is None when the module parameter
-    dma_debug is 0.
-    """
-
-    def __init__(
-        self, memory: Memory, caches: CpuCaches, space: AddressSpace, addresses: VaRange, invalidate: Callable[[], None],
-        params: Params, log: Callable[[str], None],
-    ) -> None:  # fmt: skip
-        self.memory = memory
-        self.caches = caches
+    def __init__(self, kernel: Kernel, ssid: int, space: AddressSpace, addresses: VaRange) -> None:
+        self._kernel = kernel
+        self._ssid = ssid
+        self.memory = kernel.memory
         self.space = space
         self.addresses = addresses
-        self.invalidate = invalidate
-        self.coherent = bool(params.coherent)
         self.mappings: dict[int, Mapping] = {}
-        self.debug: DmaDebug | None = DmaDebug(log) if params.dma_debug else None
+        self._debug = DmaDebug(kernel.note)
+
+    @property
+    def caches(self) -> CpuCaches:
+        """The host's."""
+        return self._kernel.caches
+
+    @property
+    def coherent(self) -> bool:
+        """Whether the device snoops them."""
+        return bool(self._kernel.params.coherent)
+
+    @property
+    def debug(self) -> DmaDebug | None:
+        """The account of mappings, None when the module parameter dma_debug is 0."""
+        return self._debug if self._kernel.params.dma_debug else None
 
     def close(self) -> None:
         """Report what was not given back."""
@@ -154,7 +158,10 @@ class DmaDevice:
         """Undo `map`."""
         va = address & -PAGE
         self.space.unmap(va, -(-(address + size - va) // PAGE))
-        self.invalidate()
+        if self._ssid == C.NPU_SSID_GLOBAL:
+            self._kernel.mmu.invalidate(self._ssid)
+        else:
+            self._kernel.mmu.unmapped(self._ssid)
         self.addresses.free(va)
 
     def to_device(self, memory: Kmem, offset: int, size: int, direction: DmaDirection) -> None:
@@ -171,9 +178,7 @@ class DmaDevice:
 
 def device_of(kernel: Kernel, context: Context) -> DmaDevice:
     """Return the device as a context's jobs see it, for who lends them kernel memory."""
-    return DmaDevice(
-        kernel.memory, kernel.caches, context.space, context.ranges[False], lambda: kernel.mmu.unmapped(context.ssid), kernel.params, kernel.note,
-    )  # fmt: skip
+    return DmaDevice(kernel, context.ssid, context.space, context.ranges[False])
 
 
 # ---- memory of the kernel -----------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from npu_abi import C, ffi, name_of
 
 from npu_driver import boot, state_dump
+from npu_driver.dma import DmaDevice
 from npu_driver.error import KernelError
 from npu_driver.ipc import AREA_PAGES, Area, Ipc, check_reply
 from npu_driver.mmu import AddressSpace, Mmu
@@ -75,6 +76,7 @@ class Firmware:
             kernel.memory, params_pa, tx=self._tx, rx=self._rx, tile_config=kernel.tile_config,
             frequency_hz=kernel.frequency_hz, now_ps=kernel.now_ps, boot_type=boot_type,
         )  # fmt: skip
+        kernel.mmu.skip_tlbi = kernel.params.has("skip_tlbi")
         kernel.mmu.enable()
         kernel.mmu.attach(C.NPU_SSID_GLOBAL, self.space)
         registers.write(C.NPU_REG_ICB_ENABLE, CAUSES)
@@ -130,7 +132,7 @@ class Firmware:
         space = AddressSpace(memory)
         areas: list[Area] = []
         try:
-            kernel.mmu = Mmu(memory, registers, skip_tlbi=kernel.params.has("skip_tlbi"))
+            kernel.mmu = Mmu(memory, registers)
             for _ in range(3):
                 area = Area(memory, self.addresses.alloc(AREA_PAGES))
                 areas.append(area)
@@ -142,6 +144,7 @@ class Firmware:
             space.destroy()
             raise
         self.space = space
+        self.dma = DmaDevice(kernel, int(C.NPU_SSID_GLOBAL), space, self.addresses)
         self._tx, self._rx, self._dump = areas
         self.ipc = kernel.ipc = Ipc(kernel.device.bus, self._tx, self._rx, kernel.on_message)
         kernel.connect()

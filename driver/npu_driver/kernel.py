@@ -237,7 +237,7 @@ class Kernel:
     def destroy_queue(self, context: Context, queue: CommandQueue) -> None:
         """Unregister and free a queue that has no job in flight."""
         self._unregister(queue)
-        dma_free_coherent(self.firmware.dma, RING_BYTES, queue.ring, queue.va)
+        dma_free_coherent(self.firmware.dma, RING_BYTES, queue.pages, queue.va)
         del context.queues[queue.cmdq_id]
 
     def register(self, context: Context, queue: CommandQueue) -> None:
@@ -437,6 +437,8 @@ class Kernel:
         now_ps = self.device.now_ps
         job.error_detail, job.error_info = detail, info
         job.start_ps, job.end_ps = min(start_ps, now_ps), min(end_ps, now_ps)
+        if status == C.NPU_JOB_ABORTED and self.recovery.resetting:
+            job.abort_reason = job.abort_reason or C.NPU_ABORT_HUNG
         fault = status == C.NPU_JOB_CTX_VIOLATION
         if context.lost is not None and status == C.NPU_JOB_SUCCESS:
             status = C.NPU_JOB_ABORTED  # the context is gone, and with it what the job meant

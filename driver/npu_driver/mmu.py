@@ -104,12 +104,11 @@ class AddressSpace:
 class Mmu:
     """The device's MMU: its table of contexts, and the registers that enable it and drop cached translations."""
 
-    __slots__ = ("_contexts", "_pa", "_registers", "_skip_tlbi")
+    __slots__ = ("_contexts", "_pa", "_registers", "skip_tlbi")
 
-    def __init__(self, memory: Memory, registers: Registers, *, skip_tlbi: bool = False) -> None:
-        """`skip_tlbi`: a mistake on purpose, `unmapped` does not tell the device."""
+    def __init__(self, memory: Memory, registers: Registers) -> None:
         self._registers = registers
-        self._skip_tlbi = skip_tlbi
+        self.skip_tlbi = False  # a mistake on purpose: `unmapped` does not tell the device
         self._pa, view = memory.alloc_zeroed(1)
         self._contexts = view.cast("Q")
 
@@ -136,5 +135,5 @@ class Mmu:
 
     def unmapped(self, ssid: int) -> None:
         """Drop them because leaves of `ssid` were cleared."""
-        if not self._skip_tlbi:
+        if not self.skip_tlbi:
             self.invalidate(ssid)

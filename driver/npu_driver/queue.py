@@ -15,17 +15,20 @@ from npu_abi import C, codec, offsetof, sizeof
 from npu_driver.error import KernelError
 
 if TYPE_CHECKING:
+    from npu_driver.dma import Pointer
     from npu_driver.job import Job
     from npu_driver.registers import Registers
 
+RING_BYTES = int(C.NPU_JOBQ_SIZE)
 HEADER_BYTES = sizeof("npu_job_queue_header")
 FLAGS_OFFSET = offsetof("npu_job_queue_header", "flags")
 INDICES = codec("npu_job_queue_header", "head", "tail")
 TAIL_OFFSET = offsetof("npu_job_queue_header", "tail")
-ENTRY = codec("npu_job_queue_entry", "batch_buf_va", "job_id", "doorbell_ps")
+ENTRY = codec("npu_job_queue_entry", "batch_buf_va", "job_id", "doorbell_ps", "preempt_va", "preempt_bytes")
 SLOTS = int(C.NPU_JOBQ_SLOTS)
 DOORBELLS, DOORBELL_STRIDE = int(C.NPU_REG_DOORBELL_BASE), int(C.NPU_DOORBELL_STRIDE)
-LEGACY_QUEUE = 1  # id of the queue of NPU_IOCTL_SUBMIT
+LEGACY_QUEUE = 256  # and following: ids of the queues of NPU_IOCTL_SUBMIT, one for each band
+FIRST_QUEUE_ID = 2  # of NPU_IOCTL_CMDQ_CREATE
 
 
 def priority_band(priority: int) -> int:
@@ -36,21 +39,25 @@ def priority_band(priority: int) -> int:
 class CommandQueue:
     """One queue of a context. `doorbell` is 0 until it is registered. Jobs end in ring order."""
 
-    __slots__ = ("_flags", "_memory", "_tail", "cmdq_id", "doorbell", "jobs", "pa", "priority", "registered", "va")
+    __slots__ = ("_flags", "_memory", "_tail", "cmdq_id", "doorbell", "jobs", "pages", "priority", "registered", "va")
 
-    def __init__(self, cmdq_id: int, priority: int, flags: int, pa: int, va: int, memory: memoryview) -> None:
-        """`flags`: of struct npu_job_queue_header."""
-        memory[:] = bytes(len(memory))
+    def __init__(self, cmdq_id: int, priority: int, flags: int, pages: Pointer, va: int) -> None:
+        """`flags`: of struct npu_job_queue_header. `pages`: RING_BYTES of zeros, which the firmware has at `va`."""
         self.cmdq_id = cmdq_id
         self.priority = priority
-        self.pa = pa
+        self.pages = pages
         self.va = va
         self.doorbell = 0
         self.registered = False
         self.jobs: list[Job] = []  # in flight, oldest first
-        self._memory = memory
+        self._memory = pages.bytes(RING_BYTES)
         self._flags = flags.to_bytes(4, "little")
         self.reset()
+
+    @property
+    def pa(self) -> int:
+        """Physical address of the ring."""
+        return self.pages.memory.pa
 
     def reset(self) -> None:
         """Empty the ring: the firmware forgot it."""
@@ -72,11 +79,14 @@ class CommandQueue:
         if (self._tail + 1) % SLOTS == head:
             raise KernelError(errno.EBUSY, f"queue {self.cmdq_id} already holds {SLOTS - 1} jobs")
 
-    def push(self, job: Job, batch_va: int, now_ps: int, registers: Registers) -> None:
-        """Put `job`, whose command buffer is at `batch_va`, in the ring and ring the doorbell. The ring has room."""
+    def push(self, job: Job, batch_va: int, now_ps: int, registers: Registers, preempt: tuple[int, int]) -> None:
+        """Put `job`, whose command buffer is at `batch_va`, in the ring and ring the doorbell. The ring has room.
+
+        `preempt`: address and bytes of its preemption buffer, (0, 0) for none.
+        """
         memory = self._memory
         tail = self._tail
-        ENTRY.pack_into(memory, HEADER_BYTES + tail * ENTRY.size, batch_va, job.job_id, now_ps)
+        ENTRY.pack_into(memory, HEADER_BYTES + tail * ENTRY.size, batch_va, job.job_id, now_ps, *preempt)
         self._tail = tail = (tail + 1) % SLOTS
         memory[TAIL_OFFSET : TAIL_OFFSET + 4] = tail.to_bytes(4, "little")
         self.jobs.append(job)
