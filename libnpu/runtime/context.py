@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
-    from libnpu.runtime.ipc_event import IpcEvent
     from libnpu.runtime.device import Device
     from libnpu.runtime.dispatch import Dispatcher
     from libnpu.runtime.fences import Signal
     from libnpu.runtime.graph import Capture
     from libnpu.runtime.guard import Guard
+    from libnpu.runtime.ipc_event import IpcEvent
     from libnpu.runtime.job import Job
     from libnpu.runtime.kernel import Kernel
     from libnpu.syscalls import Node
