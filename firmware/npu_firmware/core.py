@@ -387,6 +387,11 @@ class Core:
             assert job.failure is not None
             self.finish(job, *job.failure)
 
+    def take_off(self, job: Job) -> None:
+        """Take a job off the engines; it does nothing until somebody ends it."""
+        self._leave(job)
+        job.state = State.TILES
+
     def _leave(self, job: Job) -> None:
         """Take a job off the engines, and out of what it waits for."""
         self._release(job)

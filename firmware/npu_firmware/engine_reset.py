@@ -1,8 +1,8 @@
 """Engine reset: finds the jobs whose tasks hang, without harm to the others.
 
 1. ENGINE_RESET: the core starts nothing more and recalls the tasks and blocks that have not started. Those that run go on to their ends.
-2. What has not ended after `core.drain_cycles` and waits for no task that it started itself hangs: its job is aborted, which takes it
-   off its engine. Others may have waited for that engine: they get as long again.
+2. What has not ended after `core.drain_cycles` and waits for no task that it started itself hangs: its job is taken
+   off the engines. Others may have waited for that engine: they get as long again.
 3. The reply names the contexts. The jobs of the others stand at a task boundary, with their CMX and barriers: nothing is lost.
 4. ENGINE_RESUME: the recalled tasks go back in their FIFOs, and the core goes on. Nothing is done twice.
 """
@@ -34,6 +34,9 @@ class EngineReset:
         self._deadline_ps = 0
         self._recalled: list[tuple[Slot, list[Task]]] = []
         self._impacted: dict[int, int] = {}  # flags by SSID
+        self._hung: list[
+            Job
+        ] = []  # for the driver to end, with their contexts; what is left of them ends at ENGINE_RESUME
 
     def begin(self, request_id: int) -> None:
         """Stop the engines at their next task boundary."""
@@ -60,13 +63,14 @@ class EngineReset:
         )
 
     def act(self, _: Any) -> None:
-        """Answer when nothing runs any more; else abort what hangs."""
+        """Answer when nothing runs any more; else take what hangs off the engines."""
         core = self._core
         running = [job for job in core.jobs if _running(job)]
         hung = [job for job in running if any(slot.holding() for slot in _slots(job))] or running
         for job in hung:
             self._impacted[job.ssid] = GUILTY
-            core.abort(job)
+            core.take_off(job)
+        self._hung += hung
         if any(map(_running, core.jobs)):
             self._wait()
             return
@@ -81,6 +85,10 @@ class EngineReset:
     def resume(self) -> None:
         """Let everything go on."""
         self.halted = False
+        hung, self._hung = self._hung, []
+        for job in hung:
+            if job in self._core.jobs:
+                self._core.abort(job)
         for slot, tasks in self._recalled:
             if slot in self._core.by_slot:  # else its job has ended
                 for task in tasks:

@@ -108,7 +108,7 @@ struct npu_jsm_job_done {
 };
 _Static_assert(sizeof(struct npu_jsm_job_done) == 48, "npu_jsm_job_done");
 /* ENGINE_RESET stops the engines at the next task boundary. A task that does not end within core.drain_cycles of the profile, and waits for no other,
- * hangs: its job is taken off the engines and ends as ABORTED. The reply, which comes when nothing runs any more, names the contexts with jobs on the
+ * hangs: its job is taken off the engines; it ends as ABORTED at ENGINE_RESUME, if it is still there. The reply, which comes when nothing runs any more, names the contexts with jobs on the
  * engines; those whose task hung are to be ended. The firmware starts nothing until ENGINE_RESUME; then the jobs of the others go on from where they
  * stand, with their CMX and barriers: nothing is done twice, so work in place stays right. INVALID: between the two, or RESUME without RESET. */
 struct npu_jsm_engine_reset { uint32_t engine_idx; uint32_t reserved; };
