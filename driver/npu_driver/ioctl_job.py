@@ -13,7 +13,7 @@ from npu_abi import C
 
 from npu_driver.error import KernelError
 from npu_driver.job import Job
-from npu_driver.queue import LEGACY_QUEUE
+from npu_driver.queue import FIRST_QUEUE_ID, LEGACY_QUEUE, priority_band
 from npu_driver.watchdog import NEVER_PS
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 MAX_QUEUE_ID = 255
 COMMAND_ALIGNMENT = 64
+NO_BUFFER = 0, 0
 FOR_EVER = (1 << 63) - 1
 
 
@@ -34,7 +35,7 @@ def cmdq_create(kernel: Kernel, context: Context, arg: Any, segments: list[bytes
         raise KernelError(errno.EINVAL, f"unknown queue flags {arg.flags:#x}")
     _check_priority(arg.priority)
     context.check_usable()
-    cmdq_id = next((i for i in range(LEGACY_QUEUE + 1, MAX_QUEUE_ID + 1) if i not in context.queues), None)
+    cmdq_id = next((i for i in range(FIRST_QUEUE_ID, MAX_QUEUE_ID + 1) if i not in context.queues), None)
     if cmdq_id is None:
         raise KernelError(errno.EBUSY, f"context {context.ssid} has all {MAX_QUEUE_ID - 1} queues")
     stop = arg.flags & C.NPU_CMDQ_STOP_ON_FAILURE
@@ -72,19 +73,20 @@ def cmdq_ring(kernel: Kernel, context: Context, arg: Any, segments: list[bytes])
 def _own_queue(context: Context, cmdq_id: int) -> CommandQueue:
     """Return a queue of CMDQ_CREATE. ENOENT for an unknown id or the queue of NPU_IOCTL_SUBMIT."""
     queue = context.queues.get(cmdq_id)
-    if queue is None or cmdq_id == LEGACY_QUEUE:
+    if queue is None or cmdq_id >= LEGACY_QUEUE:
         raise KernelError(errno.ENOENT, f"context {context.ssid} has no queue {cmdq_id}")
     return queue
 
 
 def submit(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
-    """Submit to queue 1, which exists from the first submit on. See `_submit`."""
+    """Submit to the context's queue for the band of the priority, which exists from its first submit on. See `_submit`."""
     if arg.engine:
         raise KernelError(errno.EINVAL, f"engine {arg.engine}; there is only engine 0")
     _check_priority(arg.priority)
     buffers = _check_submit(context, arg, segments)
-    known = context.queues.get(LEGACY_QUEUE)
-    queue = known or kernel.create_queue(context, LEGACY_QUEUE, arg.priority)
+    number = LEGACY_QUEUE + priority_band(arg.priority)
+    known = context.queues.get(number)
+    queue = known or kernel.create_queue(context, number, arg.priority)
     try:
         _submit(kernel, context, queue, buffers, arg.commands_offset)
     except KernelError:
@@ -96,14 +98,36 @@ def submit(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) ->
 
 def cmdq_submit(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
     """Submit to a queue of CMDQ_CREATE. EINVAL for an unknown queue; see `_submit`."""
-    if arg.preempt_buffer_index:
-        raise KernelError(errno.EOPNOTSUPP, "preemption buffers are not implemented")
     buffers = _check_submit(context, arg, segments)
     queue = context.queues.get(arg.cmdq_id)
-    if queue is None or arg.cmdq_id == LEGACY_QUEUE:
+    if queue is None or arg.cmdq_id >= LEGACY_QUEUE:
         raise KernelError(errno.EINVAL, f"context {context.ssid} has no queue {arg.cmdq_id}")
-    _submit(kernel, context, queue, buffers, arg.commands_offset)
+    index = arg.preempt_buffer_index
+    preempt = _preempt_buffer(kernel, buffers, index) if index else NO_BUFFER
+    _submit(kernel, context, queue, buffers, arg.commands_offset, preempt)
     return 0, []
+
+
+def _preempt_buffer(kernel: Kernel, buffers: list[Any], index: int) -> tuple[int, int]:
+    """Return address and bytes of the preemption buffer at an index of the list. EINVAL for an index or object that cannot be one."""
+    if index >= len(buffers):
+        raise KernelError(errno.EINVAL, f"preempt_buffer_index {index}; the list has {len(buffers)} buffers")
+    bo = buffers[index]
+    if bo.flags & (C.NPU_BO_MAPPABLE | C.NPU_BO_READ_ONLY | C.NPU_BO_READONLY_WEIGHT):
+        raise KernelError(errno.EINVAL, f"object {bo.handle} is MAPPABLE or READ_ONLY: no preemption buffer")
+    needed = preempt_bytes(kernel)
+    if bo.size < needed:
+        raise KernelError(
+            errno.EINVAL,
+            f"preemption buffer {bo.handle} has {bo.size} bytes; NPU_PARAM_PREEMPT_BUFFER_SIZE is {needed}",
+        )
+    return bo.va, min(bo.size, 0xFFFFFFFF)
+
+
+def preempt_bytes(kernel: Kernel) -> int:
+    """Return the bytes of a preemption buffer: what the firmware wants and the CMX of all tiles; 0 when it preempts nothing."""
+    state = int(kernel.firmware_header.preemption_buffer_size)
+    return state + kernel.tile_config.bit_count() * kernel.profile.cmx.workspace_bytes if state else 0
 
 
 def _check_priority(priority: int) -> None:
@@ -137,7 +161,14 @@ def _check_submit(context: Context, arg: Any, segments: list[bytes]) -> list[Any
     return buffers
 
 
-def _submit(kernel: Kernel, context: Context, queue: CommandQueue, buffers: list[Any], offset: int) -> None:
+def _submit(
+    kernel: Kernel,
+    context: Context,
+    queue: CommandQueue,
+    buffers: list[Any],
+    offset: int,
+    preempt: tuple[int, int] = NO_BUFFER,
+) -> None:
     """Put a job in the ring. EBUSY when ring, job ids or doorbells are used up; errors of the registration."""
     queue.check_room()
     job_id = context.next_job_id()
@@ -152,7 +183,7 @@ def _submit(kernel: Kernel, context: Context, queue: CommandQueue, buffers: list
     context.jobs[job_id] = job
     if kernel.caches.active:
         kernel.caches.before_submit()
-    queue.push(job, command.va + offset, kernel.now_ps, kernel.registers)
+    queue.push(job, command.va + offset, kernel.now_ps, kernel.registers, preempt)
     if kernel.due_ps == NEVER_PS:
         kernel.watchdog.arm()
 

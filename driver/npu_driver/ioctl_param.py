@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from npu_abi import C, codec
 
 from npu_driver.error import KernelError
-from npu_driver.ioctl_job import MAX_QUEUE_ID
+from npu_driver.ioctl_job import MAX_QUEUE_ID, preempt_bytes
 
 if TYPE_CHECKING:
     from npu_driver.file import Context
@@ -67,7 +67,7 @@ PARAMS: dict[int, tuple[int, Callable[[Kernel, Context, int], int]]] = {
     C.NPU_PARAM_TILE_CONFIG: (1, lambda k, c, i: k.tile_config),
     C.NPU_PARAM_SKU: (1, lambda k, c, i: 0),
     C.NPU_PARAM_CAPABILITIES: (1 + max(CAPABILITIES), lambda k, c, i: CAPABILITIES[i]),
-    C.NPU_PARAM_PREEMPT_BUFFER_SIZE: (1, lambda k, c, i: k.firmware_header.preemption_buffer_size),
+    C.NPU_PARAM_PREEMPT_BUFFER_SIZE: (1, lambda k, c, i: preempt_bytes(k)),
     C.NPU_PARAM_CMX_BYTES: (1, lambda k, c, i: k.profile.cmx.workspace_bytes),
     C.NPU_PARAM_BARRIER_COUNT: (1, lambda k, c, i: k.profile.barriers_per_tile * k.tile_config.bit_count()),
     C.NPU_PARAM_SHAVES_PER_TILE: (1, lambda k, c, i: k.profile.shaves_per_tile),
