@@ -193,7 +193,9 @@ stream.synchronize()
 """
     victim = worker(daemon, code=code)
     assert victim.stdout.readline() == "ready\n"
-    time.sleep(0.2)
+    time.sleep(0.2)  # it waits by now
+    other = worker(daemon, 0, 10)
+    assert other.communicate(timeout=60)[0].startswith("ready\n")  # the wait is nobody else's
     victim.kill()
     victim.communicate()
     until(lambda: "gone with" in daemon.log)
