@@ -21,13 +21,17 @@ def test_an_empty_job_succeeds(process, nop):
     assert done.start_ps <= done.end_ps <= process.now_ps
 
 
-def test_submit_without_a_queue_uses_queue_1(process, kernel, nop):
-    handle = process.commands(nop)
-    segment = handle.to_bytes(4, "little")
-    ret, *_ = process.call(C.NPU_IOCTL_SUBMIT, "npu_submit", [segment], buffers_ptr=1, buffer_count=1)
-    assert ret == 0
-    assert list(kernel.contexts[2].queues) == [1]
-    assert process.wait(handle)[1].job_status == C.NPU_JOB_SUCCESS
+def test_submit_has_a_queue_for_each_band(process, kernel, nop):
+    """DEFAULT and NORMAL share the one of band 1; none of them is a queue of CMDQ_SUBMIT."""
+    for priority in (0, 2, 1, 3, 4):
+        handle = process.commands(nop)
+        segment = handle.to_bytes(4, "little")
+        arg = {"buffers_ptr": 1, "buffer_count": 1, "priority": priority}
+        assert process.call(C.NPU_IOCTL_SUBMIT, "npu_submit", [segment], **arg)[0] == 0
+        assert process.wait(handle)[1].job_status == C.NPU_JOB_SUCCESS
+    assert list(kernel.contexts[2].queues) == [257, 256, 258, 259]
+    arg = {"buffers_ptr": 1, "buffer_count": 1, "cmdq_id": 257}
+    assert process.call(C.NPU_IOCTL_CMDQ_SUBMIT, "npu_cmdq_submit", [segment], **arg)[0] == -errno.EINVAL
 
 
 @pytest.mark.parametrize(
@@ -304,3 +308,21 @@ def test_bad_counter_counts_are_einval(process, count):
 
 def test_unknown_schedule_is_einval(process):
     assert process.call(C.NPU_IOCTL_EMU_SET_SCHEDULE, "npu_emu_schedule", kind=2)[0] == -errno.EINVAL
+
+
+@pytest.mark.parametrize(
+    ("index", "size", "flags"),
+    [
+        (2, 1 << 23, 0),  # beyond the list
+        (1, 4096, 0),  # too small
+        (1, 1 << 23, C.NPU_BO_MAPPABLE),
+        (1, 1 << 23, C.NPU_BO_READ_ONLY),
+    ],
+)
+def test_an_object_that_can_be_no_preemption_buffer_is_einval(process, kernel, nop, index, size, flags):
+    handle, queue = process.commands(nop), process.queue()
+    buffer, _ = process.bo(size, flags)
+    arg = {"buffers_ptr": 1, "buffer_count": 2, "cmdq_id": queue, "preempt_buffer_index": index}
+    segment = struct.pack("<II", handle, buffer)
+    assert process.call(C.NPU_IOCTL_CMDQ_SUBMIT, "npu_cmdq_submit", [segment], **arg)[0] == -errno.EINVAL
+    assert kernel.contexts[2].jobs == {}
