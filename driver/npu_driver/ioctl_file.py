@@ -74,7 +74,7 @@ def recover(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -
     if arg.kind == C.NPU_RECOVER_FULL:
         kernel.recovery.full("asked for", warm=True)
     else:
-        kernel.recovery.engine("asked for")
+        kernel.recovery.engine("asked for", hung=False)
     kernel.now_ps = max(kernel.now_ps, kernel.device.now_ps)
     return 0, []
 

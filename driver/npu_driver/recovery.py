@@ -33,6 +33,7 @@ class Recovery:
         self.engine_resets = 0
         self.full_resets = 0
         self.lost_interrupts = 0
+        self.resetting = False  # the firmware is ending the jobs that hang
         self.wanted = ""  # why a full reset is due, work for after the interrupt
 
     def want(self, why: str) -> None:
@@ -85,17 +86,19 @@ class Recovery:
             for job in list(context.jobs.values()):
                 kernel.abort_job(context, job, reason)
 
-    def engine(self, why: str) -> None:
-        """Reset the engines and end the contexts that the firmware names as guilty; a full reset when that fails.
+    def engine(self, why: str, *, hung: bool) -> None:
+        """Reset the engines and end the contexts that the firmware names as guilty; a full reset when that fails, or when something is known
+        to have `hung` and the firmware names nobody.
 
         EIO when the device does not boot then.
         """
         kernel = self._kernel
         kernel.note(f"engine reset: {why}")
         self.engine_resets += 1
+        self.resetting = True
         try:
             guilty = self._guilty(kernel.request(C.NPU_JSM_ENGINE_RESET, "npu_jsm_engine_reset"))
-            if guilty is not None:
+            if guilty or (guilty is not None and not hung):
                 for context in guilty:
                     self.ban(context, f"it was the guilty one of an engine reset ({why})")
                 kernel.request(C.NPU_JSM_ENGINE_RESUME, "npu_jsm_engine_resume")
@@ -103,13 +106,15 @@ class Recovery:
             why = "the firmware does not say who is guilty"
         except KernelError as error:
             why = str(error)
+        finally:
+            self.resetting = False
         if not kernel.removed:
             self.full(why)
 
     def _guilty(self, reply: bytes) -> list[Context] | None:
-        """Return the contexts that a reply names as guilty; None for a list that is nonsense or names nobody."""
+        """Return the contexts that a reply names as guilty; None for a list that is nonsense."""
         engine, count = _RESET_DONE.unpack_from(reply)
-        if engine or not 0 < count <= C.NPU_MAX_IMPACTED:
+        if engine or count > C.NPU_MAX_IMPACTED:
             return None
         kernel = self._kernel
         found: list[Context] = []
@@ -122,7 +127,7 @@ class Recovery:
             seen.add(ssid)
             if flags & C.NPU_IMPACTED_GUILTY:
                 found.append(context)
-        return found or None
+        return found
 
     def ban(self, context: Context, why: str) -> None:
         """End a context whose task hung: its jobs are aborted, its doorbells freed, and its calls fail from now on (EBADFD)."""

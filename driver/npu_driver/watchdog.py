@@ -45,7 +45,7 @@ class Watchdog:
         kernel = self._kernel
         if kernel.due_ps == NEVER_PS and self._period_ps and kernel.firmware.running and not kernel.removed:
             self._seen = {queue: queue.jobs[0] for _, queue in self._busy()}
-            kernel.due_ps = max(kernel.now_ps, kernel.device.now_ps) + self._period_ps
+            kernel.due_ps = kernel.device.now_ps + self._period_ps
 
     def _busy(self) -> list[tuple[Context, CommandQueue]]:
         contexts = self._kernel.contexts.values()
@@ -97,7 +97,7 @@ class Watchdog:
         for line in kernel.firmware.last_state():
             kernel.note(line)
         try:
-            kernel.recovery.engine(text)
+            kernel.recovery.engine(text, hung=True)
         except KernelError as error:
             kernel.note(f"recovery failed: {error}")
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="exact",
         help="exact: the same bits on every machine (default); fast: the matrix engine adds in an order of this machine",
     )
+    parser.add_argument(
+        "--faults", metavar="FILE.json", help="arm these faults before the device boots (docs/recovery.md)"
+    )
     parser.add_argument("--stats", metavar="FILE.json", help="write what --json prints to a file; - is stdout")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -56,6 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run `options.model` once. Raises CheckFailed when a check that was asked for fails, after the report."""
     _check_options(options)
+    if options.faults:
+        os.environ["NPU_FAULTS"] = options.faults
     model = source.open_source(options)
     for name in ("check", "compare_untiled"):
         if getattr(options, name) and model.model_path is None:

@@ -6,11 +6,11 @@ import errno
 
 import pytest
 from npu_abi import C, name_of
+from npu_driver.inject import DEVICE_KINDS, DRIVER_KINDS
 
 import libnpu
 from libnpu.blob import write
-from npu_driver.inject import DEVICE_KINDS, DRIVER_KINDS
-from tests.recovery.conftest import WANTED, X, Rig
+from tests.recovery.conftest import WANTED, X
 from tests.runtime.conftest import copy_image
 
 BOOT = ("boot_image", "boot_start", "boot_done", "reset")
@@ -59,7 +59,9 @@ def test_every_fault_is_survived(rig, point, kind):
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])
-@pytest.mark.parametrize("kind", ["fw_crash", "fw_silent", "message_lost", "message_twice", "message_garbage", "irq_lost"])
+@pytest.mark.parametrize(
+    "kind", ["fw_crash", "fw_silent", "message_lost", "message_twice", "message_garbage", "irq_lost"]
+)
 def test_replies_that_fail_one_after_the_other(rig, kind, after):
     rig.device.inject("message_reply", kind, after=after, count=2, seed=11)
     attempt(rig.device)
@@ -68,7 +70,9 @@ def test_replies_that_fail_one_after_the_other(rig, kind, after):
     assert rig.held() == rig.base
 
 
-@pytest.mark.parametrize(("point", "kind"), [pair for pair in EVERY if pair[0] in ("boot_image", "boot_start", "boot_done")])
+@pytest.mark.parametrize(
+    ("point", "kind"), [pair for pair in EVERY if pair[0] in ("boot_image", "boot_start", "boot_done")]
+)
 def test_a_boot_that_fails_is_reported_and_the_next_one_works(tmp_path, monkeypatch, point, kind):
     faults = tmp_path / "faults.json"
     faults.write_text(f'[{{"point": "{point}", "kind": "{kind}", "seed": 100}}]')
