@@ -54,6 +54,8 @@ class Pattern:
     def lines(self, line_bytes: int) -> int:
         """Return how many lines its rows touch, each for itself."""
         width = self.shape[-1] * self.strides[-1]
+        if len(self.shape) == 1:
+            return (self.low % line_bytes + width - 1) // line_bytes + 1
         starts = np.array([self.low + self.offset])
         for count, stride in zip(self.shape[:-1], self.strides[:-1], strict=True):
             starts = (starts[:, None] + np.arange(count) * stride).reshape(-1)
