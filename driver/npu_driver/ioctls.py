@@ -94,7 +94,8 @@ def _row(
     )
 
 
-_HANDLES = Pointer("buffers_ptr", lambda arg: 4 * arg.buffer_count, incoming=True)
+MAX_BUFFERS = int(C.NPU_MAX_SUBMIT_BUFFERS)  # with more nothing is copied, and the call is refused
+_HANDLES = Pointer("buffers_ptr", lambda arg: 4 * n if (n := arg.buffer_count) <= MAX_BUFFERS else 0, incoming=True)
 
 TABLE: dict[int, Row] = dict(
     (
