@@ -2,7 +2,7 @@
 and a launch of an empty blob and of a small kernel through the socket against one in process.
 
 The model is small: a convolution, an activation and a product, of the size of the first layers of ppocr_v2_cls. A ratio of throughput
-must be 0.9 or more, of launches 4 or less. `--inferences 1000 --model FILE.onnx` is the long run. Every output is compared.
+must be 0.9 or more, of launches 4 or less. `--inferences 1000 --model ppocr_v2_cls.onnx --shape 1,3,48,192` is the long run. Every output is compared.
 """
 
 from __future__ import annotations
@@ -89,17 +89,20 @@ def small_model(path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
 
 
-def prepare(folder: Path, model: Path | None) -> tuple[Path, Path]:
+def prepare(folder: Path, model: Path | None, shape: tuple[int, ...] | None) -> tuple[Path, Path]:
     """Compile the model and note what it gives in process. Returns the paths of the blob and of inputs with outputs."""
     import numpy as np
 
     import libnpu
-    from libnpu.compiler import compile_model
+    from libnpu.compiler import CompileOptions, compile_model
 
+    options = CompileOptions()
     if model is None:
         small_model(model := folder / "small.onnx")
+    elif shape is not None:
+        options = CompileOptions(shapes={"x": shape})
     blob, inputs = folder / "model.blob", folder / "values.npz"
-    blob.write_bytes(compile_model(model).blob)
+    blob.write_bytes(compile_model(model, options).blob)
     rng = np.random.default_rng(2)
     with libnpu.open(where="") as device:
         loaded = device.load(blob)
@@ -143,6 +146,9 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--inferences", type=int, default=100, help="of each client")
     parser.add_argument("--model", type=Path, help="an ONNX file instead of the small model")
+    parser.add_argument(
+        "--shape", type=lambda text: tuple(map(int, text.split(","))), help="of its input x, e.g. 1,3,48,192"
+    )
     parser.add_argument("--client", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.client:
@@ -151,7 +157,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        blob, inputs = prepare(folder, options.model)
+        blob, inputs = prepare(folder, options.model, options.shape)
         path = folder / "npud.sock"
         daemon = subprocess.Popen(
             [sys.executable, "-m", "libnpu.daemon", "--socket", str(path)], stdout=subprocess.PIPE, text=True
