@@ -155,7 +155,8 @@ struct npu_device_info {
     uint32_t module_loads; uint32_t reserved;
 };
 _Static_assert(sizeof(struct npu_device_info) == 72, "npu_device_info");
-/* RECOVER: EPERM for who may not. ENGINE: reset of the engines, which ends the context whose job runs on them; FULL: everything, all jobs end as ABORTED. */
+/* RECOVER: EPERM for who may not. ENGINE: reset of the engines, which ends the contexts whose task hangs; FULL: everything, all jobs end as ABORTED.
+ * EOPNOTSUPP: the module parameter disable_recovery is 1; EIO: the device does not boot again. */
 enum npu_recover_kind { NPU_RECOVER_FULL = 0, NPU_RECOVER_ENGINE = 1 };
 struct npu_recover { uint32_t kind; uint32_t reserved; };
 /* STATE_DUMP: what driver and firmware know, as text for people; also in the kernel's log. */
@@ -190,13 +191,13 @@ _Static_assert(sizeof(struct npu_emu_job) == 24, "npu_emu_job");
 /* Fault injection: arms one fault. It strikes at the `after`-th time (0: the next) from now on that its point is passed, once, or `count` times in a row. */
 enum npu_fault_point {            /* where */
     NPU_POINT_BOOT_IMAGE = 0, NPU_POINT_BOOT_START = 1, NPU_POINT_BOOT_DONE = 2, NPU_POINT_OPEN = 3, NPU_POINT_ALLOC = 4 /* device memory */, NPU_POINT_MAP = 5 /* page tables */,
-    NPU_POINT_REGISTER_DB = 6, NPU_POINT_RING_WRITE = 7, NPU_POINT_DOORBELL = 8, NPU_POINT_JOB_TAKE = 9 /* firmware takes a job */, NPU_POINT_COMMAND = 10 /* firmware runs a command */,
+    NPU_POINT_REGISTER_DB = 6, NPU_POINT_RING_WRITE = 7, NPU_POINT_DOORBELL = 8, NPU_POINT_JOB_TAKE = 9 /* firmware takes a job */, NPU_POINT_COMMAND = 10 /* firmware opens a slot or a launch for a command, or writes to the job's memory */,
     NPU_POINT_TASK_DISPATCH = 11, NPU_POINT_DMA_TASK = 12, NPU_POINT_DPU_TASK = 13, NPU_POINT_SHAVE_TASK = 14, NPU_POINT_BARRIER = 15, NPU_POINT_JOB_DONE = 16 /* firmware reports it */,
     NPU_POINT_MESSAGE_REPLY = 17, NPU_POINT_IRQ = 18, NPU_POINT_WAIT = 19, NPU_POINT_QUEUE_DESTROY = 20, NPU_POINT_SSID_RELEASE = 21, NPU_POINT_CLOSE = 22, NPU_POINT_RESET = 23, NPU_POINT_COUNT = 24 };
-enum npu_fault_kind {             /* what; EINVAL for a kind that cannot strike at the point */
+enum npu_fault_kind {             /* what; EINVAL for a kind that cannot strike at the point (docs/recovery.md) */
     NPU_FAULT_NO_MEMORY = 1, NPU_FAULT_FW_CRASH = 2, NPU_FAULT_FW_SILENT = 3 /* the core runs no more and answers nothing */, NPU_FAULT_IRQ_LOST = 4, NPU_FAULT_UNPLUG = 5,
     NPU_FAULT_ENGINE_HANG = 6 /* the task never ends */, NPU_FAULT_MMU = 7 /* the access faults */, NPU_FAULT_MESSAGE_LOST = 8, NPU_FAULT_MESSAGE_TWICE = 9, NPU_FAULT_MESSAGE_GARBAGE = 10 /* bytes from `seed` */,
-    NPU_FAULT_IMAGE_BITFLIP = 11 /* bit `seed` of the image */, NPU_FAULT_BARRIER_LOST = 12 /* a post that does not arrive */ };
+    NPU_FAULT_IMAGE_BITFLIP = 11 /* bit `seed` of the image; at BOOT_START of its header */, NPU_FAULT_BARRIER_LOST = 12 /* a post that does not arrive */ };
 struct npu_emu_inject { uint32_t point; uint32_t kind; uint32_t after; uint32_t count; /* 0 as 1 */ uint64_t seed; uint32_t disarm; /* 1: forget all that are armed */ uint32_t reserved; };
 _Static_assert(sizeof(struct npu_emu_inject) == 32, "npu_emu_inject");
 enum npu_trace_kind { NPU_TRACE_FETCH = 0, /* core read a descriptor */ NPU_TRACE_DISPATCH = 1, /* core put it in a FIFO */ NPU_TRACE_START = 2, NPU_TRACE_END = 3,
