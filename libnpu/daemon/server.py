@@ -167,7 +167,7 @@ class Server:
         kernel.current = connection.process
         if not call.begun:
             mine_ps = max(call.position_ps, connection.device_ps)
-            waiting.begin(kernel, call, device.now_ps - mine_ps if connection.device_ps >= 0 else 0)
+            waiting.begin(call, device.now_ps - mine_ps if connection.device_ps >= 0 else 0)
             if call.number >> 32 not in connection.files:
                 call.number &= 0xFFFFFFFF  # of another process, or nobody's
         try:

@@ -44,7 +44,7 @@ def approach(kernel: Kernel, call: Call) -> bool:
     return True
 
 
-def begin(kernel: Kernel, call: Call, lag_ps: int) -> None:
+def begin(call: Call, lag_ps: int) -> None:
     """Look at a call for the first time. `lag_ps`: others have brought the device so far beyond the call's position, and
     its time is not up for that.
     """
