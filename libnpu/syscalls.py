@@ -8,6 +8,7 @@ has the encoding. The node of `open_device` is a driver in this process over a s
 
 from __future__ import annotations
 
+import os
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -317,7 +318,7 @@ def open_device(
 
     def power_on() -> Started:
         kernel = start(hardware, compute=compute, numerics=numerics, trace=trace, module_params=module_params)
-        return kernel.syscall, kernel.log
+        return _traced(kernel.syscall), kernel.log
 
     check_module_params(module_params)
 
@@ -327,6 +328,60 @@ def open_device(
     for fault in faults:
         arm_fault(machine, fault)
     return Node(machine)
+
+
+def _traced(syscall: Syscall) -> Syscall:
+    """Return a kernel's door, with a trace of the calls where NPU_TRACE asks for one (ioctl_trace.py)."""
+    text = os.environ.get("NPU_TRACE", "")
+    if text in ("", "0", "1"):
+        return syscall
+    from npu_driver.ioctls import TABLE
+
+    from libnpu.ioctl_trace import traced, wanted_of
+
+    _, wanted = wanted_of(text)
+    structs = {request: row.struct for request, row in TABLE.items()}
+    return traced(syscall, structs, wanted, os.environ.get("NPU_TRACE_FILE", "")) if wanted else syscall
+
+
+def open_module(device: str, profile: str) -> Machine:
+    """Return the machine of the kernel module, with no node open: npud's for `device` "unix:PATH", else a new one of `profile`. NpuError."""
+    if device:
+        from libnpu.daemon.client import Door
+
+        door = Door(remote_path(device))
+        machine = Machine(_traced(door.call), door.profile, door.log)
+        machine.now_ps = door.greeting.now_ps
+        return machine
+    from npu_driver.platform import start
+
+    text = os.environ.get("NPU_KMD_PARAMS", "")
+    check_module_params(text)
+    hardware = load_profile(profile)
+    kernel = start(hardware, compute=True, numerics="exact", trace=False, module_params=text)
+    return Machine(_traced(kernel.syscall), hardware, kernel.log)
+
+
+def load_module(machine: Machine, params: str) -> None:
+    """Load the kernel module anew with `params`. Raises INVALID_VALUE for one of them, BUSY while a file is open, NOT_PERMITTED."""
+    request = Request(C.NPU_SYS_MODULE_LOAD, "npu_module", "MODULE_LOAD")
+    data = params.encode()
+    request.arg.params_ptr, request.arg.params_bytes = int(bool(data)), min(len(data), 0xFFFFFFFF)
+    _module_call(machine, request, [data])
+
+
+def module_params(machine: Machine) -> str:
+    """Return the parameters in force, one "name=value" a line."""
+    request = Request(C.NPU_SYS_MODULE_PARAMS, "npu_module", "MODULE_PARAMS")
+    request.arg.params_ptr, request.arg.params_bytes = 1, C.NPU_MAX_MODULE_PARAMS_BYTES
+    return bytes(_module_call(machine, request, _NO_SEGMENTS)[0]).decode()
+
+
+def _module_call(machine: Machine, request: Request, segments: list[bytes]) -> list[Any]:
+    ret, _, replies, machine.now_ps = machine.syscall(request.number, bytes(request.buffer), segments, machine.now_ps)
+    if ret < 0:
+        raise errno_error(-ret, request.name, machine.log)
+    return replies
 
 
 def arm_fault(machine: Machine, fault: Mapping[str, int]) -> None:
@@ -365,7 +420,7 @@ def open_remote(path: str, profile: str | None, *, compute: bool, numerics: str,
 
     def power_on() -> Started:
         door = connect()
-        return door.call, door.log
+        return _traced(door.call), door.log
 
     machine: Machine | None = None
     door = connect()
@@ -379,7 +434,7 @@ def open_remote(path: str, profile: str | None, *, compute: bool, numerics: str,
             door.close()
             theirs = served.name if what == "profile" else theirs
             raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"unix:{path} has {what} {theirs}, and {ours} is asked for")
-    machine = Machine(door.call, served, door.log, power_on)
+    machine = Machine(_traced(door.call), served, door.log, power_on)
     machine.now_ps = greeting.now_ps
     machine.begun_ps[None] = greeting.now_ps
     return Node(machine)

@@ -31,6 +31,7 @@ def read_settings(getenv: Callable[[str], str | None]) -> Settings:
     """Return what `getenv` says; an empty variable counts as one that is not set. Raises INVALID_VALUE naming the variable."""
     from npu_model.profile import ProfileError, load_profile
 
+    from libnpu.ioctl_trace import wanted_of
     from libnpu.runtime.arguments import environment_switch
     from libnpu.runtime.schedule import schedule_of
     from libnpu.runtime.semantics import semantics_of
@@ -61,7 +62,8 @@ def read_settings(getenv: Callable[[str], str | None]) -> Settings:
         schedule = schedule_of(getenv("NPU_SCHEDULE") or Settings().schedule).name
     except NpuError as error:
         raise Refusal("NPU_ERROR_INVALID_VALUE", f"NPU_SCHEDULE: {error.message}") from None
-    launch_blocking, trace = (environment_switch(name, getenv) for name in ("NPU_LAUNCH_BLOCKING", "NPU_TRACE"))
+    launch_blocking = environment_switch("NPU_LAUNCH_BLOCKING", getenv)
+    trace, _ = wanted_of(getenv("NPU_TRACE") or "")
     module_params = getenv("NPU_KMD_PARAMS") or ""
     try:
         check_module_params(module_params)

@@ -27,6 +27,10 @@ COMMANDS = {
     "advise": ("advise", "say when to wait for launches, from measured ones or from the trace of a program"),
     "objdump": ("objdump", "show what is in a blob"),
     "info": ("info", "show hardware profiles and versions"),
+    "smi": ("smi", "show who uses the device, and what it did"),
+    "dump": ("dump", "show the state of driver and firmware"),
+    "kmd": ("kmd", "show the parameters of the kernel module, or load it anew with others"),
+    "trace": ("trace", "run a program and show what it asks of the driver"),
     "timeline": ("timeline_report", "analyse the trace file of a run"),
 }
 

@@ -1,0 +1,71 @@
+"""`npu smi`, `npu dump`, `npu kmd` and `npu trace`."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import pytest
+from npu_abi import C
+
+from libnpu.errors import NpuError
+from libnpu.ioctl_trace import wanted_of
+
+PROGRAM = """
+import libnpu
+with libnpu.open("unit") as device:
+    buffer = device.alloc(5000)
+"""
+
+
+def test_smi_has_the_process_itself(npu):
+    status, out, _ = npu("smi", "--profile", "unit", "--json")
+    report = json.loads(out)
+    (context,) = report["contexts"]
+    assert (status, report["profile"], report["device"]["contexts"]) == (0, "unit", 1)
+    assert (context["ssid"], context["state"], context["objects"]) == (2, "live", 0)
+    assert "utilisation" in npu("smi", "--profile", "unit")[1]
+    assert npu("smi", "-l", "0")[0] == 1
+
+
+def test_dump(npu):
+    status, out, _ = npu("dump", "--profile", "unit")
+    assert status == 0
+    assert "1 contexts, 0 doorbells" in out
+
+
+def test_kmd(npu):
+    status, out, _ = npu("kmd", "reload", "--param", "weight_policy=uncached", "--param", "coherent=0", "--json")
+    found = json.loads(out)
+    assert (status, found["weight_policy"], found["coherent"], found["evict"]) == (0, "uncached", "0", "lazy")
+    status, _, err = npu("kmd", "reload", "--param", "weight_policy=fast")
+    assert status == 1
+    assert "weight_policy=fast" in err
+    assert npu("kmd", "params", "--param", "coherent=0")[0] == 1
+
+
+def test_trace_of_a_program(npu, tmp_path):
+    program, path = tmp_path / "program.py", tmp_path / "trace"
+    program.write_text(PROGRAM)
+    assert npu("trace", "-o", path, "--", sys.executable, program)[0] == 0
+    lines = path.read_text().splitlines()
+    assert re.fullmatch(r"0\.000000000 <\+0\.\d{9}> fd 0 NPU_SYS_OPEN\(\) = 3", lines[0])
+    made = [line for line in lines if "size=5000" in line]
+    assert re.search(
+        r"BO_CREATE\(\{size=5000, flags=NPU_BO_DMA_MEM\|NPU_BO_MAPPABLE\}\) = 0 \{size=8192, handle=\d", made[0]
+    )
+    assert lines[-1].endswith("fd 3 NPU_SYS_CLOSE() = 0")
+    assert npu("trace", "-c", "-o", path, "--", sys.executable, program)[0] == 0
+    counts = path.read_text().splitlines()
+    assert counts[0].split() == ["%", "time", "seconds", "us/call", "calls", "errors", "call"]
+    assert {line.split()[-1] for line in counts[1:]} >= {"NPU_SYS_OPEN", "NPU_SYS_CLOSE", "NPU_IOCTL_BO_CREATE"}
+
+
+def test_words_of_the_variable():
+    assert wanted_of("") == wanted_of("0") == (False, "")
+    assert wanted_of("1,ioctl") == (True, "ioctl")
+    for text in ("yes", "ioctl,ioctl-counts"):
+        with pytest.raises(NpuError) as caught:
+            wanted_of(text)
+        assert caught.value.result == C.NPU_ERROR_INVALID_VALUE
