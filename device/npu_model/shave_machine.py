@@ -1,7 +1,7 @@
 """One SHAVE core as an explicit state record, and the loop that runs it.
 
-`Machine` holds registers, counters and the traffic log; instructions are rows (handler, argument, is_scalar) that
-`shave_decode.translate` makes from the program's bytes once. With `compute` off the scalars run, vector registers have shapes
+`Machine` holds registers, counters and the traffic log; instructions are rows that `shave_decode.translate` makes from
+the program's bytes once. With `compute` off the scalars run, vector registers have shapes
 and no data, and cycles and traffic come out the same.
 """
 
@@ -51,7 +51,7 @@ BAR_WORK = 1 << 13  # of waiting for other blocks
 MAX_STARTS = 1 << 10  # operations of other engines
 
 Handler = Callable[["Machine", Any], int | None]
-Row = tuple[Handler, Any, bool]
+Row = tuple[Handler, Any, int]  # handler, its argument, scalar instructions that it executes (0: one of vectors)
 Shape = tuple[int, int]
 
 
@@ -305,18 +305,20 @@ class Machine:
                 self.pc = pc
                 if not 0 <= pc < count:
                     raise self.fault(ShaveFaultCode.BAD_PC)
-                handler, argument, is_scalar = rows[pc]
-                insns += 1
-                if is_scalar:
-                    self.cycles += scalar_cycles
+                handler, argument, length = rows[pc]
+                if length:
+                    insns += length
+                    self.cycles += scalar_cycles * length
                 else:
+                    length = 1
+                    insns += 1
                     self.work += VECTOR_WORK
                     if self.work > MAX_WORK:
                         self.insns = insns
                         self.check_limits()
                 target = handler(self, argument)
                 if target is None:
-                    pc += 1
+                    pc += length
                     continue
                 self.insns = insns
                 if target == HALT:
