@@ -136,7 +136,9 @@ def _scalar_argument(name: str, insn: Insn, index: int, count: int) -> Any:
             return d, insn.a
         case "addi" | "muli":
             return d, insn.a, insn.imm
-        case "ld" | "st" | "fld" | "fst":
+        case "ld" | "st":
+            return d, insn.a, insn.imm, *shave_scalar.transfer_operands(name, insn.type)
+        case "fld" | "fst":
             return d, insn.a, insn.imm, insn.type
         case "ldm":
             return insn.d, insn.a, insn.imm, insn.imm2

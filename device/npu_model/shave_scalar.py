@@ -125,13 +125,11 @@ def _address(m: Machine, register: int, offset: int, size: int, write: bool) -> 
     return address
 
 
-def ld(m: Machine, arg: tuple[int, int, int, int]) -> int | None:
+def ld(m: Machine, arg: tuple[int, int, int, int, Callable[..., tuple[int]], bool]) -> int | None:
     """Load an integer, sign- or zero-extended by its type."""
-    d, a, offset, type_ = arg
-    size = TYPE_BYTES[type_]
-    view = m.memory.view(_address(m, a, offset, size, False), size, False)
-    (value,) = _INTEGERS[type_].unpack_from(view)  # type: ignore[arg-type]
-    m.r[d] = int(value != 0) if type_ == BOOL else value
+    d, a, offset, size, unpack, truth = arg
+    (value,) = unpack(m.memory.view(_address(m, a, offset, size, False), size, False))
+    m.r[d] = int(value != 0) if truth else value
     return None
 
 
@@ -146,17 +144,22 @@ def ldm(m: Machine, arg: tuple[int, int, int, int]) -> int | None:
     return None
 
 
-def st(m: Machine, arg: tuple[int, int, int, int]) -> int | None:
+def st(m: Machine, arg: tuple[int, int, int, int, Callable[..., None], bool]) -> int | None:
     """Store the low bytes of an integer (bool: 0 or 1)."""
-    d, a, offset, type_ = arg
-    size = TYPE_BYTES[type_]
+    d, a, offset, size, pack, truth = arg
     address = _address(m, a, offset, size, True)
     if m.compute:
-        value = int(m.r[d] != 0) if type_ == BOOL else m.r[d] & ((1 << 8 * size) - 1)
-        _UNSIGNED[size].pack_into(m.memory.view(address, size, True), 0, value)  # type: ignore[arg-type]
+        value = int(m.r[d] != 0) if truth else m.r[d] & ((1 << 8 * size) - 1)
+        pack(m.memory.view(address, size, True), 0, value)
     else:
         m.memory.check(address, size, True)
     return None
+
+
+def transfer_operands(name: str, type_: int) -> tuple[int, Callable[..., Any], bool]:
+    """Return what `ld` and `st` need to know of a type: its bytes, the function that reads or writes them, and whether it is bool."""
+    size = TYPE_BYTES[type_]
+    return size, _INTEGERS[type_].unpack_from if name == "ld" else _UNSIGNED[size].pack_into, type_ == BOOL
 
 
 def fld(m: Machine, arg: tuple[int, int, int, int]) -> int | None:
