@@ -2,12 +2,16 @@
 
 import contextlib
 import io
+import signal
 
 import pytest
 from hypothesis import settings
 
 settings.register_profile("project", derandomize=True, deadline=None)
 settings.load_profile("project")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job of a shell: programs under test would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

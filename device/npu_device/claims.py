@@ -6,8 +6,6 @@ tasks whose masks meet are compared box by box.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from npu_model.footprint import Box, Footprint, any_overlap
 
 from npu_device.cmx import in_window
@@ -17,32 +15,38 @@ MASK_BITS = 4096  # with granules of 1 KiB: two tiles of CMX side by side
 MASK = (1 << MASK_BITS) - 1
 
 
-@dataclass(frozen=True, slots=True)
 class Claim:
-    """Footprint of a task."""
+    """Footprint of a task. Its masks, and the place of what lies in the CMX window, are worked out when it is first compared."""
 
-    reads: list[Box]
-    writes: list[Box]
-    read_mask: int
-    write_mask: int
+    __slots__ = ("_masks", "_reads", "_shift", "_writes")
 
-    @classmethod
-    def of(cls, footprint: Footprint) -> Claim:
-        """Return the claim of (reads, writes)."""
-        reads, writes = footprint
-        return cls(reads, writes, _mask(reads), _mask(writes))
+    def __init__(self, footprint: Footprint, shift: int = 0) -> None:
+        """Take (reads, writes); what lies in the CMX window is `shift` bytes further up."""
+        self._reads, self._writes = footprint
+        self._shift = shift
+        self._masks: tuple[int, int] | None = None
 
     def shifted(self, offset: int) -> Claim:
         """Return the claim with what lies in the CMX window moved up by `offset`."""
-        return Claim.of((_shifted(self.reads, offset), _shifted(self.writes, offset)))
+        return Claim((self._reads, self._writes), self._shift + offset)
 
     def reads_from(self, other: Claim) -> bool:
         """Tell whether this task reads a byte that `other` writes."""
-        return bool(self.read_mask & other.write_mask) and any_overlap(self.reads, other.writes)
+        return bool(self._placed()[0] & other._placed()[1]) and any_overlap(self._reads, other._writes)
 
     def writes_over(self, other: Claim) -> bool:
         """Tell whether both tasks write some byte."""
-        return bool(self.write_mask & other.write_mask) and any_overlap(self.writes, other.writes)
+        return bool(self._placed()[1] & other._placed()[1]) and any_overlap(self._writes, other._writes)
+
+    def _placed(self) -> tuple[int, int]:
+        """Put the boxes where they are, once; return the masks of reads and writes."""
+        masks = self._masks
+        if masks is None:
+            if self._shift:
+                self._reads, self._writes = _shifted(self._reads, self._shift), _shifted(self._writes, self._shift)
+                self._shift = 0
+            masks = self._masks = _mask(self._reads), _mask(self._writes)
+        return masks
 
 
 def _shifted(boxes: list[Box], offset: int) -> list[Box]:

@@ -28,7 +28,7 @@ from npu_device.cmx import in_window
 from npu_device.ddr import FIRST_TOKEN, demand_of
 from npu_device.dma_copy import Move
 from npu_device.dram import POISON
-from npu_device.engine import Channel, Engine, Task, band_of, dependency_columns
+from npu_device.engine import END, Channel, Engine, Task, band_of, dependency_columns
 from npu_device.scratch import Scratch
 
 if TYPE_CHECKING:
@@ -121,6 +121,10 @@ class DmaPort(Engine[DmaTask]):
             first = (clock.now_ps + self._latency_ps - 1) * num // den + 1
         else:
             first = (clock.now_ps - 1) * num // den + 1 + self._cmx_latency_cycles
+            if task.amount <= self._grant_bytes:  # nothing can make it longer or break it off
+                end = -(-(first + cycles) * den // num)
+                heappush(clock.heap, (end, PRIORITY_ENGINE, clock.next_sequence(), self, END, task))
+                return
         joined = -(-first * den // num)
         end = -(-(first + cycles) * den // num)
         task.since_ps = joined
@@ -134,12 +138,15 @@ class DmaPort(Engine[DmaTask]):
         if task.amount > self._grant_bytes:
             task.turn_ps = max((end - joined) * self._grant_bytes // task.amount, 1)
             task.turn_start_ps = joined
+            task.turn_ends = False
             if self.wanting:
                 self.contend()
 
     def fire(self, action: int, arg: Any) -> None:
         """Enter the data phase, end the turn of the running task, or end the task."""
-        if action == JOIN:
+        if action == END:
+            self.finish(arg)
+        elif action == JOIN:
             self._ddr.arrive(arg, self)
         elif action == TURN:
             task = self.task
@@ -222,9 +229,9 @@ class DmaPort(Engine[DmaTask]):
         """Gather the source; poison an on-chip destination."""
         move, view = task.plan.move(task.entry), task.slot.space.view
         self.claim(task, move.claim)
-        target = move.target.array(view, True)
         task.results = move.gather(view, self._scratch.take(move.size_bytes))
         if in_window(move.target.low):
+            target = move.target.array(view, True)
             target.fill(POISON * (256**target.itemsize - 1) // 255)  # in every byte
 
     def publish(self, task: DmaTask) -> None:
@@ -261,11 +268,10 @@ class DmaPlan:
     def tasks(self, slot: JobSlot, channel: Channel, list_id: int) -> Iterator[Task]:
         """Make fresh tasks for a job, one after the other."""
         sets = slot.barrier_sets
-        for index, (task_id, cycles, amount, wait, post, after, *sides) in enumerate(self.rows):
+        for index, (task_id, cycles, amount, wait, post, after, read, write, ddr_bytes) in enumerate(self.rows):
             task = DmaTask(channel, list_id, index, task_id, cycles, amount, sets[wait], sets[post], after)
-            task.read_counter, task.write_counter, task.ddr_bytes = sides
+            task.read_counter, task.write_counter, task.ddr_bytes = read, write, ddr_bytes
             task.share = task.turn_ps = 0  # the rest of the flow is set when the task begins
-            task.turn_ends = False
             task.plan, task.entry = self, index
             yield task
 

@@ -97,7 +97,7 @@ class Move:
         return cls(
             Pattern.of(dma.src, dma.src_width, source),
             Pattern.of(dma.dst, dma.dst_width, target),
-            Claim.of(dma_boxes(dma)),
+            Claim(dma_boxes(dma)),
             dma.length * dma.num_planes,
         )
 

@@ -70,7 +70,7 @@ class Work:
     def claim(self) -> Claim:
         """What it reads and writes. Worked out on first use: it takes longer than all else, and times alone do not need it."""
         if self._claim is None:
-            self._claim = Claim.of(dpu_footprint(*self._records))
+            self._claim = Claim(dpu_footprint(*self._records))
         return self._claim
 
     @classmethod

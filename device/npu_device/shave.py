@@ -29,7 +29,7 @@ from npu_model.shave_operations import INVARIANT_BYTES
 
 from npu_device.claims import Claim
 from npu_device.clock import ClockDomain
-from npu_device.cmx import STRIDE, in_window
+from npu_device.cmx import BASE, END, STRIDE, in_window
 from npu_device.code_fetch import CodeFetch
 from npu_device.dram import POISON, Bytes
 from npu_device.engine import START_RECORD, Channel, Engine, Task, dependency_columns
@@ -231,11 +231,11 @@ class ShaveEngine(Engine[ShaveTask]):
         machine = task.machine
         before = machine.cycles if machine.insns else 0  # the first segment includes the start-up
         machine.run(task.rows)
-        result = machine.segment()
-        task.cycles = result.cycles - before
-        task.insns = result.insns
-        reads, sram_read = _boxes(result.read_boxes)
-        writes, sram_write = _boxes(result.write_boxes)
+        task.cycles = machine.cycles - before
+        task.insns = machine.insns
+        read_runs, write_runs = machine.segment()
+        reads, sram_read = _boxes(read_runs)
+        writes, sram_write = _boxes(write_runs)
         task.sram_read += sram_read
         task.sram_write += sram_write
         if not self.fabric.compute:
@@ -251,7 +251,7 @@ class ShaveEngine(Engine[ShaveTask]):
             held.append((place, place.copy()))
         for place, _ in held:  # after all copies: boxes may overlap
             place.fill(POISON)
-        self.claim(task, Claim.of((reads, writes)))
+        self.claim(task, Claim((reads, writes)))
         task.results = held
 
     def fire(self, action: int, arg: ShaveTask) -> None:
@@ -367,7 +367,8 @@ def _boxes(runs: Sequence[Runs]) -> tuple[list[footprint.Box], int]:
             in_cmx += box.size_bytes if in_window(addr) else 0
         else:
             dense.append((addr, addr + width))
-            in_cmx += width if in_window(addr) else 0
+            if BASE <= addr < END:
+                in_cmx += width
     if dense:
         dense.sort()
         start, end = dense[0]

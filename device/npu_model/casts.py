@@ -6,6 +6,7 @@ takes any shape and layout and returns a new C-contiguous array. The C and the N
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Literal, TypeAlias
 
@@ -20,6 +21,8 @@ F32: TypeAlias = npt.NDArray[np.float32]
 F64: TypeAlias = npt.NDArray[np.float64]
 F16_OVERFLOW = 65520.0  # half way from the largest fp16 to the next power of two, which rounds up
 
+_C_ARRAYS = {np.uint16: "uint16_t[]", np.float32: "float[]", np.float64: "double[]"}
+
 Choice: TypeAlias = Native | Literal["auto"] | None
 
 
@@ -28,9 +31,7 @@ def f16_to_f32(bits: Bits, native: Choice = "auto") -> F32:
     helper, bits = _prepare(bits, np.uint16, native)
     if helper is None:
         return _f16_table()[bits]
-    out = np.empty(bits.shape, np.float32)
-    helper.lib.npu_f16_to_f32(*_pointers(helper, bits, "uint16_t[]", out, "float[]"), bits.size, helper.avx2)
-    return out
+    return _convert(helper, helper.lib.npu_f16_to_f32, bits, np.float32, helper.avx2)
 
 
 def f16_to_f64(bits: Bits, native: Choice = "auto") -> F64:
@@ -38,9 +39,7 @@ def f16_to_f64(bits: Bits, native: Choice = "auto") -> F64:
     helper, bits = _prepare(bits, np.uint16, native)
     if helper is None:
         return _f16_table()[bits].astype(np.float64)
-    out = np.empty(bits.shape, np.float64)
-    helper.lib.npu_f16_to_f64(*_pointers(helper, bits, "uint16_t[]", out, "double[]"), bits.size, helper.avx2)
-    return out
+    return _convert(helper, helper.lib.npu_f16_to_f64, bits, np.float64, helper.avx2)
 
 
 def f32_to_f16(values: F32, native: Choice = "auto") -> Bits:
@@ -48,9 +47,7 @@ def f32_to_f16(values: F32, native: Choice = "auto") -> Bits:
     helper, values = _prepare(values, np.float32, native)
     if helper is None:
         return _f32_to_f16_numpy(values)
-    out = np.empty(values.shape, np.uint16)
-    helper.lib.npu_f32_to_f16(*_pointers(helper, values, "float[]", out, "uint16_t[]"), values.size, helper.avx2)
-    return out
+    return _convert(helper, helper.lib.npu_f32_to_f16, values, np.uint16, helper.avx2)
 
 
 def f16_infinities(bits: Bits, native: Choice = "auto") -> int:
@@ -73,9 +70,7 @@ def bf16_to_f32(bits: Bits, native: Choice = "auto") -> F32:
     if helper is None:
         wide = bits.astype(np.uint32) << np.uint32(16)
         return np.where((wide & 0x7FFFFFFF) > 0x7F800000, wide | np.uint32(0x400000), wide).view(np.float32)
-    out = np.empty(bits.shape, np.float32)
-    helper.lib.npu_bf16_to_f32(*_pointers(helper, bits, "uint16_t[]", out, "float[]"), bits.size)
-    return out
+    return _convert(helper, helper.lib.npu_bf16_to_f32, bits, np.float32)
 
 
 def f32_to_bf16(values: F32, native: Choice = "auto") -> Bits:
@@ -86,9 +81,7 @@ def f32_to_bf16(values: F32, native: Choice = "auto") -> Bits:
         rounded = (bits + (np.uint32(0x7FFF) + (bits >> 16 & 1))) >> 16
         quiet = bits >> 16 | np.uint32(0x40)
         return np.where((bits & 0x7FFFFFFF) > 0x7F800000, quiet, rounded).astype(np.uint16)
-    out = np.empty(values.shape, np.uint16)
-    helper.lib.npu_f32_to_bf16(*_pointers(helper, values, "float[]", out, "uint16_t[]"), values.size)
-    return out
+    return _convert(helper, helper.lib.npu_f32_to_bf16, values, np.uint16)
 
 
 def widen(bits: npt.NDArray[Any], code: int, native: Choice = "auto") -> F32:
@@ -120,8 +113,14 @@ def _prepare(values: npt.NDArray[Any], dtype: type, native: Choice) -> tuple[Nat
     return helper, np.require(values, requirements=["C", "A"]).reshape(values.shape)
 
 
-def _pointers(native: Native, source: Any, source_type: str, target: Any, target_type: str) -> tuple[Any, Any]:
-    return native.pointer(source_type, source), native.pointer(target_type, target)
+def _convert(
+    native: Native, function: Callable[..., None], source: npt.NDArray[Any], dtype: type, *options: object
+) -> npt.NDArray[Any]:
+    """Return what a function of native.c makes of `source`: as many elements of `dtype`."""
+    out: npt.NDArray[Any] = np.empty(source.shape, dtype)
+    pointers = (native.pointer(_C_ARRAYS[array.dtype.type], array) for array in (source, out))
+    function(*pointers, source.size, *options)
+    return out
 
 
 def _f32_to_f16_numpy(values: F32) -> Bits:

@@ -14,6 +14,7 @@ from npu_model import shave_math as sm
 from npu_model import shave_scalar, shave_tiles, shave_vector
 from npu_model.profile import Shave
 from npu_model.shave_faults import ShaveFault, ShaveFaultCode, ShaveUnsupported
+from npu_model.shave_integers import BAD_TARGET
 from npu_model.shave_machine import Bar, Machine, Row, ShaveResult
 from npu_model.shave_math import F32, S32
 from npu_model.shave_memory import Memory
@@ -32,8 +33,10 @@ from npu_model.shave_opcodes import (
     decode,
 )
 from npu_model.shave_opcodes import F32 as TYPE_F32
+from npu_model.shave_runs import fuse
 
 CACHE_PROGRAMS = 256
+FUSED_USES = 16  # of a program, after which its runs are fused (chosen: tests run most of theirs fewer times)
 
 
 def translate(text: bytes) -> list[Row]:
@@ -48,16 +51,25 @@ class ProgramCache:
     def __init__(self, capacity: int = CACHE_PROGRAMS) -> None:
         self._capacity = capacity
         self._programs: OrderedDict[bytes, list[Row]] = OrderedDict()
+        self._uses: dict[bytes, int] = {}  # of programs whose runs are not fused yet
 
     def rows(self, text: bytes) -> list[Row]:
         """Return the rows of `text`."""
         rows = self._programs.get(text)
         if rows is None:
             rows = self._programs[text] = translate(text)
+            self._uses[text] = 1
             if len(self._programs) > self._capacity:
-                self._programs.popitem(last=False)
-        else:
-            self._programs.move_to_end(text)
+                dropped, _ = self._programs.popitem(last=False)
+                self._uses.pop(dropped, None)
+            return rows
+        self._programs.move_to_end(text)
+        uses = self._uses.get(text)
+        if uses == FUSED_USES:
+            rows = self._programs[text] = fuse(rows)
+            del self._uses[text]
+        elif uses is not None:
+            self._uses[text] = uses + 1
         return rows
 
     def run(self, text: bytes, args_va: int, memory: Memory, shave: Shave, compute: bool) -> ShaveResult:
@@ -86,20 +98,20 @@ def run_closed(machine: Machine, rows: list[Row]) -> None:
 def _row(insn: Insn, index: int, count: int) -> Row:
     reason = check(insn)
     if reason is not None:
-        return shave_scalar.illegal, reason, True
+        return shave_scalar.illegal, reason, 1
     name = OPCODES[insn.op].name
     if name in shave_scalar.HANDLERS:
-        return shave_scalar.HANDLERS[name], _scalar_argument(name, insn, index, count), True
+        return shave_scalar.HANDLERS[name], _scalar_argument(name, insn, index, count), 1
     handler = shave_tiles.HANDLERS.get(name) or shave_vector.HANDLERS.get(name)
     if handler is not None:
-        return handler, _vector_argument(name, insn), name == "setvl"
+        return handler, _vector_argument(name, insn), int(name == "setvl")
     if name == "vcvt":
-        return shave_vector.unary, _conversion(insn), False
+        return shave_vector.unary, _conversion(insn), 0
     if name in shave_vector.REDUCE_F32:
-        return shave_vector.reduction, _reduction(name, insn), False
+        return shave_vector.reduction, _reduction(name, insn), 0
     if name in sm.UNARY_F32 or name in sm.UNARY_I32:
-        return shave_vector.unary, _unary(name, insn), False
-    return shave_vector.binary, _binary(name, insn), False
+        return shave_vector.unary, _unary(name, insn), 0
+    return shave_vector.binary, _binary(name, insn), 0
 
 
 def _scalar_argument(name: str, insn: Insn, index: int, count: int) -> Any:
@@ -115,14 +127,18 @@ def _scalar_argument(name: str, insn: Insn, index: int, count: int) -> Any:
         case "beq" | "bne" | "blt" | "bge":
             return insn.a, insn.b, _target(insn, index, count)
         case "li":
-            return d, (insn.imm2 << 32) | (insn.imm & 0xFFFFFFFF)
+            return d, 0, (insn.imm2 << 32) | (insn.imm & 0xFFFFFFFF)
         case "fli":
             return d, np.array(insn.imm, np.int32).view(np.float32)[()]
-        case "mov" | "fmov" | "itof" | "ftoi":
+        case "mov":
+            return d, insn.a, 0
+        case "fmov" | "itof" | "ftoi":
             return d, insn.a
         case "addi" | "muli":
             return d, insn.a, insn.imm
-        case "ld" | "st" | "fld" | "fst":
+        case "ld" | "st":
+            return d, insn.a, insn.imm, *shave_scalar.transfer_operands(name, insn.type)
+        case "fld" | "fst":
             return d, insn.a, insn.imm, insn.type
         case "ldm":
             return insn.d, insn.a, insn.imm, insn.imm2
@@ -137,7 +153,7 @@ def _scalar_argument(name: str, insn: Insn, index: int, count: int) -> Any:
 def _target(insn: Insn, index: int, count: int) -> int:
     target = index * INSN_BYTES + insn.imm
     if target % INSN_BYTES or not 0 <= target // INSN_BYTES < count:
-        return shave_scalar.BAD_TARGET
+        return BAD_TARGET
     return target // INSN_BYTES
 
 

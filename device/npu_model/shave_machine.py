@@ -1,15 +1,14 @@
 """One SHAVE core as an explicit state record, and the loop that runs it.
 
-`Machine` holds registers, counters and the traffic log; instructions are rows (handler, argument, is_scalar) that
-`shave_decode.translate` makes from the program's bytes once. With `compute` off the scalars run, vector registers have shapes
+`Machine` holds registers, counters and the traffic log; instructions are rows that `shave_decode.translate` makes from
+the program's bytes once. With `compute` off the scalars run, vector registers have shapes
 and no data, and cycles and traffic come out the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from npu_abi import C
@@ -51,12 +50,11 @@ BAR_WORK = 1 << 13  # of waiting for other blocks
 MAX_STARTS = 1 << 10  # operations of other engines
 
 Handler = Callable[["Machine", Any], int | None]
-Row = tuple[Handler, Any, bool]
+Row = tuple[Handler, Any, int]  # handler, its argument, scalar instructions that it executes (0: one of vectors)
 Shape = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class ShaveResult:
+class ShaveResult(NamedTuple):
     """What one invocation did.
 
     Runs are (address, width, ((count, stride), ...)) in the order of their first access, continued runs of one instruction
@@ -81,8 +79,7 @@ class ShaveResult:
         return [footprint.box(*runs) for runs in self.write_boxes]
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(NamedTuple):
     """A program starts the operation whose descriptor is at `address`. `engine` is DMA or DPU of enum npu_engine."""
 
     engine: int
@@ -92,8 +89,7 @@ class Start:
     pc: int  # in bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(NamedTuple):
     """A program waits until the operations of `engine` with `tag`, or with any (ALL_TAGS), that it started have ended."""
 
     engine: int
@@ -101,8 +97,7 @@ class Wait:
     pc: int  # in bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(NamedTuple):
     """A block waits until every block of its launch has come to a `bar`."""
 
     pc: int  # in bytes
@@ -305,18 +300,20 @@ class Machine:
                 self.pc = pc
                 if not 0 <= pc < count:
                     raise self.fault(ShaveFaultCode.BAD_PC)
-                handler, argument, is_scalar = rows[pc]
-                insns += 1
-                if is_scalar:
-                    self.cycles += scalar_cycles
+                handler, argument, length = rows[pc]
+                if length:
+                    insns += length
+                    self.cycles += scalar_cycles * length
                 else:
+                    length = 1
+                    insns += 1
                     self.work += VECTOR_WORK
                     if self.work > MAX_WORK:
                         self.insns = insns
                         self.check_limits()
                 target = handler(self, argument)
                 if target is None:
-                    pc += 1
+                    pc += length
                     continue
                 self.insns = insns
                 if target == HALT:
@@ -345,13 +342,13 @@ class Machine:
         self.check_limits()
         self.pc += 1
 
-    def segment(self) -> ShaveResult:
-        """Return the counters so far and the traffic since the last call."""
-        found = self.result()
+    def segment(self) -> tuple[list[Runs], list[Runs]]:
+        """Return the runs of bytes read and written since the last call."""
+        reads, writes = self.reads, self.writes
         if self.suspension is not None:
-            self.work += (len(self.reads.runs) + len(self.writes.runs)) * RUN_WORK
+            self.work += (len(reads.runs) + len(writes.runs)) * RUN_WORK
             self.reads, self.writes = Traffic(), Traffic()
-        return found
+        return reads.runs, writes.runs
 
     def result(self) -> ShaveResult:
         """Return the counters and traffic so far."""

@@ -9,26 +9,20 @@ from typing import Any
 import numpy as np
 from npu_abi import C
 
+from npu_model import shave_integers
 from npu_model import shave_math as sm
 from npu_model.shave_faults import ShaveFaultCode, ShaveUnsupported
+from npu_model.shave_integers import SIGN, taken, wrap64
 from npu_model.shave_machine import ACCESS_WORK, BAR_WORK, HALT, SUSPEND, Bar, Handler, Machine, Start, Wait, in_cmx
 from npu_model.shave_memory import ADDRESS_LIMIT, STORAGE, load, store
 from npu_model.shave_opcodes import ALL_TAGS, BOOL, INSN_BYTES, TYPE_BYTES
 
 DMA, DPU = int(C.NPU_ENGINE_DMA), int(C.NPU_ENGINE_DPU)
-_SIGN = 1 << 63
-_MASK = (1 << 64) - 1
 _UNSIGNED = {size: struct.Struct("<" + code) for size, code in ((1, "B"), (2, "H"), (4, "I"), (8, "Q"))}
 _INTEGERS = {
     type_: struct.Struct(_UNSIGNED[of.itemsize].format.lower()) if of.kind == "i" else _UNSIGNED[of.itemsize]
     for type_, of in STORAGE.items()
 }  # float types: their bits
-BAD_TARGET = -2  # a branch target outside the program or between instructions
-
-
-def wrap64(value: int) -> int:
-    """Return `value` modulo 2^64 as a signed integer."""
-    return value if -_SIGN <= value < _SIGN else ((value + _SIGN) & _MASK) - _SIGN
 
 
 def halt(m: Machine, arg: Any) -> int | None:
@@ -81,81 +75,9 @@ def bar(m: Machine, arg: Any) -> int | None:
     return SUSPEND
 
 
-def _taken(m: Machine, target: int) -> int:
-    if target == BAD_TARGET:
-        raise m.fault(ShaveFaultCode.BAD_PC, "branch to an address that is no instruction")
-    return target
-
-
 def jmp(m: Machine, arg: int) -> int | None:
     """Go to the target."""
-    return _taken(m, arg)
-
-
-def beq(m: Machine, arg: tuple[int, int, int]) -> int | None:
-    """Branch when equal."""
-    a, b, target = arg
-    return _taken(m, target) if m.r[a] == m.r[b] else None
-
-
-def bne(m: Machine, arg: tuple[int, int, int]) -> int | None:
-    """Branch when not equal."""
-    a, b, target = arg
-    return _taken(m, target) if m.r[a] != m.r[b] else None
-
-
-def blt(m: Machine, arg: tuple[int, int, int]) -> int | None:
-    """Branch when less, signed."""
-    a, b, target = arg
-    return _taken(m, target) if m.r[a] < m.r[b] else None
-
-
-def bge(m: Machine, arg: tuple[int, int, int]) -> int | None:
-    """Branch when greater or equal, signed."""
-    a, b, target = arg
-    return _taken(m, target) if m.r[a] >= m.r[b] else None
-
-
-def li(m: Machine, arg: tuple[int, int]) -> int | None:
-    """Load a 64-bit immediate."""
-    d, value = arg
-    m.r[d] = value
-    return None
-
-
-def addi(m: Machine, arg: tuple[int, int, int]) -> int | None:
-    """Add an immediate."""
-    d, a, value = arg
-    m.r[d] = wrap64(m.r[a] + value)
-    return None
-
-
-def muli(m: Machine, arg: tuple[int, int, int]) -> int | None:
-    """Multiply by an immediate."""
-    d, a, value = arg
-    m.r[d] = wrap64(m.r[a] * value)
-    return None
-
-
-def add(m: Machine, arg: tuple[int, int, int]) -> int | None:
-    """Add."""
-    d, a, b = arg
-    m.r[d] = wrap64(m.r[a] + m.r[b])
-    return None
-
-
-def sub(m: Machine, arg: tuple[int, int, int]) -> int | None:
-    """Subtract."""
-    d, a, b = arg
-    m.r[d] = wrap64(m.r[a] - m.r[b])
-    return None
-
-
-def mul(m: Machine, arg: tuple[int, int, int]) -> int | None:
-    """Multiply, low 64 bits."""
-    d, a, b = arg
-    m.r[d] = wrap64(m.r[a] * m.r[b])
-    return None
+    return taken(m, arg)
 
 
 def _quotient(m: Machine, a: int, b: int) -> int:
@@ -178,15 +100,6 @@ def rem(m: Machine, arg: tuple[int, int, int]) -> int | None:
     d, a, b = arg
     m.r[d] = wrap64(m.r[a] - _quotient(m, m.r[a], m.r[b]) * m.r[b])
     return None
-
-
-def _integer(function: Callable[[int, int], int]) -> Handler:
-    def handler(m: Machine, arg: tuple[int, int, int]) -> int | None:
-        d, a, b = arg
-        m.r[d] = wrap64(function(m.r[a], m.r[b]))
-        return None
-
-    return handler
 
 
 def _float(function: Callable[[Any, Any], Any]) -> Handler:
@@ -212,13 +125,11 @@ def _address(m: Machine, register: int, offset: int, size: int, write: bool) -> 
     return address
 
 
-def ld(m: Machine, arg: tuple[int, int, int, int]) -> int | None:
+def ld(m: Machine, arg: tuple[int, int, int, int, Callable[..., tuple[int]], bool]) -> int | None:
     """Load an integer, sign- or zero-extended by its type."""
-    d, a, offset, type_ = arg
-    size = TYPE_BYTES[type_]
-    view = m.memory.view(_address(m, a, offset, size, False), size, False)
-    (value,) = _INTEGERS[type_].unpack_from(view)  # type: ignore[arg-type]
-    m.r[d] = int(value != 0) if type_ == BOOL else value
+    d, a, offset, size, unpack, truth = arg
+    (value,) = unpack(m.memory.view(_address(m, a, offset, size, False), size, False))
+    m.r[d] = int(value != 0) if truth else value
     return None
 
 
@@ -233,17 +144,22 @@ def ldm(m: Machine, arg: tuple[int, int, int, int]) -> int | None:
     return None
 
 
-def st(m: Machine, arg: tuple[int, int, int, int]) -> int | None:
+def st(m: Machine, arg: tuple[int, int, int, int, Callable[..., None], bool]) -> int | None:
     """Store the low bytes of an integer (bool: 0 or 1)."""
-    d, a, offset, type_ = arg
-    size = TYPE_BYTES[type_]
+    d, a, offset, size, pack, truth = arg
     address = _address(m, a, offset, size, True)
     if m.compute:
-        value = int(m.r[d] != 0) if type_ == BOOL else m.r[d] & ((1 << 8 * size) - 1)
-        _UNSIGNED[size].pack_into(m.memory.view(address, size, True), 0, value)  # type: ignore[arg-type]
+        value = int(m.r[d] != 0) if truth else m.r[d] & ((1 << 8 * size) - 1)
+        pack(m.memory.view(address, size, True), 0, value)
     else:
         m.memory.check(address, size, True)
     return None
+
+
+def transfer_operands(name: str, type_: int) -> tuple[int, Callable[..., Any], bool]:
+    """Return what `ld` and `st` need to know of a type: its bytes, the function that reads or writes them, and whether it is bool."""
+    size = TYPE_BYTES[type_]
+    return size, _INTEGERS[type_].unpack_from if name == "ld" else _UNSIGNED[size].pack_into, type_ == BOOL
 
 
 def fld(m: Machine, arg: tuple[int, int, int, int]) -> int | None:
@@ -282,12 +198,6 @@ def fmov(m: Machine, arg: tuple[int, int]) -> int | None:
     return None
 
 
-def mov(m: Machine, arg: tuple[int, int]) -> int | None:
-    """Copy an integer register."""
-    m.r[arg[0]] = m.r[arg[1]]
-    return None
-
-
 def itof(m: Machine, arg: tuple[int, int]) -> int | None:
     """Convert a 64-bit integer to fp32, nearest even."""
     m.f[arg[0]] = np.int64(m.r[arg[1]]).astype(np.float32)
@@ -300,38 +210,21 @@ def ftoi(m: Machine, arg: tuple[int, int]) -> int | None:
     if value != value:
         result = 0
     elif value in (float("inf"), float("-inf")):
-        result = _SIGN - 1 if value > 0 else -_SIGN
+        result = SIGN - 1 if value > 0 else -SIGN
     else:
-        result = max(-_SIGN, min(_SIGN - 1, int(value)))
+        result = max(-SIGN, min(SIGN - 1, int(value)))
     m.r[arg[0]] = result
     return None
 
 
 HANDLERS: dict[str, Handler] = {
+    **shave_integers.HANDLERS,
     "halt": halt,
     "nop": nop,
     "trap": trap,
     "jmp": jmp,
-    "beq": beq,
-    "bne": bne,
-    "blt": blt,
-    "bge": bge,
-    "li": li,
-    "mov": mov,
-    "addi": addi,
-    "muli": muli,
-    "add": add,
-    "sub": sub,
-    "mul": mul,
     "div": div,
     "rem": rem,
-    "min": _integer(min),
-    "max": _integer(max),
-    "and": _integer(lambda a, b: a & b),
-    "or": _integer(lambda a, b: a | b),
-    "xor": _integer(lambda a, b: a ^ b),
-    "shl": _integer(lambda a, b: a << (b & 63)),
-    "shr": _integer(lambda a, b: a >> (b & 63)),
     "ld": ld,
     "st": st,
     "ldm": ldm,
@@ -353,3 +246,8 @@ HANDLERS: dict[str, Handler] = {
     "dpuwait": _wait(DPU),
     "bar": bar,
 }
+
+# A run of scalar instructions (`shave_runs`) does not go beyond these: they end or suspend the program, or always fault.
+ENDS = frozenset(
+    [illegal, *(HANDLERS[name] for name in ("halt", "trap", "dmastart", "dmawait", "dpustart", "dpuwait", "bar"))]
+)

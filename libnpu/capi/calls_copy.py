@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from libnpu.runtime import Context
     from libnpu.runtime.copy_ends import End
     from libnpu.runtime.spans import DeviceSpan
+    from libnpu.runtime.stream import Stream
 
 KIND_OF = {  # by whether dst and src are device pointers
     (True, False): int(C.NPU_MEMCPY_HOST_TO_DEVICE),
@@ -64,11 +65,7 @@ def npu_memcpy_2d(
     target, source = Side(dst, dst_pitch), Side(src, src_pitch)
     kind = check_copy(target, source, dst_max, width, height, kind)
     context = library.context().context
-    written, read = ends_of(library, context, target, source, width, height, kind)
-    if height == 1:
-        context.copy(written, read, width)
-    else:
-        context.copy_2d(written, dst_pitch, read, src_pitch, width, height)
+    copy_rows(context, ends_of(library, context, target, source, width, height, kind), target, source, width, height)
 
 
 def npu_memcpy_2d_async(
@@ -89,11 +86,17 @@ def npu_memcpy_2d_async(
     queue = library.stream(stream)
     if kind == C.NPU_MEMCPY_HOST_TO_HOST:
         raise Unsupported("an asynchronous copy from host memory to host memory")
-    written, read = ends_of(library, queue.context, target, source, width, height, kind)
+    ends = ends_of(library, queue.context, target, source, width, height, kind)
+    copy_rows(queue, ends, target, source, width, height)
+
+
+def copy_rows(by: Context | Stream, ends: tuple[End, End], target: Side, source: Side, width: int, height: int) -> None:
+    """Copy rows between `ends`, which are what `target` and `source` point to."""
+    written, read = ends
     if height == 1:
-        queue.copy(written, read, width)
+        by.copy(written, read, width)
     else:
-        queue.copy_2d(written, dst_pitch, read, src_pitch, width, height)
+        by.copy_2d(written, target.pitch, read, source.pitch, width, height)
 
 
 def check_copy(target: Side, source: Side, dst_max: int, width: int, height: int, kind: int) -> int:

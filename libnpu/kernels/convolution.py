@@ -16,7 +16,6 @@ from libnpu.kernels.operations import (
     ITEM_BYTES,
     LOAD,
     STORE,
-    TRAP_BAD_SIZE,
     TRAP_TOO_LARGE,
     Space,
     begin,
@@ -30,6 +29,7 @@ from libnpu.kernels.operations import (
     transpose,
     wait,
     weight_table,
+    window_outputs,
 )
 
 LARGEST_WIDTH = 256  # output channels of a tile
@@ -50,9 +50,7 @@ def conv2d(dtype: str) -> Program:
     h, w, stride = (p.let(p[name]) for name in ("h", "w", "stride_h"))
     kernel = p.keep(p["kernel_h"])
     c, k = p.let(p["c"] // p["groups"]), p.keep(p["k"] // p["groups"])  # of a group
-    out_h = p.let((h + p["pad_h"] * 2 - kernel) // stride + 1)
-    out_w = p.let((w + p["pad_w"] * 2 - p["kernel_w"]) // p["stride_w"] + 1)
-    p.trap_when(minimum(out_h, out_w), "<", 1, TRAP_BAD_SIZE)
+    out_h, out_w = window_outputs(p, h, w, kernel, stride)
     taps = p.keep(kernel * p["kernel_w"])
     high, wide, broad = _tiles(p, es, c, k, taps, out_h, out_w, h, w, stride, kernel)
     raw, act = p.let(0), p.let(0)

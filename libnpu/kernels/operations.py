@@ -149,6 +149,17 @@ def share(p: Program, total: Value) -> tuple[Reg, Reg]:
     return whole, last
 
 
+def window_outputs(p: Program, h: Reg, w: Reg, kernel_h: Value, stride_h: Reg) -> tuple[Reg, Reg]:
+    """Return registers with the output rows and columns of a window over [h, w] inputs; traps when there are none.
+
+    The columns' window, the columns' stride and the padding are parameters of the program.
+    """
+    out_h = p.let((h + p["pad_h"] * 2 - kernel_h) // stride_h + 1)
+    out_w = p.let((w + p["pad_w"] * 2 - p["kernel_w"]) // p["stride_w"] + 1)
+    p.trap_when(minimum(out_h, out_w), "<", 1, TRAP_BAD_SIZE)
+    return out_h, out_w
+
+
 def transpose(p: Program, dtype: str, source: Expr, target: Expr, rows: Reg, cols: Reg) -> None:
     """Write [rows, cols] at `source` as [cols, rows] at `target`; both dense, in CMX. Uses v0 and v1."""
     es = ITEM_BYTES[dtype]

@@ -23,6 +23,7 @@ from libnpu.kernels.operations import (
     room,
     share,
     wait,
+    window_outputs,
 )
 
 _NAMES = (
@@ -41,9 +42,7 @@ def pool2d(dtype: str) -> Program:
     es = ITEM_BYTES[dtype]
     begin(p)
     h, w, stride, kernel = (p.let(p[name]) for name in ("h", "w", "stride_h", "kernel_h"))
-    out_h = p.let((h + p["pad_h"] * 2 - kernel) // stride + 1)
-    out_w = p.let((w + p["pad_w"] * 2 - p["kernel_w"]) // p["stride_w"] + 1)
-    p.trap_when(minimum(out_h, out_w), "<", 1, TRAP_BAD_SIZE)
+    out_h, out_w = window_outputs(p, h, w, kernel, stride)
     p.trap_when(CAPACITY, "<", out_w, TRAP_BAD_SIZE)
     line = p.let((w + p["pad_w"] * 2) * es)  # a row with its padding
     taps = p.keep(kernel * p["kernel_w"])

@@ -62,6 +62,13 @@ class Pieces:
         wait(self.p, LOAD)
         self.p.load(vector, self.dtype, self.buffer(number), 0, self.item_bytes)
 
+    def sum_up(self, vector: str, operand: Expr) -> None:
+        """Add all elements of the row that begins at DDR address `operand` to `vector`. Uses v0 and v1."""
+        with self.each():
+            self.read("v0", operand, 0)
+            self.p.emit("vrsum.f32.col", "v1", "v0")
+            self.p.emit("vadd.f32", vector, vector, "v1")
+
     def write(self, vector: str, operand: Expr) -> None:
         """Store the piece, through buffer 1, when the store before has ended."""
         wait(self.p, STORE)
@@ -200,10 +207,7 @@ class _LayerNorm:
             source, target = (p.let(p[name] + row * pieces.cols * pieces.item_bytes) for name in ("input", "output"))
             p.emit("vsplat.f32.s", "v8", "f0")
             p.emit("vsplat.f32.s", "v9", "f0")
-            with pieces.each():
-                pieces.read("v0", source, 0)
-                p.emit("vrsum.f32.col", "v1", "v0")
-                p.emit("vadd.f32", "v8", "v8", "v1")
+            pieces.sum_up("v8", source)
             p.emit("vmul.f32.s", "v8", "v8", "f1")
             with pieces.each():
                 pieces.read("v0", source, 0)
@@ -246,10 +250,7 @@ class _ReduceSum:
         with p.scope():
             source = p.let(p["input"] + row * pieces.cols * es)
             p.emit("vsplat.f32.s", "v8", "f0")
-            with pieces.each():
-                pieces.read("v0", source, 0)
-                p.emit("vrsum.f32.col", "v1", "v0")
-                p.emit("vadd.f32", "v8", "v8", "v1")
+            pieces.sum_up("v8", source)
             p.set(pieces.start, row)
             p.set(pieces.count, 1)
             p.length(1, 1)

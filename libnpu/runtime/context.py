@@ -11,12 +11,13 @@ import npu_abi
 from npu_abi import C
 
 from libnpu.errors import NpuError
-from libnpu.runtime.arguments import instance_of, whole
+from libnpu.runtime.arguments import instance_of
 from libnpu.runtime.blob_file import read_blob
 from libnpu.runtime.buffer_object import BufferObject
 from libnpu.runtime.builtin import BuiltinKernel
 from libnpu.runtime.command_list import CommandList
 from libnpu.runtime.commands import CommandPool
+from libnpu.runtime.context_streams import ContextStreams
 from libnpu.runtime.event import Event, Notify
 from libnpu.runtime.fences import FenceHeap
 from libnpu.runtime.guard import failures_yield_to, public
@@ -25,17 +26,13 @@ from libnpu.runtime.module import Module
 from libnpu.runtime.operation import ModuleLaunch
 from libnpu.runtime.profiler import Profiler
 from libnpu.runtime.records import read_records
-from libnpu.runtime.stream import Priority, Stream
-from libnpu.runtime.time import FOR_EVER_PS, timeout_ps
 from libnpu.syscalls import Request
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
 
     from libnpu.runtime.device import Device
     from libnpu.runtime.dispatch import Dispatcher
-    from libnpu.runtime.fences import Signal
     from libnpu.runtime.graph import Capture
     from libnpu.runtime.guard import Guard
     from libnpu.runtime.ipc_event import IpcEvent
@@ -43,12 +40,11 @@ if TYPE_CHECKING:
     from libnpu.runtime.kernel import Kernel
     from libnpu.syscalls import Node
 
-NORMAL = int(C.NPU_PRIORITY_NORMAL)
 MAY_BE_LOST = (C.NPU_JOB_CTX_VIOLATION, C.NPU_JOB_ABORTED)  # statuses of jobs whose context may be gone
 FILE_FACTOR = 2  # chosen: a file has names and relocations beside what it places in memory
 
 
-class Context(ContextMemory):
+class Context(ContextStreams, ContextMemory):
     """Made by `Device.create_context`; a context manager. Everything made from it ends with it.
 
     >>> with device.create_context() as mine, device.alloc(64) as memory:
@@ -58,7 +54,8 @@ class Context(ContextMemory):
     """
 
     def __init__(self, device: Device, node: Node) -> None:
-        super().__init__()
+        ContextMemory.__init__(self)
+        ContextStreams.__init__(self)
         host = node.profile.host
         self.device = device
         self.guard: Guard = device.guard
@@ -74,7 +71,6 @@ class Context(ContextMemory):
         self.events: weakref.WeakSet[Event] = weakref.WeakSet()
         self.notifies: weakref.WeakSet[Notify] = weakref.WeakSet()
         self.captures: list[Capture] = []  # under way
-        self.orphans: list[Stream] = []  # of executable graphs that are gone
         self.operation_count = 0  # that were enqueued
         self.profiler = Profiler(self)
         self.is_alive = True
@@ -82,11 +78,7 @@ class Context(ContextMemory):
         self.can_stop = False  # a stream of it stops the context's work on failure
         self._sticky: NpuError | None = None
         self._modules: list[Module] = []
-        self._streams: list[Stream] = []
-        self._draining: list[Stream] = []  # closed with work in flight
-        self._stream_ids = 0
         self._ran: dict[int, Job] = {}  # by job id: the last job of that id
-        self._default: Stream | None = None
         self._builtin: Module | None = None
 
     @public
@@ -110,34 +102,6 @@ class Context(ContextMemory):
 
             self._builtin = Module(self, read_blob(builtin_library()), BuiltinKernel)
         return self._builtin[name]
-
-    @public
-    def create_stream(self, *, blocking: bool = True, priority: int = NORMAL) -> Stream:
-        """Create a stream. `blocking`: a legacy default stream waits for it, and it for that one. `priority` is of enum
-        npu_priority.
-
-        Raises OUT_OF_RESOURCES when no queue is left, INVALID_VALUE for another priority (under `cuda` it is clamped).
-        """
-        priority = whole(priority, "priority")
-        self.enter()
-        self._reap_draining()
-        least, most = min(Priority), max(Priority)
-        if self.semantics.clamp_priority:
-            priority = max(least, min(most, priority))
-        if not least <= priority <= most:
-            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"priority {priority}; {least:d} to {most:d} are allowed")
-        stream = Stream(self, self._stream_ids + 1, blocking=blocking, priority=priority)
-        self._stream_ids += 1
-        self._streams.append(stream)
-        return stream
-
-    @property
-    @public
-    def default_stream(self) -> Stream:
-        """The stream of whoever names none, made on first use."""
-        if self._default is None:
-            self._default = self.create_stream()
-        return self._default
 
     @public
     def create_event(self, *, timing: bool = True, interprocess: bool = False) -> Event:
@@ -185,26 +149,6 @@ class Context(ContextMemory):
         return CommandList(self)
 
     @public
-    def synchronize(self, timeout_ns: float | None = None) -> None:
-        """Wait for all streams, in the order of their creation, for `timeout_ns` at most (None, infinity: for ever), then
-        raise the first error that was not raised before, or TIMEOUT.
-        """
-        duration_ps = timeout_ps(timeout_ns)
-        self.enter()
-        deadline_ps = FOR_EVER_PS if duration_ps is None else self.node.now_ps + duration_ps
-        for stream in (*self._streams, *self._draining):
-            if not stream.finish_all(deadline_ps) and self.node.now_ps >= deadline_ps:
-                raise NpuError(C.NPU_TIMEOUT, f"work of the context has not finished after {timeout_ns} ns")
-        self._reap_draining()
-        for stream in tuple(self._streams):
-            stream.synchronize()
-
-    def finish_all(self) -> None:
-        """Wait for the work of all streams, and keep its errors for the calls that ask for them."""
-        for stream in (*self._streams, *self._draining):
-            stream.finish_all()
-
-    @public
     def overflows(self) -> list[tuple[str, int]]:
         """Return and forget which layers rounded finite values to infinity in fp16, and how many, in order of their first one.
 
@@ -228,11 +172,10 @@ class Context(ContextMemory):
         if not self.is_alive:
             return
         if not force:
-            streams = len(self._streams) - (self._default is not None)
             counts = {
                 "buffers": len(list(self.device_memory)),
                 "modules": len(self._modules),
-                "streams": streams,
+                "streams": self.created_streams,
                 "events": len(self.events),
                 "notifies": len(self.notifies),
             }
@@ -251,7 +194,7 @@ class Context(ContextMemory):
         self.profiler.end()
         for capture in tuple(self.captures):
             capture.abandon()
-        for stream in (*self._streams, *self._draining):
+        for stream in self.streams:
             stream.abandon()
         for module in (*self._modules, *([self._builtin] if self._builtin else [])):
             module.release()
@@ -262,9 +205,8 @@ class Context(ContextMemory):
             notify.destroy()
         self.commands.free()
         self.fences.free()
-        self._default = self._builtin = None
-        self._streams.clear()
-        self._draining.clear()
+        self._builtin = None
+        self.forget_streams()
         self._modules.clear()
         self._ran.clear()
 
@@ -277,26 +219,10 @@ class Context(ContextMemory):
 
     # ---- for the other modules of the runtime ----
 
-    @property
-    def streams(self) -> tuple[Stream, ...]:
-        """All streams, and those that were closed with work in flight."""
-        return (*self._streams, *self._draining)
-
     def refuse_while_capturing(self, what: str) -> None:
         """Raise CAPTURE_UNSUPPORTED, which invalidates the capture, when a stream is being captured."""
         for capture in self.captures:
             raise capture.refusal(what)
-
-    def is_default(self, stream: Stream) -> bool:
-        """Whether `stream` is the default stream."""
-        return stream is self._default
-
-    def stream_of(self, stream: Stream | None, what: str) -> Stream:
-        """Return a stream that `what` was given, the default stream for None. Raises WRONG_CONTEXT, TypeError."""
-        if stream is None:
-            return self.default_stream
-        instance_of(stream, Stream, "stream").check_context(self, what)
-        return stream
 
     def check(self) -> None:
         """Raise STALE_HANDLE after its end, DEVICE_LOST of a lost machine, and the error that sticks to the context."""
@@ -314,33 +240,6 @@ class Context(ContextMemory):
     def charge_copy(self, size: int) -> None:
         """Let the host spend the time of a copy of `size` bytes."""
         self.node.advance(round(size * self._copy_ps))
-
-    def implicit_signals(self, stream: Stream) -> Iterator[Signal]:
-        """What the next operation of a blocking stream waits for by the rules of a legacy default stream."""
-        others = [self._default] if stream is not self._default else self._streams
-        for other in others:
-            if other is not None and other is not stream and other.blocking:
-                job = other.last_job
-                if job is not None:
-                    yield other.signal_of(job)
-
-    def oldest_submitted(self) -> Job | None:
-        """Return the job that has been with the driver the longest, of all streams."""
-        heads = [s.jobs[0] for s in (*self._streams, *self._draining) if s.jobs and s.jobs[0].submitted]
-        return min(heads, key=lambda job: job.submitted_ps, default=None)
-
-    def jobs_using(self, handle: int) -> list[Job]:
-        """Return the jobs in flight that touch the buffer object `handle`."""
-        streams = (*self._streams, *self._draining)
-        return [job for stream in streams for job in stream.jobs if job.touches(handle)]
-
-    def ring_waiting(self) -> None:
-        """Let the firmware look again at the fences that the streams' jobs wait for: the host wrote one."""
-        for stream in (*self._streams, *self._draining):
-            if stream.jobs and stream.jobs[0].submitted:
-                ring = Request(C.NPU_IOCTL_CMDQ_RING, "npu_cmdq_ring", "CMDQ_RING")
-                ring.arg.cmdq_id = stream.cmdq_id
-                self.node.ioctl(ring)
 
     def job_of(self, job_id: int) -> Job | None:
         """Return the last job of that id whose end was seen."""
@@ -374,29 +273,7 @@ class Context(ContextMemory):
                 return NpuError(error.result, f"{fault}; seen when {failure.message}")
         return None
 
-    def drain(self, stream: Stream) -> None:
-        """Keep a closed stream until its work has ended."""
-        self._draining.append(stream)
-        self.forget_stream(stream)
-
-    def _reap_draining(self) -> None:
-        while self.orphans:
-            self.orphans.pop().close_later()
-        for stream in tuple(self._draining):
-            if stream.drained():
-                self._draining.remove(stream)
-                stream.release()
-
     def forget_module(self, module: Module) -> None:
         """Drop an unloaded module."""
         if module in self._modules:
             self._modules.remove(module)
-
-    def forget_stream(self, stream: Stream) -> None:
-        """Drop a closed stream."""
-        if stream in self._streams:
-            self._streams.remove(stream)
-        if stream is self._default:
-            self._default = None
-        if not self._streams and not self._draining:
-            self.commands.free()

@@ -16,7 +16,8 @@ from libnpu.errors import NpuError
 from libnpu.faults import faults_of_environment
 from libnpu.runtime import host_team
 from libnpu.runtime.arguments import environment_switch, whole
-from libnpu.runtime.context import NORMAL, Context
+from libnpu.runtime.context import Context
+from libnpu.runtime.context_streams import NORMAL
 from libnpu.runtime.device_machine import DeviceMachine
 from libnpu.runtime.guard import Guard, failures_yield_to, public
 from libnpu.runtime.schedule import TIMED, Schedule, schedule_of

@@ -42,6 +42,7 @@ ARGUMENT_ERRORS = (
 )  # fmt: skip
 PART_OF = {  # the classes as programs know them
     "ContextMemory": "Context",
+    "ContextStreams": "Context",
     "DeviceMachine": "Device",
     "StreamQueue": "Stream",
     "StreamWaits": "Stream",

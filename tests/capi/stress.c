@@ -411,9 +411,14 @@ static npu_result_t call_device(struct thread *t)
                 context_gone(t, i);
         break;
     case 10: r = npu_synchronize_device(); break;
-    case 11: if (next(t, 4) == 0) MAKE(CONTEXT, npu_create_context(where, flags(t)), -1, NULL);
-        else if (thread_count > 1) r = npu_synchronize_context();
-        if (r == NPU_SUCCESS)
+    case 11:
+        if (next(t, 4)) {
+            if (thread_count > 1)
+                r = npu_synchronize_context();
+            break;
+        }
+        MAKE(CONTEXT, npu_create_context(where, flags(t)), -1, NULL);
+        if (r == NPU_SUCCESS) /* it is current now */
             for (int i = 0; i < SLOTS; i++)
                 if (t->slots[CONTEXT][i].live && t->slots[CONTEXT][i].value == t->out[0])
                     t->current = i;

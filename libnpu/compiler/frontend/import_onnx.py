@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,7 +57,7 @@ def import_model(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Graph:
             scope[info.name] = value
             if 0 in value.shape:  # there is one such array: a constant
                 scope[info.name] = Value(info.name, value.shape, value.dtype, np.zeros(value.shape, value.dtype))
-    walk.nodes(model.graph.node, scope, {}, "", 0)
+    walk.nodes(model.graph.node, _Body(scope, {}, "", 0))
     outputs = _bind_outputs(walk.build, model.graph.output, scope, inputs)
     return Graph(model.graph.name or "model", inputs, outputs, walk.build.nodes)
 
@@ -108,6 +109,18 @@ def _check_constant(name: str, array: NDArray[Any]) -> None:
         raise Unsupported(f"output {name}: the constant holds {beyond[0]}, the device computes int64 in 32 bits")
 
 
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """Where nodes are: in the model, a function or a branch. `parameters` are the attributes of the function, `prefix`
+    begins the names of the nodes, and `depth` is how deep it is nested.
+    """
+
+    scope: Scope
+    parameters: Mapping[str, onnx.AttributeProto]
+    prefix: str
+    depth: int
+
+
 class _Walk:
     """One pass over a model's nodes; `build` collects the result."""
 
@@ -120,24 +133,17 @@ class _Walk:
         for name in dict.fromkeys(info.name for info in (*model.graph.input, *model.graph.output)):
             self.build.unique(name)
 
-    def nodes(
-        self,
-        nodes: Iterable[onnx.NodeProto],
-        scope: Scope,
-        parameters: Mapping[str, onnx.AttributeProto],
-        prefix: str,
-        depth: int,
-    ) -> None:
-        """Walk `nodes`; `parameters` are the attributes of the function whose body they are."""
-        if depth > MAX_DEPTH:
-            raise Unsupported(f"{prefix or 'the model'}: functions nest deeper than {MAX_DEPTH}")
+    def nodes(self, nodes: Iterable[onnx.NodeProto], body: _Body) -> None:
+        """Walk the nodes of `body`."""
+        if body.depth > MAX_DEPTH:
+            raise Unsupported(f"{body.prefix or 'the model'}: functions nest deeper than {MAX_DEPTH}")
         for node in nodes:
             self.count += 1
-            name = prefix + (node.name or f"{node.op_type}_{self.count}")
-            bound = _bind_attributes(node, parameters)
-            inputs = [self._operand(source, scope, name) if source else None for source in node.input]
+            name = body.prefix + (node.name or f"{node.op_type}_{self.count}")
+            bound = _bind_attributes(node, body.parameters)
+            inputs = [self._operand(source, body.scope, name) if source else None for source in node.input]
             try:
-                results = self._node(bound, name, inputs, scope, parameters, depth)
+                results = self._node(bound, name, inputs, body)
             except (ModelError, Unsupported, Unimplemented):
                 raise
             except ShapeMismatch as error:
@@ -147,22 +153,14 @@ class _Walk:
                 raise ModelError(f"node {name}: {node.op_type}: operands or attributes do not fit: {what}") from error
             for output, value in zip(node.output, results, strict=False):
                 if output:
-                    scope[output] = value
+                    body.scope[output] = value
 
     def _operand(self, source: str, scope: Scope, name: str) -> Value | None:
         if source not in scope:
             raise ModelError(f"node {name}: input {source} is defined by nothing before it")
         return scope[source]
 
-    def _node(
-        self,
-        node: onnx.NodeProto,
-        name: str,
-        inputs: list[Value | None],
-        scope: Scope,
-        parameters: Mapping[str, onnx.AttributeProto],
-        depth: int,
-    ) -> list[Value]:
+    def _node(self, node: onnx.NodeProto, name: str, inputs: list[Value | None], body: _Body) -> list[Value]:
         self.build.layer = name
         if node.domain in STANDARD_DOMAINS and (node.domain, node.op_type) not in self.functions:
             check_types(node.op_type, self.opset, name, inputs)
@@ -170,7 +168,7 @@ class _Walk:
             if known is not None:
                 return known
             if node.op_type == "If":
-                return self._branch(node, name, inputs, scope, parameters, depth)
+                return self._branch(node, name, inputs, body)
             handler = HANDLERS.get(node.op_type)
             if handler is not None:
                 attrs = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
@@ -181,7 +179,7 @@ class _Walk:
         function = self.functions.get((node.domain, node.op_type)) or self._schema_body(node, inputs)
         if function is None:
             raise Unimplemented(f"node {name}: operator {node.op_type}")
-        return self._function(node, function, name, inputs, depth)
+        return self._function(node, function, name, inputs, body.depth + 1)
 
     def _named(self, node: onnx.NodeProto, values: list[Value], first: int) -> list[Value]:
         """Give the source's names to the results that nodes from index `first` on made."""
@@ -218,25 +216,17 @@ class _Walk:
         made = iter([self.build.const(array, output) for array, output in zip(arrays, names, strict=True)])
         return [next(made) if output else _nothing() for output in node.output]
 
-    def _branch(
-        self,
-        node: onnx.NodeProto,
-        name: str,
-        inputs: list[Value | None],
-        scope: Scope,
-        parameters: Mapping[str, onnx.AttributeProto],
-        depth: int,
-    ) -> list[Value]:
+    def _branch(self, node: onnx.NodeProto, name: str, inputs: list[Value | None], body: _Body) -> list[Value]:
         condition = inputs[0].const if inputs and inputs[0] is not None else None
         if condition is None:
             raise Unsupported(f"node {name}: If with a condition that is computed at run time")
         wanted = "then_branch" if condition.reshape(-1)[0] else "else_branch"
-        body = next(item.g for item in node.attribute if item.name == wanted)
-        inner = dict(scope)
-        for tensor in body.initializer:
+        branch = next(item.g for item in node.attribute if item.name == wanted)
+        inner = dict(body.scope)
+        for tensor in branch.initializer:
             inner[tensor.name] = self.build.const(tensor_array(tensor), tensor.name)
-        self.nodes(body.node, inner, parameters, f"{name}/", depth + 1)
-        results = [self._operand(output.name, inner, name) for output in body.output]
+        self.nodes(branch.node, _Body(inner, body.parameters, f"{name}/", body.depth + 1))
+        results = [self._operand(output.name, inner, name) for output in branch.output]
         return [_nothing() if value is None else value for value in results]
 
     def _function(
@@ -253,7 +243,7 @@ class _Walk:
         versions = [entry.version for entry in function.opset_import if entry.domain in STANDARD_DOMAINS]
         outer, self.opset = self.opset, versions[0] if versions else self.opset
         try:
-            self.nodes(function.node, inner, parameters, f"{name}/", depth + 1)
+            self.nodes(function.node, _Body(inner, parameters, f"{name}/", depth))
         finally:
             self.opset = outer
         return [inner.get(output) or _nothing() for output in function.output]

@@ -1,0 +1,170 @@
+"""The streams of a context: the default one, those that programs made, and those that were closed with work in flight."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from npu_abi import C
+
+from libnpu.errors import NpuError
+from libnpu.runtime.arguments import instance_of, whole
+from libnpu.runtime.guard import public
+from libnpu.runtime.stream import Priority, Stream
+from libnpu.runtime.time import FOR_EVER_PS, timeout_ps
+from libnpu.syscalls import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from libnpu.runtime.commands import CommandPool
+    from libnpu.runtime.context import Context
+    from libnpu.runtime.fences import Signal
+    from libnpu.runtime.job import Job
+    from libnpu.runtime.semantics import Semantics
+    from libnpu.syscalls import Node
+
+NORMAL = int(C.NPU_PRIORITY_NORMAL)
+
+
+class ContextStreams:
+    """The part of `Context` that is about streams."""
+
+    node: Node
+    semantics: Semantics
+    commands: CommandPool
+
+    def __init__(self) -> None:
+        self.orphans: list[Stream] = []  # of executable graphs that are gone
+        self._streams: list[Stream] = []
+        self._draining: list[Stream] = []  # closed with work in flight
+        self._stream_ids = 0
+        self._default: Stream | None = None
+
+    if TYPE_CHECKING:  # the rest of a Context
+
+        def enter(self) -> None: ...
+
+    @public
+    def create_stream(self, *, blocking: bool = True, priority: int = NORMAL) -> Stream:
+        """Create a stream. `blocking`: a legacy default stream waits for it, and it for that one. `priority` is of enum
+        npu_priority.
+
+        Raises OUT_OF_RESOURCES when no queue is left, INVALID_VALUE for another priority (under `cuda` it is clamped).
+        """
+        priority = whole(priority, "priority")
+        self.enter()
+        self._reap_draining()
+        least, most = min(Priority), max(Priority)
+        if self.semantics.clamp_priority:
+            priority = max(least, min(most, priority))
+        if not least <= priority <= most:
+            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"priority {priority}; {least:d} to {most:d} are allowed")
+        stream = Stream(cast("Context", self), self._stream_ids + 1, blocking=blocking, priority=priority)
+        self._stream_ids += 1
+        self._streams.append(stream)
+        return stream
+
+    @property
+    @public
+    def default_stream(self) -> Stream:
+        """The stream of whoever names none, made on first use."""
+        if self._default is None:
+            self._default = self.create_stream()
+        return self._default
+
+    @public
+    def synchronize(self, timeout_ns: float | None = None) -> None:
+        """Wait for all streams, in the order of their creation, for `timeout_ns` at most (None, infinity: for ever), then
+        raise the first error that was not raised before, or TIMEOUT.
+        """
+        duration_ps = timeout_ps(timeout_ns)
+        self.enter()
+        deadline_ps = FOR_EVER_PS if duration_ps is None else self.node.now_ps + duration_ps
+        for stream in self.streams:
+            if not stream.finish_all(deadline_ps) and self.node.now_ps >= deadline_ps:
+                raise NpuError(C.NPU_TIMEOUT, f"work of the context has not finished after {timeout_ns} ns")
+        self._reap_draining()
+        for stream in tuple(self._streams):
+            stream.synchronize()
+
+    def finish_all(self) -> None:
+        """Wait for the work of all streams, and keep its errors for the calls that ask for them."""
+        for stream in self.streams:
+            stream.finish_all()
+
+    # ---- for the other modules of the runtime ----
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """All streams, and those that were closed with work in flight."""
+        return (*self._streams, *self._draining)
+
+    @property
+    def created_streams(self) -> int:
+        """How many streams the program has made and not closed."""
+        return len(self._streams) - (self._default is not None)
+
+    def is_default(self, stream: Stream) -> bool:
+        """Whether `stream` is the default stream."""
+        return stream is self._default
+
+    def stream_of(self, stream: Stream | None, what: str) -> Stream:
+        """Return a stream that `what` was given, the default stream for None. Raises WRONG_CONTEXT, TypeError."""
+        if stream is None:
+            return self.default_stream
+        instance_of(stream, Stream, "stream").check_context(self, what)
+        return stream
+
+    def implicit_signals(self, stream: Stream) -> Iterator[Signal]:
+        """What the next operation of a blocking stream waits for by the rules of a legacy default stream."""
+        others = [self._default] if stream is not self._default else self._streams
+        for other in others:
+            if other is not None and other is not stream and other.blocking:
+                job = other.last_job
+                if job is not None:
+                    yield other.signal_of(job)
+
+    def oldest_submitted(self) -> Job | None:
+        """Return the job that has been with the driver the longest, of all streams."""
+        heads = [s.jobs[0] for s in self.streams if s.jobs and s.jobs[0].submitted]
+        return min(heads, key=lambda job: job.submitted_ps, default=None)
+
+    def jobs_using(self, handle: int) -> list[Job]:
+        """Return the jobs in flight that touch the buffer object `handle`."""
+        return [job for stream in self.streams for job in stream.jobs if job.touches(handle)]
+
+    def ring_waiting(self) -> None:
+        """Let the firmware look again at the fences that the streams' jobs wait for: the host wrote one."""
+        for stream in self.streams:
+            if stream.jobs and stream.jobs[0].submitted:
+                ring = Request(C.NPU_IOCTL_CMDQ_RING, "npu_cmdq_ring", "CMDQ_RING")
+                ring.arg.cmdq_id = stream.cmdq_id
+                self.node.ioctl(ring)
+
+    def drain(self, stream: Stream) -> None:
+        """Keep a closed stream until its work has ended."""
+        self._draining.append(stream)
+        self.forget_stream(stream)
+
+    def _reap_draining(self) -> None:
+        while self.orphans:
+            self.orphans.pop().close_later()
+        for stream in tuple(self._draining):
+            if stream.drained():
+                self._draining.remove(stream)
+                stream.release()
+
+    def forget_stream(self, stream: Stream) -> None:
+        """Drop a closed stream."""
+        if stream in self._streams:
+            self._streams.remove(stream)
+        if stream is self._default:
+            self._default = None
+        if not self._streams and not self._draining:
+            self.commands.free()
+
+    def forget_streams(self) -> None:
+        """Drop all streams: the context has ended."""
+        self._default = None
+        self._streams.clear()
+        self._draining.clear()
