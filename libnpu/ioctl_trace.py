@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 LINES, COUNTS = "ioctl", "ioctl-counts"
 VALUES = (LINES, COUNTS)
+MMIO = "mmio"  # with LINES: registers that the driver in this process reads and writes, too
 # (structure, field) -> enum of its value, or of its bits
 ENUMS = {
     ("npu_param_arg", "param"): "npu_param", ("npu_bo_sync", "direction"): "npu_sync_dir", ("npu_bo_wait", "job_status"): "npu_job_status",
@@ -137,20 +138,26 @@ def wanted_of(text: str) -> tuple[bool, str]:
     """
     words = text.split(",") if text else []
     calls = [word for word in words if word in VALUES]
-    if len(calls) > 1 or any(word not in ("0", "1", *VALUES) for word in words):
+    if len(calls) > 1 or any(word not in ("0", "1", MMIO, *VALUES) for word in words):
         raise NpuError(
-            C.NPU_ERROR_INVALID_VALUE, f"NPU_TRACE is {text!r}; 0 and 1 are allowed, and ioctl or ioctl-counts"
+            C.NPU_ERROR_INVALID_VALUE, f"NPU_TRACE is {text!r}; 0 and 1 are allowed, and ioctl, mmio, ioctl-counts"
         )
     return "1" in words, calls[0] if calls else ""
 
 
-def traced(door: Syscall, structs: Mapping[int, str | None], wanted: str, path: str) -> Syscall:
-    """Return `door` with a trace of it, `wanted` one of VALUES, in the file `path`, "" for stderr. Raises OSError."""
+def line_writer(path: str) -> Callable[[str], object]:
+    """Return what writes lines to the end of the file `path`, "" for stderr. Raises OSError."""
     out = open(path, "a", encoding="utf-8") if path else sys.stderr  # noqa: SIM115 - open until the process ends
 
     def write(line: str) -> None:
         print(line, file=out, flush=True)
 
+    return write
+
+
+def traced(door: Syscall, structs: Mapping[int, str | None], wanted: str, path: str) -> Syscall:
+    """Return `door` with a trace of it, `wanted` one of VALUES, in the file `path`, "" for stderr. Raises OSError."""
+    write = line_writer(path)
     trace = IoctlTrace(door, structs, write, counts=wanted == COUNTS)
     if wanted == COUNTS:
         atexit.register(lambda: write("\n".join(trace.report())))

@@ -317,7 +317,8 @@ def open_device(
     from npu_driver.platform import start
 
     def power_on() -> Started:
-        kernel = start(hardware, compute=compute, numerics=numerics, trace=trace, module_params=module_params)
+        mmio = _mmio_lines()
+        kernel = start(hardware, compute=compute, numerics=numerics, trace=trace, module_params=module_params, mmio=mmio)
         return _traced(kernel.syscall), kernel.log
 
     check_module_params(module_params)
@@ -330,18 +331,26 @@ def open_device(
     return Node(machine)
 
 
+def _mmio_lines() -> Callable[[str], object] | None:
+    """Return what takes lines about the driver's accesses to registers, where NPU_TRACE asks for them."""
+    if "mmio" not in os.environ.get("NPU_TRACE", "").split(","):
+        return None
+    from libnpu.ioctl_trace import line_writer
+
+    return line_writer(os.environ.get("NPU_TRACE_FILE", ""))
+
+
 def _traced(syscall: Syscall) -> Syscall:
     """Return a kernel's door, with a trace of the calls where NPU_TRACE asks for one (ioctl_trace.py)."""
     text = os.environ.get("NPU_TRACE", "")
     if text in ("", "0", "1"):
         return syscall
-    from npu_driver.ioctls import TABLE
+    from npu_driver.platform import structures
 
     from libnpu.ioctl_trace import traced, wanted_of
 
     _, wanted = wanted_of(text)
-    structs = {request: row.struct for request, row in TABLE.items()}
-    return traced(syscall, structs, wanted, os.environ.get("NPU_TRACE_FILE", "")) if wanted else syscall
+    return traced(syscall, structures(), wanted, os.environ.get("NPU_TRACE_FILE", "")) if wanted else syscall
 
 
 def open_module(device: str, profile: str) -> Machine:

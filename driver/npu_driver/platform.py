@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from npu_device import Device
 
+from npu_driver.ioctls import TABLE
 from npu_driver.kernel import Kernel
+from npu_driver.mmio_trace import TracedDevice
 from npu_driver.params import parse
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from npu_model.profile import Profile
 
 
-def start(profile: Profile, *, compute: bool, numerics: str, trace: bool, module_params: str = "") -> Kernel:
-    """Return the driver of a new device of hardware profile `profile`. EINVAL for `module_params` (params.py)."""
-    return Kernel(Device(profile, compute=compute, numerics=numerics, trace=trace), params=parse(module_params))
+def start(
+    profile: Profile,
+    *,
+    compute: bool,
+    numerics: str,
+    trace: bool,
+    module_params: str = "",
+    mmio: Callable[[str], object] | None = None,
+) -> Kernel:
+    """Return the driver of a new device of hardware profile `profile`. EINVAL for `module_params` (params.py). `mmio` takes a line about
+    each access to a register.
+    """
+    params = parse(module_params)
+    device: Any = Device(profile, compute=compute, numerics=numerics, trace=trace)
+    return Kernel(TracedDevice(device, mmio) if mmio else device, params=params)
+
+
+def structures() -> dict[int, str | None]:
+    """Return request word -> structure of every system call: what a tracer has to know, as strace does."""
+    return {request: row.struct for request, row in TABLE.items()}

@@ -7,13 +7,16 @@ import os
 import subprocess
 from pathlib import Path
 
-from libnpu.ioctl_trace import COUNTS, LINES
+from libnpu.ioctl_trace import COUNTS, LINES, MMIO
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument(
         "-c", "--counts", action="store_true", help="print time, calls and errors of each kind of call at the end"
+    )
+    parser.add_argument(
+        "-m", "--mmio", action="store_true", help="show the registers that the driver reads and writes, too"
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stderr")
     parser.add_argument("program", metavar="PROG", help="what to run, after --")
@@ -34,4 +37,4 @@ def run(options: argparse.Namespace) -> int:
 def _words(options: argparse.Namespace) -> list[str]:
     """Return the words of NPU_TRACE: the device's trace stays as it is."""
     device = ["1"] if "1" in os.environ.get("NPU_TRACE", "").split(",") else []
-    return [*device, COUNTS if options.counts else LINES]
+    return [*device, COUNTS if options.counts else LINES, *([MMIO] if options.mmio else [])]

@@ -62,6 +62,16 @@ def test_trace_of_a_program(npu, tmp_path):
     assert {line.split()[-1] for line in counts[1:]} >= {"NPU_SYS_OPEN", "NPU_SYS_CLOSE", "NPU_IOCTL_BO_CREATE"}
 
 
+def test_registers_that_the_driver_touches(npu, tmp_path):
+    program, path = tmp_path / "program.py", tmp_path / "trace"
+    program.write_text(PROGRAM)
+    assert npu("trace", "-m", "-o", path, "--", sys.executable, program)[0] == 0
+    lines = path.read_text().splitlines()
+    assert lines[0] == f"0.000000000 mmio read NPU_REG_ID_MAGIC {C.NPU_HW_MAGIC:#x}"
+    assert any("mmio write NPU_REG_BOOT_ENTRY_LO" in line for line in lines)
+    assert any("NPU_SYS_OPEN" in line for line in lines)
+
+
 def test_words_of_the_variable():
     assert wanted_of("") == wanted_of("0") == (False, "")
     assert wanted_of("1,ioctl") == (True, "ioctl")

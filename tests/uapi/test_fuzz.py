@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import errno
 import random
+import subprocess
+import sys
 
 import pytest
 from npu_abi import C, ffi
 from npu_device import Device
 from npu_driver import Kernel
 from npu_driver.ioctls import TABLE
+
+from libnpu.daemon.client import Door
 
 OPEN, CLOSE = (
     next(request for request, row in TABLE.items() if row.name == f"NPU_SYS_{call}") for call in ("OPEN", "CLOSE")
@@ -274,3 +278,19 @@ def test_a_seed_gives_the_same_calls_and_answers(file_type):
         return [answer for answer in answers if answer[1] < 0 or answer[0] & 0xFF != C.NPU_IOCTL_GET_INFO]
 
     assert run() == run()
+
+
+def test_the_door_of_npud(file_type, tmp_path):
+    path = tmp_path / "socket"
+    command = [sys.executable, "-m", "libnpu.daemon", "--socket", path, "--profile", "unit"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as daemon:
+        try:
+            daemon.stdout.readline()
+            attacker, other = Door(str(path)), Door(str(path))
+            neighbour = file_type(other.call)
+            fuzz(attacker.call, 5, 1000, neighbour)
+            assert daemon.poll() is None
+            attacker.close()
+            other.close()
+        finally:
+            daemon.terminate()
