@@ -51,6 +51,7 @@ def set_schedule(kernel: Kernel, context: Context, arg: Any, segments: list[byte
     if arg.kind > C.NPU_SCHEDULE_SEED:
         raise KernelError(errno.EINVAL, f"unknown schedule {arg.kind}")
     kernel.device.set_schedule(arg.kind, arg.seed)
+    kernel.watchdog.follow_schedule(arg.kind)
     return 0, []
 
 

@@ -179,6 +179,7 @@ class Kernel:
             self.firmware.stop()
         self.params = params
         self.caches = CpuCaches(self.memory, params)
+        self.device.set_schedule(C.NPU_SCHEDULE_TIMED, 0)
         self.watchdog = Watchdog(self)
         self.due_ps = NEVER_PS
         self.module_loads += 1

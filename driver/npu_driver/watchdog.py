@@ -1,6 +1,6 @@
 """The watchdog: finds jobs that do not end, in virtual time.
 
-While jobs are in flight it looks once in each `tdr_timeout_ms`:
+While jobs are in flight it looks once in each `tdr_timeout_ms` (a thousand of these under a seed, which stretches tasks):
 
 1. It serves interrupts that were lost.
 2. The oldest job of a queue that was its oldest at the look before, too, is late. When there is one, the firmware is asked for its heartbeat.
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from npu_driver.state_dump import QueueState
 
 NEVER_PS = 1 << 64
+SEED_STRETCH = 1000  # chosen: under NPU_SCHEDULE_SEED tasks last up to a million times as long; a look then is that much later
 HEARTBEAT_RETRIES = 30  # chosen: a minute at the default of 2 s, after which a device that only looks busy is reset
 
 
@@ -34,11 +35,15 @@ class Watchdog:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._period_ps = kernel.params.tdr_timeout_ms * 10**9
+        self._usual_ps = self._period_ps = kernel.params.tdr_timeout_ms * 10**9
         self._seen: dict[CommandQueue, Job] = {}  # the oldest job of each queue at the last look
         self._heartbeat = -1
         self._retries = 0
         self._rung: Job | None = None  # whose doorbell was rung again
+
+    def follow_schedule(self, kind: int) -> None:
+        """Be as patient as the schedule of the device, enum npu_schedule, asks for. A running timer goes on as it is."""
+        self._period_ps = self._usual_ps * (SEED_STRETCH if kind == C.NPU_SCHEDULE_SEED else 1)
 
     def arm(self) -> None:
         """Start the timer, if it does not run: jobs are in flight."""
@@ -90,7 +95,7 @@ class Watchdog:
         why = "heartbeat limit" if grew else "no progress"
         self._retries = 0
         job_id = hung[0].jobs[0].job_id if hung[0].jobs else 0
-        text = f"{why}: job {job_id:#x} has not ended for {kernel.params.tdr_timeout_ms} ms"
+        text = f"{why}: job {job_id:#x} has not ended for {self._period_ps // 10**9} ms"
         if kernel.params.disable_recovery:
             kernel.note(f"{text}; recovery is disabled")
             return False

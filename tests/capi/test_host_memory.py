@@ -166,7 +166,7 @@ def test_registration_refuses_bad_arguments(run):
         say(npu_host_register(memory, 0, 0));
         say(npu_host_register(memory + 1, 4096, 0));
         say(npu_host_register(memory, 4097, 0));
-        say(npu_host_register(memory, 4096, 1));
+        say(npu_host_register(memory, 4096, 2));
         say(npu_host_register((void *)4096, 4096, 0));
         say(npu_host_register(memory, (size_t)1 << 50, 0));
         shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

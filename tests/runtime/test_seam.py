@@ -68,7 +68,7 @@ def test_an_errno_becomes_a_result_and_the_log_says_why(code, result):
 
 
 def test_host_memory_that_runs_out_is_not_the_device_s(device, monkeypatch):
-    def refuse(size_bytes):
+    def refuse(*_):
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     assert device.primary.is_alive  # made, with what it needs for itself
