@@ -224,6 +224,8 @@ class Buffer(Memory):
         """
         _ = self.handle
         stream = self.context.stream_of(stream, "the buffer")
+        stream.make_room()
+        _ = self.handle  # another thread may have freed it meanwhile
         job = stream.enqueue(Free(self), settle=False)
         self.release()
         stream.settle(job)

@@ -303,5 +303,9 @@ class Notify:
         self.context.check()
 
     def _enter(self, stream: Stream | None) -> Stream:
+        """Return the stream, with room for a job: nobody comes between the look at records and waits and their change."""
         self._check()
-        return self.context.stream_of(stream, "the notify")
+        stream = self.context.stream_of(stream, "the notify")
+        stream.make_room()
+        self._check()
+        return stream

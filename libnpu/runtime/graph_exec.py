@@ -67,11 +67,15 @@ class GraphExec:
         self.check_open()
         stream = self.context.stream_of(stream, "the graph")
         self._check_launch(stream)
-        edges = Edges(self.context, self.nodes, self._sources)
+        nodes = self.nodes
+        edges = Edges(self.context, nodes, self._sources)
         try:
-            parts = split(self.nodes, edges.signals)
-            if len(parts) > 1:
-                self._make_room(stream, parts)
+            parts = split(nodes, edges.signals)
+            self._make_room(stream, parts)
+            if self.nodes is not nodes:
+                raise NpuError(
+                    C.NPU_ERROR_BAD_STATE, "another thread updated the graph while this launch waited for room"
+                )
             if self._last is not None and not self._last.done and self._last.stream is not stream:
                 parts[0].first = self._last.stream.signal_of(self._last)
             job = self._enqueue(stream, parts, edges)
@@ -86,8 +90,13 @@ class GraphExec:
             raise stream.capturing.refusal("the launch of a graph")
 
     def _make_room(self, stream: Stream, parts: list[Part]) -> None:
-        """Raise what the jobs would raise when they are enqueued, before the first one is."""
+        """Raise what the jobs would raise when they are enqueued, before the first one is. Nobody waits behind this."""
         context = self.context
+        if len(parts) == 1 and parts[0].call is None:
+            stream.make_room()
+            self.check_open()
+            self._check_launch(stream)
+            return
         sizes = self._check(parts)
         jobs: Counter[Stream] = Counter()
         for part in parts:

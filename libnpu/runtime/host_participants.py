@@ -67,7 +67,7 @@ class Participant:
     """
 
     __slots__ = (
-        "arrived", "awaited_since", "condition", "depth", "drifted", "final", "forbidden", "function", "ident", "in_team",
+        "arrived", "awaited_since", "company", "condition", "depth", "drifted", "final", "forbidden", "function", "ident", "in_team",
         "machine", "native_id", "number", "raced", "sleeps", "state", "thread", "wait", "waits_for",
     )  # fmt: skip
 
@@ -90,6 +90,7 @@ class Participant:
         self.final: weakref.WeakKeyDictionary[Machine, int] = weakref.WeakKeyDictionary()  # where it was when removed
         self.drifted: weakref.WeakSet[Machine] = weakref.WeakSet()  # went on while it was blocked on another one
         self.wait: Wait | None = None
+        self.company: list[Participant] = []  # who ran when it became silent
         self.waits_for: Participant | None = None  # in its turn: who is behind it
 
     def bind(self) -> None:

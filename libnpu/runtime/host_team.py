@@ -17,7 +17,7 @@ from npu_abi import C
 
 from libnpu.errors import NpuError
 from libnpu.runtime.host_order import Recorder, Replay
-from libnpu.runtime.host_participants import Participant, State
+from libnpu.runtime.host_participants import ACTIVE, Participant, State
 from libnpu.runtime.host_threads import HOST
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ class Team:
             member = HOST.known()
             if member is None or member not in self._outer:
                 raise NpuError(C.NPU_ERROR_BAD_STATE, "the thread is not in the team")
+            if member.raced is not None:
+                HOST.disorder(f"thread {member.number} left while thread {member.raced.number} ended its silence")
             self._drop(member)
             HOST.be(self._outer.pop(member))
             if not any(other in HOST.participants for other in self._members):
@@ -174,6 +176,7 @@ def suspend() -> None:
     """Begin to be silent (`silent`)."""
     with HOST.inside() as me:
         catch_up(me)
+        me.company = [who for who in HOST.participants if who is not me and who.state in (*ACTIVE, State.BLOCKED)]
         me.state = State.SUSPENDED
 
 

@@ -134,7 +134,9 @@ class Turns(Waking):
         machine = node.machine
         if node.is_usable:
             while (now_ps := self.device_ps(node)) < line.device_ps or (self._is_due(now_ps) and not line.due):
-                self._run_to(node, line.device_ps)
+                after_ps, interrupts = self._run_to(node, line.device_ps)
+                if after_ps == now_ps and not interrupts:
+                    break  # more is due at this time than was when the order was recorded: it comes with the next turn
             self._wake(node)
         worked_to_ps = (
             self.position(me, machine) if me.wait is None else 0
@@ -157,6 +159,8 @@ class Turns(Waking):
     def come_back(self, me: Participant) -> None:
         """Let a participant that was not waited for go on, where the devices are now."""
         was_silent = me.state is State.SUSPENDED
+        gone = [who for who in me.company if who not in self.participants]
+        me.company = []
         if was_silent:
             self.race(me, self.participants)
         me.state = State.RUNNING
@@ -168,6 +172,9 @@ class Turns(Waking):
                 device_ps = self.device_ps(node)
                 if was_silent and self._is_busy(machine):
                     self.disorder(f"thread {me.number} ended its silence while the device went on for others")
+                if gone and self.replay is None:  # a faster machine would have let it come back before
+                    why = f"thread {me.number} ended its silence after thread {gone[0].number} had left"
+                    machine.disorder = machine.disorder or why
                 self.skip_to(me, machine, device_ps)
                 if was_silent:
                     self._note_turn(me, node, COMES_BACK)

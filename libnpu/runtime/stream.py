@@ -13,7 +13,7 @@ import npu_abi
 from npu_abi import C
 
 from libnpu.errors import NpuError
-from libnpu.runtime import copies, host_functions
+from libnpu.runtime import copies, host_functions, room
 from libnpu.runtime.arguments import instance_of, whole, wrong
 from libnpu.runtime.commands import write_commands
 from libnpu.runtime.dependencies import waits_for_a_record
@@ -62,6 +62,7 @@ class Stream(StreamWaits):
         self.blocking = blocking
         self._ordered = blocking and context.semantics.legacy_default_stream
         self._launch_blocking = context.device.launch_blocking
+        self._closing = False  # a thread waits in `close`
 
     # ---- enqueuing ----
 
@@ -108,6 +109,15 @@ class Stream(StreamWaits):
         if self._launch_blocking and settle:
             self.settle(job)
         return job
+
+    def make_room(self) -> None:
+        """Wait until the queue takes one more job. A wait lets other threads in, so who looks at something that they may change, and
+        then enqueues, makes room before the look. Raises STALE_HANDLE, OUT_OF_RESOURCES as `enqueue`.
+        """
+        self.check_open()
+        if self.capturing is None:
+            room.make_room(self.context, {self: 1})
+            self.check_open()
 
     def settle(self, job: Job) -> None:
         """On a device with `launch_blocking`, wait for `job`, which was just enqueued, unless it waits for a notify that
@@ -210,12 +220,14 @@ class Stream(StreamWaits):
                 kernel.launch(stream, x, y)
             graph = capture.graph
 
-        Raises BAD_STATE when the stream is being captured, CAPTURE_UNSUPPORTED for the default stream.
+        Raises BAD_STATE when the stream is being captured, or closed by another thread, CAPTURE_UNSUPPORTED for the default stream.
         """
         self.check_open()
         self.context.enter()
         if self.capturing is not None:
             raise NpuError(C.NPU_ERROR_BAD_STATE, "the stream is being captured already")
+        if self._closing:
+            raise NpuError(C.NPU_ERROR_BAD_STATE, "another thread is closing the stream")
         if self.context.is_default(self):
             raise NpuError(C.NPU_ERROR_CAPTURE_UNSUPPORTED, "the default stream cannot be captured")
         return Capture(self)
@@ -287,9 +299,16 @@ class Stream(StreamWaits):
                 self._open = False
                 self.context.drain(self)
                 return
+        closing, self._closing = self._closing, True
+        try:
+            ended = not self._node.is_usable or self.finish_all()
+        finally:
+            self._closing = closing
+        if closing or not self._open:
+            return  # another thread, which came before, does the rest, or has done it
         if not self._node.is_usable:  # the queue went with the device
             self.abandon()
-        elif self.finish_all():
+        elif ended:
             self.release()
         else:
             self._abort_work()  # which ends the queue

@@ -1,0 +1,95 @@
+"""Calls that look at something, and then wait in a full queue, while another thread changes what they looked at."""
+
+import threading
+
+import libnpu
+import pytest
+from npu_abi import C
+
+
+@pytest.fixture
+def full(device):
+    """(stream, go_on): a queue with as many jobs as it takes, which stands still until `go_on(stream)` is called."""
+    stream, gate, memory = device.create_stream(), device.create_notify(), device.alloc(64)
+    gate.wait(stream)
+    for _ in range(62):
+        stream.fill(memory, 1)
+    return stream, gate.record
+
+
+def side_by_side(device, waits, changes):
+    """Call both in a team, `changes` 5 us later; return what they raised."""
+    raised = [None, None]
+
+    def member(rank, function):
+        team.enter(rank)
+        try:
+            if rank:
+                device.host_delay(5_000)
+            function()
+        except libnpu.NpuError as error:
+            raised[rank] = error.result
+        finally:
+            team.leave()
+
+    with device.team(2) as team:
+        threads = [threading.Thread(target=member, args=pair) for pair in enumerate((waits, changes))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return raised
+
+
+def test_each_record_of_a_notify_lets_one_wait_pass(device, full):
+    stream, go_on = full
+    other, one, two = (device.create_stream() for _ in range(3))
+    token = device.create_notify()
+    token.wait(one)
+    token.wait(two)
+
+    def change():
+        token.record(other)
+        go_on(other)
+
+    assert side_by_side(device, lambda: token.record(stream), change) == [None, None]
+    for waiting in (one, two, stream):
+        waiting.synchronize()
+
+
+def test_one_token_lets_one_of_two_waits_pass(device, full):
+    stream, go_on = full
+    other, token = device.create_stream(), device.create_notify()
+    token.record(other)
+
+    def change():
+        token.wait(other)
+        go_on(device.create_stream())
+
+    assert side_by_side(device, lambda: token.wait(stream), change) == [None, None]
+    other.synchronize()
+    with pytest.raises(libnpu.NpuError) as caught:
+        stream.synchronize()
+    assert caught.value.result == C.NPU_ERROR_BARRIER_DEADLOCK
+    token.record(other)
+    stream.synchronize()
+
+
+def test_a_buffer_is_freed_once(device, full):
+    stream, go_on = full
+    other, memory = device.create_stream(), device.alloc(64)
+
+    def change():
+        memory.free_async(other)
+        go_on(other)
+
+    assert side_by_side(device, lambda: memory.free_async(stream), change) == [C.NPU_ERROR_STALE_HANDLE, None]
+
+
+def test_a_stream_is_closed_once_and_not_captured_meanwhile(device):
+    stream, memory = device.create_stream(), device.alloc(1 << 22)
+    stream.fill(memory, 1)
+    assert side_by_side(device, stream.close, stream.close) == [None, None]
+    stream = device.create_stream()
+    stream.fill(memory, 1)
+    assert side_by_side(device, stream.close, stream.capture) == [None, C.NPU_ERROR_BAD_STATE]
