@@ -2,9 +2,10 @@
 
 import threading
 
-import libnpu
 import pytest
 from npu_abi import C
+
+import libnpu
 
 
 @pytest.fixture
