@@ -10,7 +10,9 @@ from hypothesis import settings
 settings.register_profile("project", derandomize=True, deadline=None)
 settings.load_profile("project")
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job of a shell: programs under test would inherit it
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # as in a background job of a shell: programs under test would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
