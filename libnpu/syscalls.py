@@ -307,7 +307,13 @@ def check_module_params(text: str) -> None:
 
 
 def open_device(
-    profile: str, *, compute: bool, numerics: str, trace: bool, module_params: str = "", faults: Sequence[Mapping[str, int]] = ()
+    profile: str,
+    *,
+    compute: bool,
+    numerics: str,
+    trace: bool,
+    module_params: str = "",
+    faults: Sequence[Mapping[str, int]] = (),
 ) -> Node:
     """Return an open node of a new simulated device, whose driver is loaded with `module_params` ("name=value ..."). `faults`: fields of
     struct npu_emu_inject of those that are armed before it boots.
@@ -318,7 +324,9 @@ def open_device(
 
     def power_on() -> Started:
         mmio = _mmio_lines()
-        kernel = start(hardware, compute=compute, numerics=numerics, trace=trace, module_params=module_params, mmio=mmio)
+        kernel = start(
+            hardware, compute=compute, numerics=numerics, trace=trace, module_params=module_params, mmio=mmio
+        )
         return _traced(kernel.syscall), kernel.log
 
     check_module_params(module_params)

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from npu_driver.state_dump import QueueState
 
 NEVER_PS = 1 << 64
-SEED_STRETCH = 1000  # chosen: under NPU_SCHEDULE_SEED tasks last up to a million times as long; a look then is that much later
+SEED_STRETCH = (
+    1000  # chosen: under NPU_SCHEDULE_SEED tasks last up to a million times as long; a look then is that much later
+)
 HEARTBEAT_RETRIES = 30  # chosen: a minute at the default of 2 s, after which a device that only looks busy is reset
 
 

@@ -136,7 +136,11 @@ class Buffer(Memory):
         _ = self.handle
         self.context.enter()
         if self.kind != C.NPU_MEMORY_DEVICE or isinstance(self, ImportedBuffer):
-            what = "was opened by a handle: that is the one to pass on" if self.kind == C.NPU_MEMORY_DEVICE else "is pinned memory"
+            what = (
+                "was opened by a handle: that is the one to pass on"
+                if self.kind == C.NPU_MEMORY_DEVICE
+                else "is pinned memory"
+            )
             raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"the memory at {self.where} {what}")
         return make_handle(self.context.node, MEMORY, self._bo, self.size)
 
