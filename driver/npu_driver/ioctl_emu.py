@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from npu_abi import C, sizeof
 
+from npu_driver.clock import LAST_PS, NEVER_PS, until
 from npu_driver.error import KernelError
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
 TRACE_RECORD_BYTES = sizeof("npu_trace_record")
 OVERFLOW_RECORD_BYTES = sizeof("npu_overflow_record")
-NEVER_PS = (1 << 64) - 1
-LAST_PS = 3 << 61  # chosen: half as long again as programs may advance (2^62 ps), as calls at their end cost time too
 
 
 def trace_read(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
@@ -79,9 +78,9 @@ def run(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tu
     """
     if arg.now_ps or arg.next_ps or arg.interrupts:
         raise KernelError(errno.EINVAL, "now_ps, next_ps and interrupts are outputs and must be zero")
-    device = kernel.device
-    if arg.until_ps < NEVER_PS:
-        arg.interrupts = device.run_until_interrupt(arg.until_ps)
+    device, until_ps = kernel.device, until(arg.until_ps)
+    if until_ps < NEVER_PS:
+        arg.interrupts = device.run_until_interrupt(until_ps)
     else:
         while (next_ps := device.next_event_ps()) is not None:
             if device.run_until_interrupt(next_ps):  # not beyond the last event, unlike a time of the caller's
@@ -91,7 +90,7 @@ def run(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tu
     next_ps = device.next_event_ps()
     if next_ps is None and not arg.interrupts and kernel.watchdog.sees_a_hang:
         next_ps = kernel.due_ps  # a driver's timer is left to happen
-        if next_ps <= arg.until_ps:
+        if next_ps <= until_ps:
             kernel.run_to(next_ps)
             arg.interrupts, next_ps = 1, device.next_event_ps()
     arg.now_ps, arg.next_ps = device.now_ps, NEVER_PS if next_ps is None else next_ps

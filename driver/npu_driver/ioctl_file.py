@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from npu_abi import C
 
+from npu_driver import clock
 from npu_driver.error import KernelError
-from npu_driver.ioctl_job import FOR_EVER, wait
+from npu_driver.ioctl_job import wait
 from npu_driver.state_dump import describe
 
 if TYPE_CHECKING:
@@ -34,17 +35,18 @@ def sys_poll(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) 
     """
     if arg.ready_jobs:
         raise KernelError(errno.EINVAL, "ready_jobs is an output and must be zero")
+    deadline_ps = clock.deadline(arg.deadline_ps)
     while True:
         if context.unwaited:
             first_ps = min(job.done_ps for job in context.unwaited.values())
-            if first_ps > max(kernel.now_ps, arg.deadline_ps):
+            if first_ps > max(kernel.now_ps, deadline_ps):
                 break
             kernel.now_ps = max(kernel.now_ps, first_ps)
             arg.ready_jobs = sum(job.done_ps <= kernel.now_ps for job in context.unwaited.values())
             return 1, []
-        if not context.jobs or not wait(kernel, context, _Any(context), arg.deadline_ps):
+        if not context.jobs or not wait(kernel, context, _Any(context), deadline_ps):
             break
-    kernel.now_ps = max(kernel.now_ps, arg.deadline_ps if arg.deadline_ps < FOR_EVER else 0)
+    kernel.now_ps = max(kernel.now_ps, deadline_ps if deadline_ps < clock.FOR_EVER else 0)
     return 0, []
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from npu_abi import C
 
+from npu_driver import clock
 from npu_driver.error import KernelError
 from npu_driver.job import Job
 from npu_driver.queue import FIRST_QUEUE_ID, LEGACY_QUEUE, priority_band
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 MAX_QUEUE_ID = 255
 COMMAND_ALIGNMENT = 64
 NO_BUFFER = 0, 0
-FOR_EVER = (1 << 63) - 1
 
 
 def cmdq_create(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
@@ -200,7 +200,7 @@ def bo_wait(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -
     job = bo.job
     if job is None:
         return 0, []
-    deadline = arg.deadline_ps
+    deadline = clock.deadline(arg.deadline_ps)
     if not job.finished and not wait(kernel, context, job, deadline):
         kernel.now_ps = max(kernel.now_ps, deadline)
         raise KernelError(errno.ETIMEDOUT, f"job {job.job_id:#x} still runs at {kernel.now_ps} ps")
@@ -241,7 +241,7 @@ def wait(kernel: Kernel, context: Context, until: Completion, deadline_ps: int) 
                 continue
             if until.finished:
                 break
-            if deadline_ps < FOR_EVER:
+            if deadline_ps < clock.FOR_EVER:
                 return False
             why = "the device is idle and the job waits for something that nothing will signal"
             raise KernelError(errno.EDEADLK, why)

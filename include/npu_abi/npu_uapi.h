@@ -99,7 +99,7 @@ _Static_assert(sizeof(struct npu_bo_sync) == 32, "npu_bo_sync");
 struct npu_bo_wait {
     uint32_t handle;              /* [in] command buffer of the job */
     uint32_t flags;               /* [in] 0 */
-    int64_t  deadline_ps;         /* [in] absolute virtual time; <= now polls; INT64_MAX waits for ever. ETIMEDOUT when it passes */
+    int64_t  deadline_ps;         /* [in] absolute virtual time; <= now polls; INT64_MAX, and what is beyond the end of the clock (3 * 2^61), waits for ever. ETIMEDOUT when it passes */
     uint32_t job_status;          /* [out] enum npu_job_status */
     uint32_t job_id;              /* [out] */
     uint64_t error_detail; uint64_t error_info; /* [out] as struct npu_jsm_job_done */
@@ -172,7 +172,7 @@ struct npu_emu_advance { uint64_t until_ps; }; /* moves the caller's clock: host
 /* Runs the device until it has raised an interrupt, which the driver has handled, or to `until_ps`; costs the caller no time and does not
  * move it. For who waits for several things at once. UINT64_MAX: until the device is idle. */
 struct npu_emu_run {
-    uint64_t until_ps;            /* [in] */
+    uint64_t until_ps;            /* [in] beyond the end of the clock as UINT64_MAX */
     uint64_t now_ps;              /* [out] device time */
     uint64_t next_ps;             /* [out] time of its next event; UINT64_MAX: it is idle */
     uint32_t interrupts;          /* [out] 1 when it stopped at an interrupt, else 0 */

@@ -8,7 +8,6 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npu_driver.ioctl_emu import LAST_PS
 from npu_driver.process import NAME_BYTES, Process
 
 from libnpu.daemon import wire
@@ -77,7 +76,7 @@ class Connection:
             return False
         if ancillary:
             self._received += wire.files_in(ancillary)
-        if flags & socket.MSG_CTRUNC or len(self._received) > wire.MAX_SEGMENTS:
+        if flags & socket.MSG_CTRUNC or len(self._received) > wire.MAX_FILES * self.greeted:
             raise ProtocolError("more files than a frame has")
         if not data:
             raise EOFError
@@ -118,7 +117,7 @@ class Connection:
         at = wire.CALL.size
         if arg_bytes > wire.MAX_STRUCTURE_BYTES or count > wire.MAX_SEGMENTS or dropped > wire.MAX_DROPPED:
             raise ProtocolError(f"{arg_bytes} bytes of structure, {count} segments, {dropped} dropped mappings")
-        if not 0 <= position <= LAST_PS:
+        if not 0 <= position <= wire.MAX_POSITION_PS:
             raise ProtocolError(f"position {position}")
         lengths: tuple[int, ...] = ()
         if count or dropped:

@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 
 OPEN = ioctl_request(C.NPU_SYS_OPEN, None)
 CLOSE = waiting.CLOSE
-MAX_CONNECTIONS = 512  # chosen: half of the descriptors that a process has by default
-MAX_CONNECTIONS_OF_USER = 256  # chosen: so that one user leaves room for others
+MAX_CONNECTIONS = (
+    256  # chosen: with a file of a frame under way each, half of the descriptors that a process has by default
+)
+MAX_CONNECTIONS_OF_USER = 128  # chosen: so that one user leaves room for others
 STEPS = 4  # chosen: of a call that waits, before others are looked at; a short job ends within them
 DEADLOCK_GRACE_S = 2.0  # chosen: as for threads: another process may still do what a wait without end waits for
 BACKLOG = 64
@@ -201,14 +203,14 @@ class Server:
 
     def _may_end(self, connection: Connection, call: Call) -> bool:
         """Whether another process could still end a wait that the device cannot."""
+        now_s = time.monotonic()
+        call.idle_since_s = call.idle_since_s or now_s
         if all(other.call is not None or not other.files for other in self._connections.values()):
             return any(
                 other.call is not None and other.call.idle_since_s is None
                 for other in self._connections.values()
                 if other is not connection
             )
-        now_s = time.monotonic()
-        call.idle_since_s = call.idle_since_s or now_s
         return now_s - call.idle_since_s < DEADLOCK_GRACE_S
 
     def _end(self) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npu_abi import C, ioctl_request, offsetof
+from npu_driver import clock
+from npu_driver.clock import FOR_EVER, NEVER_PS
 from npu_driver.firmware import STRIDE_PS
-from npu_driver.ioctl_job import FOR_EVER
 from npu_driver.kernel import DRAIN_TIMEOUT_PS
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ DEADLINES = {BO_WAIT: offsetof("npu_bo_wait", "deadline_ps"), POLL: offsetof("np
 HANDLE = offsetof("npu_bo_wait", "handle")
 INTERRUPTS, UNTIL = offsetof("npu_emu_run", "interrupts"), offsetof("npu_emu_run", "until_ps")
 MUST_BE_ZERO = {BO_WAIT: slice(4, 8), POLL: slice(8, None), CLOSE: slice(0), RUN: slice(8, None)}
-NEVER_PS = (1 << 64) - 1
 EVENTS = 64  # chosen: times at which something happens, of a run until the device is idle, before others are looked at
 
 
@@ -51,7 +51,7 @@ def begin(call: Call, lag_ps: int) -> None:
     call.begun = True
     request = call.number & 0xFFFFFFFF
     if lag_ps > 0 and (offset := DEADLINES.get(request)) is not None and len(call.arg) == sizeof_of(request):
-        deadline = int.from_bytes(call.arg[offset : offset + 8], "little", signed=True)
+        deadline = clock.deadline(int.from_bytes(call.arg[offset : offset + 8], "little", signed=True))
         if call.position_ps < deadline < FOR_EVER - lag_ps:
             later = (deadline + lag_ps).to_bytes(8, "little", signed=True)
             call.arg = call.arg[:offset] + later + call.arg[offset + 8 :]
@@ -87,7 +87,7 @@ def advance(kernel: Kernel, call: Call) -> bool:
             kernel.abort_jobs(context)
         return bool(context.jobs)
     offset = DEADLINES[request]
-    deadline = int.from_bytes(call.arg[offset : offset + 8], "little", signed=True)
+    deadline = clock.deadline(int.from_bytes(call.arg[offset : offset + 8], "little", signed=True))
     if request == BO_WAIT:
         bo = context.objects.get(int.from_bytes(call.arg[HANDLE : HANDLE + 4], "little"))
         if bo is None or bo.job is None or bo.job.finished:
@@ -102,7 +102,7 @@ def advance(kernel: Kernel, call: Call) -> bool:
 
 
 def _advance_run(kernel: Kernel, call: Call) -> bool:
-    until = int.from_bytes(call.arg[UNTIL : UNTIL + 8], "little")
+    until = clock.until(int.from_bytes(call.arg[UNTIL : UNTIL + 8], "little"))
     device = kernel.device
     for _ in range(EVENTS if until == NEVER_PS else 1):
         next_ps = device.next_event_ps()

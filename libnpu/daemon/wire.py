@@ -42,6 +42,7 @@ SPINS = (
     64 if len(os.sched_getaffinity(0)) > 1 else 0
 )  # chosen: 0.3 to 0.8 ms of looks at a socket before going to sleep, when alone: longer than a short job
 
+MAX_POSITION_PS = 1 << 62 | 1 << 61 | 1 << 60  # chosen: the end of the clock, and 13 days for what calls there cost
 MAX_FRAME_BYTES = 16 << 20  # chosen: far above every call, whose large segments are files
 MAX_STRUCTURE_BYTES = 4096  # chosen: the largest of npu_uapi.h has 80
 MAX_SEGMENTS = 8  # chosen: no call has more than one pointer
@@ -49,6 +50,7 @@ MAX_SEGMENT_BYTES = 1 << 32  # NPU_MAX_USERPTR_BYTES
 MAX_DROPPED = 1 << 16  # chosen: the rest goes with the next call
 INLINE_BYTES = 1 << 20  # chosen: above, a copy into a file is cheaper than four through a socket's buffers
 RECEIVE_BYTES = 1 << 16
+MAX_FILES = 1  # of a frame to the daemon, which holds descriptors for all: as many as a call has pointers
 ANCILLARY_BYTES = socket.CMSG_SPACE(4 * MAX_SEGMENTS)
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 NEEDED_SEALS = (

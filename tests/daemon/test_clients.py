@@ -79,6 +79,33 @@ def test_a_wait_that_nobody_ends_is_a_deadlock_also_with_others_there(daemon):
     other.close()
 
 
+def test_two_waits_that_nobody_ends_are_deadlocks_when_they_come_at_once(daemon):
+    """The daemon is stopped while both calls arrive, so that it finds them in the same round."""
+    program = (
+        "import sys, libnpu\n"
+        "one = libnpu.open('unit')\n"
+        "token, stream = one.create_notify(), one.create_stream()\n"
+        "token.wait(stream)\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "try: stream.synchronize()\n"
+        "except libnpu.NpuError as error: print(int(error.result))\n"
+    )
+    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    environment = os.environ | {"NPU_DEVICE": daemon.where}
+    programs = [subprocess.Popen([sys.executable, "-c", program], env=environment, **options) for _ in range(2)]
+    for process in programs:
+        assert process.stdout.readline() == "ready\n"
+    daemon.process.send_signal(signal.SIGSTOP)
+    for process in programs:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    time.sleep(0.3)  # of wall time, for their calls to arrive; were it too short, the case would only be an easier one
+    daemon.process.send_signal(signal.SIGCONT)
+    for process in programs:
+        assert process.communicate(timeout=30)[0] == f"{int(C.NPU_ERROR_BARRIER_DEADLOCK)}\n"
+
+
 def test_a_time_limit_is_not_used_up_by_others(daemon):
     with libnpu.open("unit", where=daemon.where) as one:
         x = one.to_device(np.zeros(1024, np.float32))

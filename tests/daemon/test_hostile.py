@@ -123,6 +123,33 @@ def test_many_files_are_refused_and_closed(shared_daemon):
     until(lambda: shared_daemon.descriptors() <= before)
 
 
+def test_files_before_the_greeting_are_refused(shared_daemon):
+    raw = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    raw.connect(shared_daemon.path)
+    socket.send_fds(raw, [wire.MAGIC[:2]], [0])
+    assert is_gone(raw)
+    raw.close()
+
+
+@pytest.mark.parametrize("until", [(1 << 63) - 1, (1 << 64) - 2])
+def test_nobody_runs_the_device_beyond_its_clock(shared_daemon, until):
+    one, other = Client(shared_daemon), Client(shared_daemon)
+    assert one.call(C.NPU_IOCTL_EMU_RUN, "npu_emu_run", until_ps=until)[0] == 0
+    assert one.call(C.NPU_SYS_POLL, "npu_poll", deadline_ps=(1 << 63) - 2)[0] == 0
+    for client in (one, other, Client(shared_daemon)):
+        assert client.param(C.NPU_PARAM_DDR_FREE_BYTES) > 0
+        client.close()
+
+
+def test_the_end_of_the_clock_leaves_newcomers_their_calls(daemon):
+    one = Client(daemon)
+    assert one.call(C.NPU_IOCTL_EMU_ADVANCE, "npu_emu_advance", until_ps=3 << 61)[0] == 0
+    newcomer = Client(daemon)
+    for client in (one, newcomer):
+        assert client.param(C.NPU_PARAM_DDR_FREE_BYTES) > 0
+        client.close()
+
+
 def test_a_client_that_does_not_read_its_replies_holds_nobody_up(shared_daemon):
     raw = connect(shared_daemon)
     raw.sendall(frame(OPEN))

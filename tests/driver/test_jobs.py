@@ -279,6 +279,19 @@ def test_poll_returns_0_at_its_deadline(process, command):
     assert deadline <= process.now_ps <= deadline + 1000
 
 
+@pytest.mark.parametrize("deadline", [FOR_EVER - 1, 3 << 61 | 1])
+def test_a_deadline_beyond_the_end_of_the_clock_never_passes(process, deadline):
+    before = process.now_ps
+    assert process.call(C.NPU_SYS_POLL, "npu_poll", deadline_ps=deadline)[0] == 0
+    assert process.now_ps - before <= 2000
+
+
+@pytest.mark.parametrize("until", [FOR_EVER, (1 << 64) - 2, 3 << 61 | 1])
+def test_a_run_beyond_the_end_of_the_clock_ends_when_the_device_is_idle(kernel, process, until):
+    assert process.call(C.NPU_IOCTL_EMU_RUN, "npu_emu_run", until_ps=until)[0] == 0
+    assert kernel.device.now_ps <= process.now_ps
+
+
 def test_recover_aborts_everything_and_the_device_works_again(process, another, command, nop):
     handle, *_ = blocked(process, command)
     other = another()
