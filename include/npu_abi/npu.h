@@ -408,7 +408,7 @@ typedef enum npu_priority { NPU_PRIORITY_IDLE = 1, NPU_PRIORITY_NORMAL = 2, NPU_
 /* Create a stream in the current context, of normal priority.
  *   NULL_POINTER, BAD_ADDRESS  stream   OUT_OF_RESOURCES  no command queue is left */
 NPU_API npu_result_t npu_create_stream(npu_stream_t *stream);
-/* The same with flags and priority; driver and firmware are told the priority and do not use it yet.
+/* The same with flags and priority; the firmware serves streams of a higher priority first, at task boundaries (docs/preemption.md).
  *   INVALID_VALUE  flags; priority is none of npu_priority_t (semantics cuda: the nearest one is taken)
  *   otherwise results as npu_create_stream */
 NPU_API npu_result_t npu_create_stream_with_priority(npu_stream_t *stream, uint32_t flags, npu_priority_t priority);
