@@ -10,10 +10,11 @@ import sys
 import time
 
 import pytest
-from npu_abi import C, ffi, ioctl_request, sizeof
+from npu_abi import C
 
 from libnpu.daemon import wire
 from libnpu.daemon.client import Door
+from tests.driver.calls import Calls
 
 START_S = 60
 
@@ -57,29 +58,12 @@ class Daemon:
         return code
 
 
-class Client:
-    """A process at the daemon that makes raw calls, as tests/driver's."""
+class Client(Calls):
+    """A process at the daemon."""
 
     def __init__(self, daemon):
         self.door = Door(daemon.path)
-        self.now_ps = self.door.greeting.now_ps
-        self.fd = 0
-        self.fd = self.call(C.NPU_SYS_OPEN)[0]
-
-    def raw(self, number, arg=b"", segments=()):
-        ret, out, replies, self.now_ps = self.door.call(self.fd << 32 | number, arg, list(segments), self.now_ps)
-        return ret, out, replies
-
-    def call(self, number, struct=None, segments=(), **fields):
-        arg = bytes(ffi.buffer(ffi.new(f"struct {struct} *", fields))) if struct else b""
-        ret, out, replies = self.raw(ioctl_request(number, struct), arg, segments)
-        view = ffi.new(f"struct {struct} *") if struct else None
-        if struct:
-            ffi.memmove(view, out, sizeof(struct))
-        return ret, view, replies
-
-    def param(self, param):
-        return self.call(C.NPU_IOCTL_GET_PARAM, "npu_param_arg", param=param)[1].value
+        super().__init__(self.door.call, self.door.greeting.now_ps)
 
     def base_line(self):
         """What of the device is in use besides this client's: free memory, and how many contexts can be opened."""

@@ -4,44 +4,24 @@ from __future__ import annotations
 
 import npu_abi
 import pytest
-from npu_abi import C, ffi, ioctl_request
+from npu_abi import C, ffi
 from npu_device import Device
 from npu_driver import Kernel
 
+from tests.driver.calls import Calls
 
-class Process:
-    """One open file of a kernel, and the position of its process on the clock."""
+
+class Process(Calls):
+    """A process of a kernel that is called in place."""
 
     def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel.syscall)
         self.kernel = kernel
-        self.now_ps = 0
-        self.fd = 0
-        self.fd = self.call(C.NPU_SYS_OPEN)[0]
-
-    def raw(self, number, arg=b"", segments=()):
-        """One call with nothing checked: (ret, structure, segments)."""
-        ret, out, replies, self.now_ps = self.kernel.syscall(self.fd << 32 | number, arg, list(segments), self.now_ps)
-        return ret, out, replies
-
-    def call(self, number, struct=None, segments=(), **fields):
-        """One call: (ret, structure as a cffi pointer, segments)."""
-        arg = npu_abi.pack(npu_abi.new(struct, **fields)) if struct else b""
-        ret, out, replies = self.raw(ioctl_request(number, struct), arg, segments)
-        return ret, npu_abi.view(struct, bytearray(out)) if struct else None, replies
 
     def bo(self, size=4096, flags=C.NPU_BO_MAPPABLE):
         """Make a buffer object: (handle, device address)."""
-        ret, arg, _ = self.call(C.NPU_IOCTL_BO_CREATE, "npu_bo_create", size=size, flags=flags)
-        assert ret == 0
-        return arg.handle, arg.npu_va
-
-    def map(self, handle):
-        """The memory of a mappable buffer object."""
-        ret, info, _ = self.call(C.NPU_IOCTL_BO_INFO, "npu_bo_info", handle=handle)
-        assert ret == 0
-        ret, _, replies = self.call(C.NPU_SYS_MMAP, "npu_mmap", offset=info.mmap_offset, length=info.size)
-        assert ret == 0
-        return replies[0]
+        made = self.create(size, flags)
+        return made.handle, made.npu_va
 
     def commands(self, *commands, fence_heap_va=0, handle=None):
         """Make (or refill) a command buffer with `commands`, cffi pointers: its handle."""
@@ -59,12 +39,6 @@ class Process:
         memory[: 64 + len(body)] = npu_abi.pack(header) + body
         return handle
 
-    def queue(self, priority=0):
-        """Make a command queue: its id."""
-        ret, arg, _ = self.call(C.NPU_IOCTL_CMDQ_CREATE, "npu_cmdq_create", priority=priority)
-        assert ret == 0
-        return arg.cmdq_id
-
     def submit(self, queue, *handles, offset=0, **fields):
         """Submit a command buffer and its buffers: ret."""
         segment = bytes(ffi.buffer(ffi.new("uint32_t[]", handles)))
@@ -75,12 +49,6 @@ class Process:
         """Wait for the job of a command buffer: (ret, struct npu_bo_wait)."""
         ret, arg, _ = self.call(C.NPU_IOCTL_BO_WAIT, "npu_bo_wait", handle=handle, deadline_ps=deadline_ps)
         return ret, arg
-
-    def param(self, param, index=0):
-        """Read a parameter, which must exist."""
-        ret, arg, _ = self.call(C.NPU_IOCTL_GET_PARAM, "npu_param_arg", param=param, index=index)
-        assert ret == 0
-        return arg.value
 
 
 def command(struct, kind, **fields):

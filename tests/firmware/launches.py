@@ -6,7 +6,7 @@ import numpy as np
 from npu_abi import C, dtype, new, sizeof
 from npu_model.shave_isa import assemble
 
-from tests.device.rig import JOBQ, SSID
+from tests.device.rig import JOBQ, SSID, Blob
 
 RECORD = dtype("npu_kernel_record")
 DOORBELL = C.NPU_REG_DOORBELL_BASE
@@ -95,3 +95,14 @@ def busy(cycles_log2):
         addi r20, r20, 1
         blt r20, r21, spin
     """
+
+
+def spinning(rig, tiles, cycles_log2=14):
+    """Return a command buffer of an inference that keeps every SHAVE of `tiles` tiles busy."""
+    program = Program(rig, busy(cycles_log2) + "halt")
+    blob = Blob(tiles)
+    index = blob.add_range(program.fields["text_va"], program.fields["code_bytes"])
+    for tile in range(tiles):
+        for shave in range(2):
+            blob.add_shave(index, tile=tile, shave=shave)
+    return rig.inference(blob)

@@ -5,21 +5,10 @@ import pytest
 from npu_abi import C, dtype, new
 
 from tests.device.rig import CMX, Blob, Rig
-from tests.firmware.launches import DOORBELL, Program, busy, queues
+from tests.firmware.launches import DOORBELL, Program, busy, queues, spinning
 
 START, END = C.NPU_TRACE_START, C.NPU_TRACE_END
 COOPERATIVE = {"flags": C.NPU_KERNEL_COOPERATIVE}
-
-
-def spinning(rig, tiles, cycles_log2=14):
-    """Return a command buffer of an inference that keeps every SHAVE of `tiles` tiles busy."""
-    program = Program(rig, busy(cycles_log2) + "halt")
-    blob = Blob(tiles)
-    index = blob.add_range(program.fields["text_va"], program.fields["code_bytes"])
-    for tile in range(tiles):
-        for shave in range(2):
-            blob.add_shave(index, tile=tile, shave=shave)
-    return rig.inference(blob)
 
 
 def fill(rig, place, buffer, count):

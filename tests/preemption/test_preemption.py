@@ -6,7 +6,7 @@ from npu_abi import C, dtype, new
 from npu_device.engine import Engine
 
 from tests.device.rig import CMX, JOBQ, SSID, Blob, Rig
-from tests.firmware.launches import DOORBELL, Program, busy
+from tests.firmware.launches import DOORBELL, Program, busy, spinning
 
 LOW, HIGH = 0x10000, 0x12000
 ELEMENTS = 1000
@@ -40,16 +40,6 @@ def chain(rig, tiles=2, rounds=ROUNDS):
     return rig.inference(blob), out
 
 
-def spin(rig, tiles=2, log2=14, ssid=SSID):
-    program = Program(rig, busy(log2) + "halt")
-    blob = Blob(tiles)
-    index = blob.add_range(program.fields["text_va"], program.fields["code_bytes"])
-    for tile in range(tiles):
-        for shave in range(2):
-            blob.add_shave(index, tile=tile, shave=shave)
-    return rig.inference(blob)
-
-
 def buffer_of(rig, tiles=2):
     size = C.NPU_PREEMPT_STATE_BYTES + tiles * rig.device.profile.cmx.workspace_bytes
     return rig.alloc(size), size
@@ -67,7 +57,7 @@ def test_a_preempted_inference_resumes_with_the_same_bytes(after_us, seed):
     if seed is not None:
         rig.device.set_schedule(C.NPU_SCHEDULE_SEED, seed)
     low, out = chain(rig)
-    high = spin(rig)
+    high = spinning(rig, 2)
     first = rig.enqueue(low, JOBQ + LOW, doorbell=2, preempt=buffer_of(rig))
     rig.device.run_until(rig.device.now_ps + after_us * 1_000_000)
     second = rig.enqueue(high, JOBQ + HIGH, doorbell=3)
@@ -86,7 +76,7 @@ def test_without_a_buffer_it_keeps_its_tiles():
     low, _ = chain(rig)
     first = rig.enqueue(low, JOBQ + LOW, doorbell=2)
     rig.device.run_until(rig.device.now_ps + 20_000_000)
-    second = rig.enqueue(spin(rig), JOBQ + HIGH, doorbell=3)
+    second = rig.enqueue(spinning(rig, 2), JOBQ + HIGH, doorbell=3)
     rig.run()
     assert [d.job_id for d in rig.done()] == [first, second]
 
@@ -97,11 +87,11 @@ def test_a_preempted_job_can_be_aborted(after_us):
     low, _ = chain(rig)
     first = rig.enqueue(low, JOBQ + LOW, doorbell=2, preempt=buffer_of(rig))
     rig.device.run_until(rig.device.now_ps + 20_000_000)
-    second = rig.enqueue(spin(rig, log2=17), JOBQ + HIGH, doorbell=3)
+    second = rig.enqueue(spinning(rig, 2, 17), JOBQ + HIGH, doorbell=3)
     rig.device.run_until(rig.device.now_ps + after_us * 1_000_000)
     rig.request(C.NPU_JSM_UNREGISTER_DB, new("npu_jsm_unregister_db", db_idx=2))
     assert {d.job_id: d.job_status for d in rig.done()} == {first: C.NPU_JOB_ABORTED, second: 0}
-    assert rig.execute(spin(rig)).job_status == 0
+    assert rig.execute(spinning(rig, 2)).job_status == 0
 
 
 def test_realtime_work_overtakes_at_a_task_boundary():
@@ -124,8 +114,8 @@ def test_realtime_work_overtakes_at_a_task_boundary():
 def test_a_low_job_does_not_starve_behind_a_stream_of_high_ones():
     """50 realtime jobs of 1.1 ms: the job of band 0 counts as of band 3 after 30 ms, and then comes after at most two of them."""
     rig = rig_of((0, 3))
-    low = rig.enqueue(spin(rig), JOBQ + LOW, doorbell=2, ring=False)
-    high = spin(rig, log2=20)  # about 1.07 ms
+    low = rig.enqueue(spinning(rig, 2), JOBQ + LOW, doorbell=2, ring=False)
+    high = spinning(rig, 2, 20)  # about 1.07 ms
     highs = [rig.enqueue(high, JOBQ + HIGH, doorbell=3, ring=False) for _ in range(50)]
     begin = rig.device.now_ps
     for doorbell in (3, 2):

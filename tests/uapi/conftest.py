@@ -6,52 +6,21 @@ import hashlib
 
 import npu_abi
 import pytest
-from npu_abi import C, ffi, ioctl_request
+from npu_abi import C, ffi
 from npu_device import Device
 from npu_driver import Kernel
+
+from tests.driver.calls import Calls
 
 FOREIGN = 40  # a handle and queue that only the neighbour has
 
 
-class File:
-    """One open file behind a door, a callable as `Kernel.syscall`."""
-
-    def __init__(self, door):
-        self.door = door
-        self.now_ps = 0
-        self.fd = 0
-        self.fd = self.call(C.NPU_SYS_OPEN)[0]
-        assert self.fd > 0
-
-    def raw(self, number, arg=b"", segments=()):
-        ret, out, replies, self.now_ps = self.door(self.fd << 32 | number, arg, list(segments), self.now_ps)
-        return ret, out, replies
-
-    def call(self, number, struct=None, segments=(), **fields):
-        arg = npu_abi.pack(npu_abi.new(struct, **fields)) if struct else b""
-        ret, out, replies = self.raw(ioctl_request(number, struct), arg, segments)
-        return ret, npu_abi.view(struct, bytearray(out)) if struct else None, replies
+class File(Calls):
+    """One open file."""
 
     def bo(self, size=4096, flags=C.NPU_BO_MAPPABLE):
-        ret, arg, _ = self.call(C.NPU_IOCTL_BO_CREATE, "npu_bo_create", size=size, flags=flags)
-        assert ret == 0
-        return arg.handle
-
-    def info(self, handle):
-        ret, arg, _ = self.call(C.NPU_IOCTL_BO_INFO, "npu_bo_info", handle=handle)
-        assert ret == 0
-        return arg
-
-    def map(self, handle):
-        info = self.info(handle)
-        ret, _, replies = self.call(C.NPU_SYS_MMAP, "npu_mmap", offset=info.mmap_offset, length=info.size)
-        assert ret == 0
-        return replies[0]
-
-    def queue(self):
-        ret, arg, _ = self.call(C.NPU_IOCTL_CMDQ_CREATE, "npu_cmdq_create")
-        assert ret == 0
-        return arg.cmdq_id
+        """Make a buffer object: its handle."""
+        return self.create(size, flags).handle
 
     def nop(self):
         """Make a command buffer of one command that does nothing."""
