@@ -11,6 +11,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from npu_abi import C, codec, offsetof, sizeof
+from npu_model.armed import Armed, strike
 
 from npu_device.engine import Channel
 from npu_device.faults import CoreStopped, MemoryFault
@@ -31,19 +32,6 @@ _TASK_POINTS = {
     C.NPU_ENGINE_SHAVE: C.NPU_POINT_SHAVE_TASK,
 }
 _AT_ONCE = (C.NPU_FAULT_FW_CRASH, C.NPU_FAULT_FW_SILENT, C.NPU_FAULT_UNPLUG)
-
-
-class _Armed:
-    """A fault that waits for its time."""
-
-    __slots__ = ("after", "count", "kind", "point", "seed")
-
-    def __init__(self, point: int, kind: int, after: int, count: int, seed: int) -> None:
-        self.point = point
-        self.kind = kind
-        self.after = after
-        self.count = count
-        self.seed = seed
 
 
 class _Silent:
@@ -69,7 +57,7 @@ class Injector:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._armed: list[_Armed] = []
+        self._armed: list[Armed] = []
         self._wrapped: list[tuple[Any, str]] = []
         self._lose_edge = 0  # interrupts that will not arrive
         device.fabric.injector = self
@@ -78,7 +66,7 @@ class Injector:
 
     def arm(self, point: int, kind: int, after: int, count: int, seed: int) -> None:
         """Arm a fault; the caller has checked that the kind can strike at the point."""
-        self._armed.append(_Armed(point, kind, after, max(count, 1), seed))
+        self._armed.append(Armed(point, kind, after, max(count, 1), seed))
         self.wrap()
 
     def disarm(self) -> None:
@@ -117,23 +105,11 @@ class Injector:
             setattr(owner, name, function)
             self._wrapped.append((owner, name))
 
-    def _passes(self, *points: int) -> _Armed | None:
+    def _passes(self, *points: int) -> Armed | None:
         """Count that a point is passed; return the fault that strikes, if one does. Points are names of the same moment."""
-        struck = None
-        for fault in self._armed:
-            if fault.point not in points:
-                continue
-            if fault.after:
-                fault.after -= 1
-            elif struck is None:
-                struck = fault
-        if struck is not None:
-            struck.count -= 1
-            if not struck.count:
-                self._armed.remove(struck)
-        return struck
+        return strike(self._armed, *points)
 
-    def pass_at_once(self, *points: int) -> _Armed | None:
+    def pass_at_once(self, *points: int) -> Armed | None:
         """Pass points; what ends the core or the device strikes here, other faults are returned."""
         fault = self._passes(*points)
         if fault is not None and fault.kind in _AT_ONCE:
@@ -141,7 +117,7 @@ class Injector:
             return None
         return fault
 
-    def pass_in_step(self, *points: int) -> _Armed | None:
+    def pass_in_step(self, *points: int) -> Armed | None:
         """As `pass_at_once`, from within a step of the firmware, which goes no further when the core was struck."""
         fault = self._passes(*points)
         if fault is not None and fault.kind in _AT_ONCE:

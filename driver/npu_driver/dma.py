@@ -281,22 +281,22 @@ def dma_unmap_page(dev: DmaDevice, address: int, size: int, direction: DmaDirect
 
 def dma_sync_single_for_cpu(dev: DmaDevice, address: int, size: int, direction: DmaDirection) -> None:
     """Let the CPU use a lent range, or a part of one, for a while."""
-    if dev.debug is not None:
-        dev.debug.syncing(address, size, direction, for_cpu=True)
-    if (found := _find(dev, address, size)) is not None:
-        dev.to_cpu(found.memory, found.offset + address - found.address, size, direction)
-        if dev.debug is not None:
-            dev.debug.synced(found.address, for_cpu=True)
+    _sync(dev, address, size, direction, for_cpu=True)
 
 
 def dma_sync_single_for_device(dev: DmaDevice, address: int, size: int, direction: DmaDirection) -> None:
     """Hand a range that the CPU has used back to the device."""
+    _sync(dev, address, size, direction, for_cpu=False)
+
+
+def _sync(dev: DmaDevice, address: int, size: int, direction: DmaDirection, *, for_cpu: bool) -> None:
     if dev.debug is not None:
-        dev.debug.syncing(address, size, direction, for_cpu=False)
+        dev.debug.syncing(address, size, direction, for_cpu=for_cpu)
     if (found := _find(dev, address, size)) is not None:
-        dev.to_device(found.memory, found.offset + address - found.address, size, direction)
+        hand_over = dev.to_cpu if for_cpu else dev.to_device
+        hand_over(found.memory, found.offset + address - found.address, size, direction)
         if dev.debug is not None:
-            dev.debug.synced(found.address, for_cpu=False)
+            dev.debug.synced(found.address, for_cpu=for_cpu)
 
 
 def _find(dev: DmaDevice, address: int, size: int) -> Mapping | None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import errno
 import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from npu_abi import C, codec, name_of
+from npu_model.armed import Armed, strike
 
 from npu_driver.error import KernelError
 from npu_driver.ipc import SLOT_BYTES
@@ -72,17 +73,6 @@ DOORBELLS = range(
 _TYPE = codec("npu_ipc_slot", "msg.type")
 
 
-@dataclass(slots=True, eq=False)
-class Armed:
-    """A fault that waits for its time: `after` passes of its point, then it strikes `count` times."""
-
-    point: int
-    kind: int
-    after: int
-    count: int
-    seed: int
-
-
 class Faults:
     """The faults that are armed in one driver."""
 
@@ -135,19 +125,7 @@ class Faults:
 
     def take(self, point: int) -> Armed | None:
         """Count that a point is passed; return the fault that strikes there, if one does."""
-        struck = None
-        for fault in self._armed:
-            if fault.point != point:
-                continue
-            if fault.after:
-                fault.after -= 1
-            elif struck is None:
-                struck = fault
-        if struck is not None:
-            struck.count -= 1
-            if not struck.count:
-                self._armed.remove(struck)
-        return struck
+        return strike(self._armed, point)
 
     def image(self, image: bytes) -> bytes:
         """Return a firmware image as it is read."""
