@@ -62,7 +62,7 @@ class Stream(StreamWaits):
         self.blocking = blocking
         self._ordered = blocking and context.semantics.legacy_default_stream
         self._launch_blocking = context.device.launch_blocking
-        self._closing = False  # a thread waits in `close`
+        self._closers = 0  # threads that wait in `close`
 
     # ---- enqueuing ----
 
@@ -226,7 +226,7 @@ class Stream(StreamWaits):
         self.context.enter()
         if self.capturing is not None:
             raise NpuError(C.NPU_ERROR_BAD_STATE, "the stream is being captured already")
-        if self._closing:
+        if self._closers:
             raise NpuError(C.NPU_ERROR_BAD_STATE, "another thread is closing the stream")
         if self.context.is_default(self):
             raise NpuError(C.NPU_ERROR_CAPTURE_UNSUPPORTED, "the default stream cannot be captured")
@@ -299,13 +299,13 @@ class Stream(StreamWaits):
                 self._open = False
                 self.context.drain(self)
                 return
-        closing, self._closing = self._closing, True
+        self._closers += 1
         try:
             ended = not self._node.is_usable or self.finish_all()
         finally:
-            self._closing = closing
-        if closing or not self._open:
-            return  # another thread, which came before, does the rest, or has done it
+            self._closers -= 1
+        if not self._open:
+            return  # another thread has closed it meanwhile
         if not self._node.is_usable:  # the queue went with the device
             self.abandon()
         elif ended:
