@@ -78,9 +78,11 @@ class Hal:
         """Return the time."""
         return self._fabric.clock.now_ps
 
-    def alarm(self, time_ps: int) -> None:
-        """Wake the core at a time, if it sleeps then."""
+    def alarm(self, patience_ps: int) -> int:
+        """Wake the core, if it sleeps then, after what it gives a task to end, and return when that is. A seed stretches it as tasks."""
+        time_ps = self._fabric.clock.now_ps + patience_ps * self._fabric.schedule.patience
         self._core.alarm(time_ps)
+        return time_ps
 
     def tasks_done(self) -> int:
         """Return how many tasks the engines have ended since the reset."""

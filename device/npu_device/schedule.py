@@ -53,6 +53,11 @@ class Schedule:
         self._count = 0
         self._held = 0
 
+    @property
+    def patience(self) -> int:
+        """The most that a task is stretched: what waits for a task to end waits so many times as long."""
+        return MAX_STRETCH * SLOW_UNIT if self.stretches else 1
+
     def is_slow(self, kind: int, unit: int) -> bool:
         """Whether all tasks of a unit (enum npu_engine, unit as in traces) take SLOW_UNIT times as long under this seed."""
         return bool(splitmix64(self._seed ^ splitmix64(kind << 8 | unit)) & 1)

@@ -162,7 +162,8 @@ class Firmware:
             raise KernelError(errno.ENODEV if kernel.removed else errno.EIO, "the firmware is not running")
         fields = ffi.new(f"struct {struct} *", payload)
         request = self.ipc.send(kernel.registers, kind, bytes(ffi.buffer(fields)), C.NPU_IPC_CHAN_ASYNC_CMD)
-        if not self._await(request, MESSAGE_TIMEOUT_PS):
+        stretch = kernel.watchdog.drain_stretch if kind == C.NPU_JSM_ENGINE_RESET else 1
+        if not self._await(request, MESSAGE_TIMEOUT_PS * stretch):
             self.ipc.forget(request)
             kernel.now_ps = max(kernel.now_ps, kernel.device.now_ps)
             if kernel.recovery.is_gone():

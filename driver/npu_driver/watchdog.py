@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from npu_driver.state_dump import QueueState
 
 NEVER_PS = 1 << 64
+DRAIN_STRETCH = 10**6  # of npu_device.schedule: the most that a seed stretches a task, and what waits for its end
 SEED_STRETCH = (
     1000  # chosen: under NPU_SCHEDULE_SEED tasks last up to a million times as long; a look then is that much later
 )
@@ -38,6 +39,7 @@ class Watchdog:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._usual_ps = self._period_ps = kernel.params.tdr_timeout_ms * 10**9
+        self.drain_stretch = 1  # how much longer the engines take to drain
         self._seen: dict[CommandQueue, Job] = {}  # the oldest job of each queue at the last look
         self._heartbeat = -1
         self._retries = 0
@@ -45,7 +47,9 @@ class Watchdog:
 
     def follow_schedule(self, kind: int) -> None:
         """Be as patient as the schedule of the device, enum npu_schedule, asks for. A running timer goes on as it is."""
-        self._period_ps = self._usual_ps * (SEED_STRETCH if kind == C.NPU_SCHEDULE_SEED else 1)
+        is_seeded = kind == C.NPU_SCHEDULE_SEED
+        self._period_ps = self._usual_ps * (SEED_STRETCH if is_seeded else 1)
+        self.drain_stretch = DRAIN_STRETCH if is_seeded else 1
 
     def arm(self) -> None:
         """Start the timer, if it does not run: jobs are in flight."""

@@ -53,8 +53,7 @@ class EngineReset:
         self._wait()
 
     def _wait(self) -> None:
-        self._deadline_ps = self._hal.now_ps() + self._drain_ps
-        self._hal.alarm(self._deadline_ps)
+        self._deadline_ps = self._hal.alarm(self._drain_ps)
 
     def pick(self) -> bool:
         """Say whether `act` has something to do."""
