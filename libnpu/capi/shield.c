@@ -13,6 +13,10 @@
 
 #include "library.h"
 
+static _Thread_local int calls; /* that the thread is in */
+
+int npu_in_call(void) { return calls > 0; }
+
 static sigset_t size_signal(void)
 {
     sigset_t set;
@@ -26,6 +30,7 @@ void npu_raise_shield(struct npu_shield *shield)
 {
     struct rlimit limit;
 
+    calls++;
     fegetenv(&shield->environment);
     fesetenv(FE_DFL_ENV);
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &shield->cancel_state);
@@ -47,4 +52,5 @@ void npu_lower_shield(const struct npu_shield *shield)
     }
     pthread_setcancelstate(shield->cancel_state, NULL);
     fesetenv(&shield->environment);
+    calls--;
 }

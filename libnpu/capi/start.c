@@ -53,6 +53,8 @@ __attribute__((constructor)) static void watch_forks(void)
 
 static void at_exit(void)
 {
+    if (npu_in_call()) /* a signal's handler ends the process in the middle of a call, which has Python's locks: the kernel frees the rest */
+        return;
     if (!npu_forked() && npu_obstacle() == NULL)
         npu_embed_exit();
 }

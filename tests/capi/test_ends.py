@@ -228,3 +228,27 @@ int main(void)
 }
 """
     assert run(body) == ["HOST_FUNCTION"] * 4 + ["8 1", "9"]
+
+
+@pytest.mark.parametrize("moment_us", [20, 170, 333, 490, 805, 1777])
+def test_exit_out_of_a_handler_ends_the_process_whatever_the_call_was_at(build, moment_us):
+    program = r"""
+    #include <signal.h>
+    #include <sys/time.h>
+    static void leave(int signal) { (void)signal; exit(9); }
+    int main(int argc, char **argv)
+    {
+        struct itimerval timer = {.it_value.tv_usec = 20000 + atoi(argv[1])};
+        unsigned char *p;
+        need(npu_init(0));
+        need(npu_malloc((void **)&p, 4096, 0));
+        signal(SIGALRM, leave);
+        setitimer(ITIMER_REAL, &timer, NULL);
+        for (;;) {
+            need(npu_memset_async(p, 4096, 1, 4096, NULL));
+            need(npu_synchronize_stream(NULL));
+        }
+    }
+    """
+    done = subprocess.run([build(program), str(moment_us)], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (9, "", "")
