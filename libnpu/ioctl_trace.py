@@ -37,16 +37,16 @@ ENUMS = {
 }  # fmt: skip
 FLAGS = {
     "npu_bo_create": "npu_bo_flag", "npu_bo_userptr": "npu_bo_flag", "npu_bo_info": "npu_bo_flag", "npu_bo_import": "npu_bo_flag",
-    "npu_mmap": "npu_bo_flag", "npu_cmdq_create": "npu_cmdq_flag", "npu_cmdq_destroy": "npu_cmdq_destroy_flag",
+    "npu_mmap": "npu_mmap_flag npu_bo_flag", "npu_cmdq_create": "npu_cmdq_flag", "npu_cmdq_destroy": "npu_cmdq_destroy_flag",
 }  # fmt: skip
 HEXADECIMAL = ("npu_va", "token", "ptr", "offset", "seed")
 PS_PER_S = 10**12
 
 
-def flag_names(enum: str, value: int) -> str:
-    """Return the bits of `value` as names of `enum`, "A|B|0x40"."""
+def flag_names(enums: str, value: int) -> str:
+    """Return the bits of `value` as names of an enum, or of the first of several that has one, "A|B|0x40"."""
     found, left = [], value
-    for member in abi_enum(enum):
+    for member in (member for enum in enums.split() for member in abi_enum(enum)):
         bit = int(member)
         if bit and not bit & bit - 1 and left & bit:
             found.append(member.name)

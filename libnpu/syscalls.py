@@ -375,7 +375,7 @@ def open_module(device: str, profile: str) -> Machine:
     text = os.environ.get("NPU_KMD_PARAMS", "")
     check_module_params(text)
     hardware = load_profile(profile)
-    kernel = start(hardware, compute=True, numerics="exact", trace=False, module_params=text)
+    kernel = start(hardware, compute=True, numerics="exact", trace=False, module_params=text, mmio=_mmio_lines())
     return Machine(_traced(kernel.syscall), hardware, kernel.log)
 
 

@@ -75,13 +75,13 @@ def _check(params: Params) -> None:
         raise _bad(f"weight_policy={params.weight_policy}; there are {', '.join(POLICIES)}")
     kind, colon, number = params.evict.partition(":")
     if params.evict not in ("lazy", "evict") and not (
-        kind == "seed" and colon and number.isascii() and number.isdigit()
+        kind == "seed" and colon and number.isascii() and number.isdigit() and int(number) < 1 << 64
     ):
         raise _bad(f"evict={params.evict}; there are lazy, evict, seed:N")
     for name in ("allow_uncached", "coherent", "wc_drain_on_uc", "dma_debug", "disable_recovery"):
         if getattr(params, name) > 1:
             raise _bad(f"{name}={getattr(params, name)}; 0 or 1 is needed")
-    for bug in filter(None, params.bugs.split(",")):
+    for bug in params.bugs.split(",") if params.bugs else ():
         if bug not in BUGS:
             raise _bad(f"bugs={bug}; there are {', '.join(BUGS)}")
 

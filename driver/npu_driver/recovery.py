@@ -73,7 +73,13 @@ class Recovery:
         kernel.firmware.stop()
         kernel.due_ps = NEVER_PS
         self._end_all(C.NPU_ABORT_RESET)
-        self.boot(WARM if warm else COLD)
+        try:
+            self.boot(WARM if warm else COLD)
+        except KernelError as error:
+            if not warm or kernel.removed:
+                raise
+            kernel.note(f"no warm boot: {error}")  # what is in its memory may be damaged
+            self.boot(COLD)
         kernel.now_ps = max(kernel.now_ps, kernel.device.now_ps)
 
     def _end_all(self, reason: int) -> None:

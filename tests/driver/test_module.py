@@ -61,6 +61,8 @@ def test_a_reload_needs_all_files_closed_and_the_next_open_boots(process):
         (b"coherent=-1", "coherent=-1"),
         (b"coherent=0 coherent=0", "coherent is given twice"),
         ("bugs=é".encode(), "ASCII"),
+        (b"bugs=,", "bugs=;"),
+        (b"evict=seed:18446744073709551616", "evict=seed:18446744073709551616"),
     ],
 )
 def test_a_wrong_parameter_is_named_and_nothing_has_changed(process, text, named):

@@ -10,7 +10,7 @@ import pytest
 from npu_abi import C
 
 from libnpu.errors import NpuError
-from libnpu.ioctl_trace import wanted_of
+from libnpu.ioctl_trace import flag_names, wanted_of
 
 PROGRAM = """
 import libnpu
@@ -79,3 +79,7 @@ def test_words_of_the_variable():
         with pytest.raises(NpuError) as caught:
             wanted_of(text)
         assert caught.value.result == C.NPU_ERROR_INVALID_VALUE
+
+
+def test_flags_of_a_mapping_have_the_names_of_both_enums():
+    assert flag_names("npu_mmap_flag npu_bo_flag", 0x100001) == "NPU_MMAP_POLICY|NPU_BO_NON_SNOOPED"
