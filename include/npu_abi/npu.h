@@ -636,7 +636,7 @@ static inline uint64_t npu_float_bits(float number) { union { float f; uint32_t 
 NPU_API npu_result_t npu_launch_kernel_async(npu_kernel_t kernel, const npu_arg_t *args, uint32_t count, npu_stream_t stream);
 /* The same in `grid` blocks, each on the SHAVE that has the least to do; 0: as many as fit.
  *   INVALID_VALUE  grid is above 1024 or the kernel's max_grid, of a cooperative kernel above the number of SHAVEs (its blocks run at the same time,
- *                  each on a SHAVE of its own), or of a compiled model above 1
+ *                  each on a SHAVE of its own), of a compiled model above 1, or of a built-in kernel so small that the watchdog would stop a block
  *   otherwise results as npu_launch_kernel_async */
 NPU_API npu_result_t npu_launch_kernel_grid_async(npu_kernel_t kernel, uint32_t grid, const npu_arg_t *args, uint32_t count, npu_stream_t stream);
 

@@ -33,6 +33,7 @@ MAX_WINDOW = 255  # a kernel's or stride's field of struct npu_dpu_invariant
 OPTIONAL = ("bias", "gamma", "beta")  # buffers that may be absent: address 0
 _MAX_STARTS = 768  # of a block: three quarters of what the watchdog allows
 _MAX_WORK = 1 << 27  # of a block: half
+_MAX_ROW_WORK = 6 << 25  # of a row, which is not cut: three quarters; the pieces of a row cost up to a fifth more
 _ITEM_WORK = 1 << 20  # of one tile, beside bytes and multiply-accumulates
 _LAYERNORM_EPSILON = 1e-5  # of npu_submit_kernel, which has no field for it
 
@@ -72,11 +73,14 @@ class BufferNeed:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A launch that is known to fit: what its buffers need, in the order of the parameters, and the default grid."""
+    """A launch that is known to fit: what its buffers need, in the order of the parameters, the default grid, and the least, with which no
+    block does more than the watchdog allows.
+    """
 
     kernel: str
     buffers: tuple[BufferNeed, ...]
     grid: int
+    least_grid: int
 
 
 def plan(name: str, arguments: Sequence[Any], unit: Unit) -> Plan:
@@ -109,10 +113,10 @@ def _plan(name: str, numbers: tuple[tuple[str, int], ...], unit: Unit) -> Plan:
         BufferNeed(buffer, elements[buffer] * es, direction, buffer in OPTIONAL)
         for buffer, direction in builtin.buffers.items()
     )
-    least = ceil(max(work.starts / _MAX_STARTS, work.work / _MAX_WORK))
+    least = max(ceil(max(work.starts / _MAX_STARTS, work.work / _MAX_WORK)), 1)
     if least > C.NPU_MAX_KERNEL_GRID:
         raise KernelArgumentError(f"{name}: takes {least} blocks; at most {C.NPU_MAX_KERNEL_GRID} are possible")
-    return Plan(name, needs, max(min(ceil(work.blocks), unit.shaves), least, 1))
+    return Plan(name, needs, max(min(ceil(work.blocks), unit.shaves), least), least)
 
 
 def from_kernel_params(
@@ -222,8 +226,10 @@ def _moved(*buffers: str) -> Callable[[_Sizes], _Needs]:
     return rule
 
 
-def _rows(passes: int, *shared: str, out: bool = True) -> Callable[[_Sizes], _Needs]:
-    """The rule of kernels over rows: `passes` over a long row, `shared` operands of one row, a result of one row or one element."""
+def _rows(passes: int, *shared: str, cost: int, out: bool = True) -> Callable[[_Sizes], _Needs]:
+    """The rule of kernels over rows: `passes` over a long row, `shared` operands of one row, a result of one row or one element. `cost`: the
+    work that the watchdog counts for an element of a long row, measured on rows near the limit, rounded up.
+    """
 
     def rule(s: _Sizes) -> _Needs:
         s.expect(["rows", "cols"], 1, MAX_BUFFER_BYTES)
@@ -235,7 +241,7 @@ def _rows(passes: int, *shared: str, out: bool = True) -> Callable[[_Sizes], _Ne
             piece = min(s.unit.room(4) // 256 * 64 // s.es, CAPACITY)
             tiles = float(rows * ceil(cols / piece))
             starts = passes + len(shared) + 1.0
-            longest = int(_MAX_STARTS / starts) * piece
+            longest = min(int(_MAX_STARTS / starts) * piece, _MAX_ROW_WORK // cost)
             if cols > longest:
                 raise s.fail(f"cols is {cols}; a block computes a whole row, of at most {longest} on this device")
         elements = {"input": rows * cols, **dict.fromkeys(shared, cols), "output": rows * cols if out else rows}
@@ -373,9 +379,9 @@ _RULES: dict[str, Callable[[_Sizes], _Needs]] = {
     "add": _elementwise("input", "other", "output"),
     "mul": _elementwise("input", "other", "output"),
     "relu": _elementwise("input", "output"),
-    "softmax": _rows(2),
-    "layernorm": _rows(3, "gamma", "beta"),
-    "reduce_sum": _rows(1, out=False),
+    "softmax": _rows(2, cost=82),
+    "layernorm": _rows(3, "gamma", "beta", cost=66),
+    "reduce_sum": _rows(1, cost=16, out=False),
     "copy": _moved("input", "output"),
     "fill": _moved("output"),
     "scale_add": _elementwise("input", "output"),

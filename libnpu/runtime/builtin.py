@@ -21,7 +21,7 @@ class BuiltinKernel(LibraryKernel):
     def operation(self, arguments: Sequence[Any], grid: int | None = None) -> Operation:
         """Return the launch; the default grid is by the amount of work (libnpu.kernels.params).
 
-        Raises INVALID_VALUE for sizes, ARG_SIZE for memory that does not hold them, ARG_KIND for memory that is missing.
+        Raises INVALID_VALUE for sizes and too few blocks, ARG_SIZE for memory that does not hold them, ARG_KIND for memory that is missing.
         """
         from libnpu.kernels.params import KernelArgumentError, Unit, plan
 
@@ -36,4 +36,10 @@ class BuiltinKernel(LibraryKernel):
             if value is not None and value.size < need.size_bytes:
                 problem = f"needs {need.size_bytes} bytes, and has {value.size}"
                 raise self.refusal(C.NPU_ERROR_ARG_SIZE, param, problem)
-        return self.packed_launch(packed, spans, found.grid if grid is None else grid)
+        if grid is None:
+            return self.packed_launch(packed, spans, found.grid)
+        launch = self.packed_launch(packed, spans, grid)
+        if launch.grid < found.least_grid:
+            why = f"with less than {found.least_grid} a block would do more than the watchdog allows"
+            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"grid {launch.grid} for {self.name!r}: {why}")
+        return launch
