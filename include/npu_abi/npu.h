@@ -151,7 +151,8 @@ typedef enum npu_semantics {
 NPU_API npu_result_t npu_init(uint32_t flags);
 /* Count one user less; the last one ends everything: work in flight is abandoned, every handle and pointer becomes stale, a team ends, and memory and
  * descriptors of the process are given back. Threads stay, of the library and of what it uses: a process ends by a return from main, by exit or by a signal, at any
- * time and with work in flight, also out of a signal's handler; pthread_exit of main leaves it running. longjmp out of a call is undefined. */
+ * time and with work in flight; pthread_exit of main leaves it running. exit out of a signal's handler that has interrupted a call writes the program's files
+ * and ends at once, without the exit handlers registered before npu_init. longjmp out of a call is undefined. */
 NPU_API npu_result_t npu_shutdown(void);
 /* The library's version as major << 16 | minor. Works before npu_init.
  *   NULL_POINTER  version is NULL       BAD_ADDRESS  version cannot be written */

@@ -51,10 +51,15 @@ __attribute__((constructor)) static void watch_forks(void)
     pthread_atfork(NULL, NULL, in_child);
 }
 
-static void at_exit(void)
+/* A signal's handler may end the process in the middle of a call, which has Python's locks and perhaps malloc's: Python is not asked, and the
+ * exit handlers of the libraries below, which free memory, are left out too. Standard output is written as exit does it, without its locks. */
+static void at_exit(int status, void *unused)
 {
-    if (npu_in_call()) /* a signal's handler ends the process in the middle of a call, which has Python's locks: the kernel frees the rest */
-        return;
+    (void)unused;
+    if (npu_in_call()) {
+        fcloseall();
+        _exit(status);
+    }
     if (!npu_forked() && npu_obstacle() == NULL)
         npu_embed_exit();
 }
@@ -145,7 +150,7 @@ static const char *start(void)
         return reason;
     if (npu_embed_start() < 0)
         return reason_text;
-    atexit(at_exit);
+    on_exit(at_exit, NULL);
     return NULL;
 }
 
@@ -156,8 +161,12 @@ const char *npu_start(void)
     atomic_store(&begun, 1);
     if (!atomic_load(&running)) {
         pthread_mutex_lock(&lock);
-        if (!tried) {
+        if (!tried) { /* no handler of a signal runs in a Python half started, or on a thread that its libraries start */
+            sigset_t all, mask;
+            sigfillset(&all);
+            pthread_sigmask(SIG_SETMASK, &all, &mask);
             failure = start();
+            pthread_sigmask(SIG_SETMASK, &mask, NULL);
             tried = 1;
             atomic_store(&running, failure == NULL);
         }

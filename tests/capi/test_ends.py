@@ -252,3 +252,37 @@ def test_exit_out_of_a_handler_ends_the_process_whatever_the_call_was_at(build, 
     """
     done = subprocess.run([build(program), str(moment_us)], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (9, "", "")
+
+
+def test_exit_out_of_a_handler_that_has_interrupted_free(build, blobs):
+    program = r"""
+    #include <pthread.h>
+    #include <signal.h>
+    static pthread_mutex_t arena = PTHREAD_MUTEX_INITIALIZER; /* as malloc's own */
+    static int armed;
+    void __libc_free(void *);
+    void free(void *memory)
+    {
+        pthread_mutex_lock(&arena);
+        if (armed && !--armed)
+            raise(SIGUSR1);
+        __libc_free(memory);
+        pthread_mutex_unlock(&arena);
+    }
+    static void leave(int signal) { printf("left\n"); exit(9); (void)signal; }
+    int main(int argc, char **argv)
+    {
+        need(npu_init(0));
+        signal(SIGUSR1, leave);
+        armed = atoi(argv[1]);
+        for (;;) {
+            npu_blob_t blob;
+            need(npu_load_blob(&blob, argv[2]));
+            need(npu_unload(blob));
+        }
+    }
+    """
+    done = subprocess.run(
+        [build(program), "3", str(blobs / "stuck.blob")], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (9, "left\n", "")
