@@ -94,6 +94,14 @@ def _code_of(handler: object) -> CodeType | None:
     return getattr(function, "__code__", None)
 
 
+def _from_outside(error: BaseException) -> BaseException:
+    """Return what a signal's handler has raised in a pause of a call, without the way to the pause in its traceback."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals["__name__"].startswith("libnpu."):
+        trace = trace.tb_next
+    return error.with_traceback(trace)
+
+
 def public(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:
     """Make a method of an object with a `guard` one public call (see above)."""
     host = HOST
@@ -118,6 +126,8 @@ def public(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Se
                 except BaseException as error:
                     if node.calls != before and error is not host.broke_off and not _is_of_argument(error):
                         node.lose(error)
+                    if error is host.broke_off:
+                        raise _from_outside(error)
                     raise
                 finally:
                     if mark is not None:
