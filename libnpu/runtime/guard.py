@@ -94,12 +94,12 @@ def _code_of(handler: object) -> CodeType | None:
     return getattr(function, "__code__", None)
 
 
-def _from_outside(error: BaseException) -> BaseException:
-    """Return what a signal's handler has raised in a pause of a call, without the way to the pause in its traceback."""
+def _forget_the_way(error: BaseException) -> None:
+    """Take the library's way to its pause out of the traceback of what a signal's handler has raised there."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals["__name__"].startswith("libnpu."):
         trace = trace.tb_next
-    return error.with_traceback(trace)
+    error.__traceback__ = trace
 
 
 def public(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:
@@ -127,7 +127,7 @@ def public(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Se
                     if node.calls != before and error is not host.broke_off and not _is_of_argument(error):
                         node.lose(error)
                     if error is host.broke_off:
-                        raise _from_outside(error)
+                        _forget_the_way(error)
                     raise
                 finally:
                     if mark is not None:
