@@ -197,10 +197,8 @@ def test_an_interrupt_without_anybody_around_ends_the_program_as_python_does():
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     lines = err.splitlines()
-    assert (lines[-1], sum("/libnpu/" in line for line in lines)) == (
-        "KeyboardInterrupt",
-        1,
-    )  # not the way to the pause
+    assert lines[-1] == "KeyboardInterrupt"
+    assert not any("/libnpu/" in line for line in lines)  # the way to the pause is left out
     assert process.returncode == -signal.SIGINT
 
 
