@@ -645,9 +645,9 @@ NPU_API npu_result_t npu_launch_kernel_grid_async(npu_kernel_t kernel, uint32_t 
  * "pool2d": maximum over 2x2, stride 2. "fully_connected": N rows of C*H*W inputs and as many outputs, weights [outputs][inputs]. "relu", "copy", "softmax" and "layernorm" (over W), "add", "mul" (the second operand at
  * weight_addr): output as input. "reduce_sum" (over W): output N*C*H values. Others need npu_launch_kernel_async. Its size and version travel with the call. */
 typedef struct kernel_params {
-    const void *input_addr;
-    const void *weight_addr;      /* NULL where the kernel has no second operand */
-    void       *output_addr;
+    uint64_t input_addr;          /* (uint64_t)pointer, as the two below */
+    uint64_t weight_addr;         /* 0 where the kernel has no second operand */
+    uint64_t output_addr;
     uint32_t N, C, H, W;
 } kernel_params_t;
 /* Parameters of "conv2d" in full. Output height: (h + 2 * pad_h - kernel_h) / stride_h + 1, width likewise. */

@@ -11,9 +11,9 @@
 static void launch_conv_kernel(float *input, float *weight, float *output, int N, int C, int H, int W)
 {
     kernel_params_t params;
-    params.input_addr = input;
-    params.weight_addr = weight;
-    params.output_addr = output;
+    params.input_addr = (uint64_t)input;
+    params.weight_addr = (uint64_t)weight;
+    params.output_addr = (uint64_t)output;
     params.N = N;
     params.C = C;
     params.H = H;

@@ -329,7 +329,7 @@ static npu_result_t call_kernel(struct thread *t)
     npu_arg_t args[3];
     npu_arg_info_t info = {.size = next(t, 9) ? sizeof info : 4};
     npu_kernel_info_t kernel_info = {.size = next(t, 9) ? sizeof kernel_info : 4};
-    kernel_params_t params = {place(t), place(t), place(t), 1, (uint32_t)next(t, 3), (uint32_t)next(t, 9), (uint32_t)next(t, 9)};
+    kernel_params_t params = {(uint64_t)place(t), (uint64_t)place(t), (uint64_t)place(t), 1, (uint32_t)next(t, 3), (uint32_t)next(t, 9), (uint32_t)next(t, 9)};
     void *s = any(t, STREAM), *k = any(t, KERNEL), *l = any(t, CMDLIST), *b = any(t, BLOB);
     const char *name = builtins[next(t, 4)];
     uint32_t n = (uint32_t)(next(t, 9) ? 2 : next(t, 4));

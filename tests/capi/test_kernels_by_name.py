@@ -15,9 +15,9 @@ void launch_conv_kernel(float *input, float *weight, float *output, int N, int C
 void launch_conv_kernel(float *input, float *weight, float *output, int N, int C, int H, int W)
 {
     kernel_params_t params;
-    params.input_addr = input;
-    params.weight_addr = weight;
-    params.output_addr = output;
+    params.input_addr = (uint64_t)input;
+    params.weight_addr = (uint64_t)weight;
+    params.output_addr = (uint64_t)output;
     params.N = N;
     params.C = C;
     params.H = H;
@@ -126,7 +126,7 @@ def test_conv2d_in_full_and_other_kernels_by_name(run):
         put(64, 4, y);
         put(128, 8, ones);
         put(256, 2, bias);
-        kernel_params_t p = {m, m + 64, m + 512, 1, 1, 2, 2};
+        kernel_params_t p = {(uint64_t)m, (uint64_t)(m + 64), (uint64_t)(m + 512), 1, 1, 2, 2};
         need(npu_submit_kernel("add", &p)); show(4);
         need(npu_submit_kernel("mul", &p)); show(4);
         need(npu_submit_kernel("relu", &p)); show(4);

@@ -122,7 +122,7 @@ static npu_result_t submit(int sized, const char *name, const kernel_params_t *p
 static void by_name(int sized)
 {
     char *memory = allocate(4096), *elsewhere;
-    kernel_params_t params = {.input_addr = memory, .output_addr = memory + 64, .N = 1, .C = 1, .H = 4, .W = 4}, bad = params;
+    kernel_params_t params = {.input_addr = (uint64_t)memory, .output_addr = (uint64_t)(memory + 64), .N = 1, .C = 1, .H = 4, .W = 4}, bad = params;
     uint32_t version = (uint32_t)NPU_VERSION_MAJOR << 16 | NPU_VERSION_MINOR;
     npu_context_t context = NULL;
 
@@ -140,18 +140,18 @@ static void by_name(int sized)
     bad.C = 0;
     expect(NPU_ERROR_INVALID_VALUE, submit(sized, "relu", &bad));
     bad = params;
-    bad.input_addr = input;
+    bad.input_addr = (uint64_t)input;
     expect(NPU_ERROR_ARG_KIND, submit(sized, "relu", &bad));
-    bad.input_addr = memory + 4096 - 60;
+    bad.input_addr = (uint64_t)(memory + 4096 - 60);
     expect(NPU_ERROR_ARG_SIZE, submit(sized, "relu", &bad));
-    bad.input_addr = memory + 2;
+    bad.input_addr = (uint64_t)(memory + 2);
     expect(NPU_ERROR_MISALIGNED, submit(sized, "relu", &bad));
-    bad.input_addr = stale_memory(64);
+    bad.input_addr = (uint64_t)stale_memory(64);
     expect(NPU_ERROR_STALE_HANDLE, submit(sized, "relu", &bad));
     OK(npu_create_context(&context, 0));
     elsewhere = allocate(64);
     OK(npu_set_current_context(NULL));
-    bad.input_addr = elsewhere;
+    bad.input_addr = (uint64_t)elsewhere;
     expect(NPU_ERROR_WRONG_CONTEXT, submit(sized, "relu", &bad));
     OK(npu_destroy_context(context, NPU_DESTROY_FORCE));
     if (sized) {
