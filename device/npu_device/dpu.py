@@ -149,7 +149,7 @@ def plan_dpu(profile: Profile, invariants: Records, variants: Records) -> DpuPla
     sizes = np.array([dtypes.size_bytes(code) for code in range(C.NPU_DT_COUNT)], dtype=np.int64)
     outputs = ordered["size_x"].astype(np.int64) * ordered["size_y"] * ordered["size_z"] * sizes[owning["out_dtype"]]
     read, written = np.zeros(len(invariants), dtype=np.int64), np.zeros(len(invariants), dtype=np.int64)
-    np.add.at(read, owner, cost.dpu_read_bytes(owning, ordered))
+    np.add.at(read, owner, cost.dpu_read_bytes(profile, owning, ordered))
     np.add.at(written, owner, outputs)
     columns = (
         invariants["task_id"],

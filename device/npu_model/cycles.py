@@ -3,16 +3,19 @@
 Cycles are engine cycles of the unit alone: no waiting for barriers, no sharing of DDR (dma_ddr_bytes feeds that), no
 memory latency. Costs come out of how the engine works on a descriptor, with the profile's figures:
 
-1. A DMA port moves runs of contiguous bytes; the end (source or destination) with the shorter runs sets the pace.
-2. A DPU covers each workload with blocks of 16 pixels x 16 channels. A block takes ceil(K / MACs per position) cycles per
-   kernel tap, K being the input channels of its group, whether the block is full or ragged.
-3. Blocks are walked in contexts (enum npu_mpe_grid): within one, operands are read from CMX once. Reading, multiplying,
-   post-processing and writing overlap, so a workload lasts as long as the slowest of the four.
+1. A DMA port moves runs of contiguous bytes; the end (source or destination) with the shorter runs sets the pace. With both
+   ends in CMX reads and writes share the way there (`cmx_bytes_per_cycle`).
+2. A DPU walks each workload in blocks and contexts (dpu_walk.py). A convolution takes ceil(K / MACs per position) cycles
+   per block and kernel tap, K being the input channels of its group, and `context_cycles` to change the context. A tap at
+   which a block sees nothing but padding multiplies nothing; its weights are read all the same.
+3. Depthwise convolution, pooling and element-wise operations use one MAC of a position, so that reading bounds them.
+4. One stream reads at most `act_read_bytes_per_cycle` (pixels), the other `wt_read_bytes_per_cycle` (weights, the second
+   tensor of an element-wise operation), by grid: how the ports are divided. Both together read what all ports give.
+5. Reading, multiplying, post-processing and writing overlap: a workload lasts as long as the slowest of them, and then
+   writes what its last context holds.
 """
 
 from __future__ import annotations
-
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,26 +23,23 @@ from npu_abi import C
 
 from npu_model import descriptors, dtypes
 from npu_model.descriptors import DescriptorError, Dma
+from npu_model.dpu_walk import GRIDS, LINE_BYTES, Cycles, Records, Walk, ceil_div, group_in_z, ints, lines, sizes, taps
 from npu_model.profile import Profile
-
-Cycles: TypeAlias = npt.NDArray[np.int64]
-Records: TypeAlias = npt.NDArray[np.void]
 
 WORK_LIMIT = 1 << 48
 MPE_POSITIONS = 256  # MAC positions of the array: 4 x 4 pixels x 16 channels
-BLOCK_PIXELS, BLOCK_CHANNELS = 4, 16
-# Context of each grid: pixels along y, pixels along x, channels. 16 blocks of pixels by 4 of channels, 8 by 8, 4 by 16.
-_CONTEXTS = {C.NPU_MPE_16X16: (16, 16, 64), C.NPU_MPE_8X16: (8, 16, 128), C.NPU_MPE_4X16: (4, 16, 256)}
 
 
 def dma_cycles(profile: Profile, tasks: Records) -> Cycles:
     """Return the cycles that one port needs for each descriptor (records of npu_dma_task or npu_dma_descriptor)."""
     dma, prefix = profile.dma, _prefix(tasks)
-    length, planes = _int(tasks, prefix + "length"), _int(tasks, prefix + "num_planes")
+    length, planes = ints(tasks, prefix + "length"), ints(tasks, prefix + "num_planes")
+    inside = _in_cmx(tasks[prefix + "src"]) & _in_cmx(tasks[prefix + "dst"])
+    rate = np.where(inside, min(dma.bytes_per_cycle, dma.cmx_bytes_per_cycle), dma.bytes_per_cycle)
     worst = np.zeros(len(tasks), dtype=np.int64)
     for end in ("src", "dst"):
-        width, stride = _int(tasks, f"{prefix}{end}_width"), _int(tasks, f"{prefix}{end}_stride")
-        plane_stride = _int(tasks, f"{prefix}{end}_plane_stride")
+        width, stride = ints(tasks, f"{prefix}{end}_width"), ints(tasks, f"{prefix}{end}_stride")
+        plane_stride = ints(tasks, f"{prefix}{end}_plane_stride")
         rows = length // np.maximum(width, 1)
         row_runs = np.where((rows <= 1) | (stride == width), 1, rows)
         run_bytes = np.where(row_runs == 1, length, width)
@@ -47,13 +47,16 @@ def dma_cycles(profile: Profile, tasks: Records) -> Cycles:
         run_count = np.where(one_run, 1, row_runs * planes)
         run_bytes = np.where(one_run, run_bytes * planes, run_bytes)
         moved = run_count * np.maximum(run_bytes, dma.min_run_bytes)
-        worst = np.maximum(worst, _ceil_div(moved, dma.bytes_per_cycle) + (run_count - 1) * dma.run_cycles)
+        worst = np.maximum(worst, ceil_div(moved, rate) + (run_count - 1) * dma.run_cycles)
     return worst + dma.setup_cycles
 
 
 def dma_cycles_of(profile: Profile, dma: Dma) -> int:
     """Return what `dma_cycles` does for one descriptor, without arrays."""
     figures, worst = profile.dma, 0
+    rate = figures.bytes_per_cycle
+    if C.NPU_CMX_BASE <= dma.src < C.NPU_CMX_END and C.NPU_CMX_BASE <= dma.dst < C.NPU_CMX_END:
+        rate = min(rate, figures.cmx_bytes_per_cycle)
     for width, stride, plane_stride in (
         (dma.src_width, dma.src_stride, dma.src_plane_stride),
         (dma.dst_width, dma.dst_stride, dma.dst_plane_stride),
@@ -66,14 +69,25 @@ def dma_cycles_of(profile: Profile, dma: Dma) -> int:
         else:
             run_count, run_bytes = dma.num_planes, dma.length
         moved = run_count * max(run_bytes, figures.min_run_bytes)
-        worst = max(worst, -(-moved // figures.bytes_per_cycle) + (run_count - 1) * figures.run_cycles)
+        worst = max(worst, -(-moved // rate) + (run_count - 1) * figures.run_cycles)
     return worst + figures.setup_cycles
+
+
+def dma_alone_ps(profile: Profile, tasks: Records) -> Cycles:
+    """Return the picoseconds from start to end of each descriptor that shares nothing: latency, then port or DDR."""
+    read, written = dma_ddr_bytes(tasks)
+    outside, clock_hz = read + written, profile.dma.clock_hz
+    cmx_ps = _picoseconds(np.int64(profile.cmx.latency_cycles), clock_hz)
+    latency_ps = np.where(outside > 0, round(profile.ddr.latency_ns * 1000), cmx_ps)
+    port_ps = _picoseconds(dma_cycles(profile, tasks), clock_hz)
+    found: Cycles = latency_ps + np.maximum(port_ps, _picoseconds(outside, profile.ddr.bytes_per_second))
+    return found
 
 
 def dma_bytes(tasks: Records) -> Cycles:
     """Return the bytes that each descriptor moves."""
     prefix = _prefix(tasks)
-    return _int(tasks, prefix + "length") * _int(tasks, prefix + "num_planes")
+    return ints(tasks, prefix + "length") * ints(tasks, prefix + "num_planes")
 
 
 def dma_ddr_bytes(tasks: Records) -> tuple[Cycles, Cycles]:
@@ -87,103 +101,71 @@ def dma_ddr_bytes(tasks: Records) -> tuple[Cycles, Cycles]:
 def dpu_macs(invariants: Records, variants: Records) -> Cycles:
     """Return the multiply-accumulates of each invariant: convolutions and matmuls; pooling and eltwise have none."""
     owner = _owners(invariants, variants)
-    op = _int(invariants, "op")
-    taps, depth = _taps(invariants), _group_in_z(invariants)
+    op = ints(invariants, "op")
+    kernel, depth = taps(invariants), group_in_z(invariants)
     per_output = np.select(
-        [np.isin(op, (descriptors.CONV, descriptors.MATMUL)), op == descriptors.DWCONV], [taps * depth, taps], 0
+        [np.isin(op, (descriptors.CONV, descriptors.MATMUL)), op == descriptors.DWCONV], [kernel * depth, kernel], 0
     )
     return _sum_by_owner(_outputs(variants) * per_output[owner], owner, len(invariants))
 
 
-def dpu_cycles(profile: Profile, invariants: Records, variants: Records) -> Cycles:
+def dpu_cycles(profile: Profile, invariants: Records, variants: Records, write_tiles: int = 1) -> Cycles:
     """Return the cycles of each invariant with all its variants.
 
-    `variants` are the variants of these invariants and of no others, in the order of `invariants`. DescriptorError for
-    an operand type that the profile's DPU does not multiply, and for more work than operands in CMX can make.
+    `variants` are the variants of these invariants and of no others, in the order of `invariants`. `write_tiles`: tiles
+    that an output is written to; the descriptors have one, profiled workloads up to six, and then a line leaves each cycle.
+    DescriptorError for an operand type that the profile's DPU does not multiply, and for more work than operands in CMX
+    can make.
     """
     dpu = profile.dpu
     owner = _owners(invariants, variants)
     inv = invariants[owner]
     _check_work(inv, variants)
-    op = _int(inv, "op")
-    array_op = np.isin(op, (descriptors.CONV, descriptors.MATMUL))
-    eltwise = np.isin(op, descriptors.ELTWISE)
+    walk = Walk(inv, variants)
+    array_rate = _rate(dpu.macs_per_cycle, inv, walk.array)
+    other_rate = _rate(dpu.dw_macs_per_cycle, inv, ~walk.array & ~walk.eltwise)
     outputs = _outputs(variants)
+    live, dead = walk.tap_blocks()
+    acts, weights = walk.reads(live, dpu.dw_row_columns)
+    wt_rate = np.array([dpu.wt_read_bytes_per_cycle[name] for name in GRIDS.values()], dtype=np.int64)[walk.grid]
+    act_rate = np.array([dpu.act_read_bytes_per_cycle[name] for name in GRIDS.values()], dtype=np.int64)[walk.grid]
     busy = np.select(
-        [array_op, eltwise],
+        [walk.array, walk.eltwise],
         [
-            _array_cycles(inv, variants, _rate(dpu.macs_per_cycle, inv, array_op)),
-            _ceil_div(outputs, dpu.eltwise_elements_per_cycle),
+            live * walk.channel_blocks * ceil_div(walk.depth * MPE_POSITIONS, array_rate)
+            + weights * dead // (np.maximum(live + dead, 1) * wt_rate)
+            + walk.pixel_contexts * walk.channel_contexts * dpu.context_cycles,
+            ceil_div(outputs, dpu.eltwise_elements_per_cycle),
         ],
-        _ceil_div(outputs * _taps(inv), _rate(dpu.dw_macs_per_cycle, inv, ~array_op & ~eltwise)),
+        ceil_div(outputs * taps(inv), other_rate),
     )
-    read = _ceil_div(dpu_read_bytes(inv, variants), dpu.cmx_read_bytes_per_cycle)
-    write = _ceil_div(outputs * _sizes(inv, "out_dtype"), dpu.cmx_write_bytes_per_cycle)
-    ppe = _ceil_div(outputs, dpu.ppe_elements_per_cycle)
-    cycles = dpu.workload_cycles + np.maximum.reduce([busy, read, write, ppe])
-    return _sum_by_owner(cycles, owner, len(invariants)) + dpu.startup_cycles
-
-
-def dpu_read_bytes(inv: Records, variants: Records) -> Cycles:
-    """Return the operand bytes that each variant reads from CMX, `inv` being its own invariant, record by record."""
-    op = _int(inv, "op")
-    array_op = np.isin(op, (descriptors.CONV, descriptors.MATMUL))
-    size_x, size_y, size_z = (_int(variants, "size_" + axis) for axis in "xyz")
-    grid = np.minimum(_int(inv, "mpe_grid"), len(_CONTEXTS) - 1)
-    contexts = np.array([_CONTEXTS[code] for code in sorted(_CONTEXTS)], dtype=np.int64)[grid]
-    pixels_y, pixels_x, channels = contexts[:, 0], contexts[:, 1], contexts[:, 2]
-    matmul = op == descriptors.MATMUL
-    rows = np.where(matmul, 1, pixels_y)
-    columns = np.where(matmul, pixels_y * pixels_x, pixels_x)
-    window = _context_inputs(inv, "x", size_x, columns) * _context_inputs(inv, "y", size_y, rows)
-    depth, act, weight = _group_in_z(inv), _sizes(inv, "act_dtype"), _sizes(inv, "wt_dtype")
-    channel_contexts = _ceil_div(size_z, channels)
-    pixel_contexts = _ceil_div(size_x, columns) * _ceil_div(size_y, rows)
-    # With groups each context of channels reads the channels of its groups; the union is what one pass reads.
-    group_out = np.maximum(_int(inv, "out_z") // np.maximum(_int(inv, "groups"), 1), 1)
-    groups_read = np.where(array_op, _ceil_div(size_z, group_out), 1)
-    array_read = (
-        window * depth * act * np.maximum(groups_read, channel_contexts)
-        + pixel_contexts * size_z * _taps(inv) * depth * weight
+    write_rate = dpu.cmx_write_bytes_per_cycle if write_tiles == 1 else min(LINE_BYTES, dpu.cmx_write_bytes_per_cycle)
+    out_size = sizes(inv, "out_dtype")
+    write = ints(variants, "size_x") * ints(variants, "size_y") * lines(ints(variants, "size_z") * out_size)
+    slowest = np.maximum.reduce(
+        [
+            busy,
+            ceil_div(acts, act_rate),
+            ceil_div(weights, wt_rate),
+            ceil_div(acts + weights, dpu.cmx_read_bytes_per_cycle),
+            ceil_div(write, write_rate),
+            ceil_div(outputs, dpu.ppe_elements_per_cycle),
+        ]
     )
-    weights = np.where(op == descriptors.DWCONV, pixel_contexts * _taps(inv) * size_z * weight, 0)
-    channel_read = window * size_z * act * np.where(np.isin(op, descriptors.ELTWISE), 2, 1) + weights
-    read: Cycles = np.where(array_op, array_read, channel_read)
-    return read
+    drain = walk.last_pixels * lines(walk.last_channels * out_size) // write_rate
+    return _sum_by_owner(dpu.workload_cycles + slowest + drain, owner, len(invariants)) + dpu.startup_cycles
 
 
-def _array_cycles(inv: Records, variants: Records, rate: Cycles) -> Cycles:
-    size_x, size_y, size_z = (_int(variants, "size_" + axis) for axis in "xyz")
-    square = _ceil_div(size_x, BLOCK_PIXELS) * _ceil_div(size_y, BLOCK_PIXELS)
-    line = _ceil_div(
-        size_x * size_y, BLOCK_PIXELS * BLOCK_PIXELS
-    )  # a matmul has rows only: they fill a block as a line
-    pixel_blocks = np.where(_int(inv, "op") == descriptors.MATMUL, line, square)
-    group_out = np.maximum(_int(inv, "out_z") // np.maximum(_int(inv, "groups"), 1), 1)
-    channel_blocks = np.where(  # a block of channels works on one group's input
-        group_out >= size_z,
-        _ceil_div(size_z, BLOCK_CHANNELS),
-        _ceil_div(size_z, group_out) * _ceil_div(group_out, BLOCK_CHANNELS),
-    )
-    per_block = _ceil_div(_group_in_z(inv) * MPE_POSITIONS, rate) * _taps(inv)
-    cycles: Cycles = pixel_blocks * channel_blocks * per_block
-    return cycles
-
-
-def _context_inputs(inv: Records, axis: str, size: Cycles, context: Cycles) -> Cycles:
-    """Return the input positions along `axis` that all contexts read together, overlaps counted, padding included."""
-    windowed = _windowed(inv)
-    stride = np.where(windowed, _int(inv, "stride_" + axis), 1)
-    reach = np.where(windowed, (_int(inv, "kernel_" + axis) - 1) * _int(inv, "dilation_" + axis), 0)
-    used = np.minimum(stride, reach + 1)  # inputs between windows that do not touch are not read
-    full, rest = size // context, size % context
-    inputs: Cycles = full * ((context - 1) * used + reach + 1) + np.where(rest > 0, (rest - 1) * used + reach + 1, 0)
-    return inputs
+def dpu_read_bytes(profile: Profile, inv: Records, variants: Records) -> Cycles:
+    """Return the bytes that each variant reads from CMX, `inv` being its own invariant, record by record."""
+    walk = Walk(inv, variants)
+    pixels, channels = walk.reads(walk.tap_blocks()[0], profile.dpu.dw_row_columns)
+    return pixels + channels
 
 
 def _rate(table: dict[str, int], inv: Records, relevant: npt.NDArray[np.bool_]) -> Cycles:
     """Return the rate of each record's operand type; 1 where not `relevant`."""
-    operand = np.where(np.isin(_int(inv, "op"), descriptors.WEIGHTED), _int(inv, "wt_dtype"), _int(inv, "act_dtype"))
+    operand = np.where(np.isin(ints(inv, "op"), descriptors.WEIGHTED), ints(inv, "wt_dtype"), ints(inv, "act_dtype"))
     rates = np.zeros(256, dtype=np.int64)
     for name, rate in table.items():
         rates[dtypes.code_of_name(name)] = rate
@@ -203,7 +185,7 @@ def _check_work(inv: Records, variants: Records) -> None:
 
 
 def _owners(invariants: Records, variants: Records) -> Cycles:
-    counts = _int(invariants, "variant_count")
+    counts = ints(invariants, "variant_count")
     if int(counts.sum()) != len(variants):
         raise ValueError(f"{len(variants)} variants given, the invariants have {int(counts.sum())}")
     return np.repeat(np.arange(len(invariants), dtype=np.int64), counts)
@@ -215,42 +197,19 @@ def _sum_by_owner(values: Cycles, owner: Cycles, count: int) -> Cycles:
     return total
 
 
-def _windowed(inv: Records) -> npt.NDArray[np.bool_]:
-    return ~np.isin(_int(inv, "op"), (descriptors.MATMUL, *descriptors.ELTWISE))
-
-
-def _taps(inv: Records) -> Cycles:
-    return np.where(_windowed(inv), _int(inv, "kernel_x") * _int(inv, "kernel_y"), 1)
-
-
-def _group_in_z(inv: Records) -> Cycles:
-    return _int(inv, "in_z") // np.maximum(_int(inv, "groups"), 1)
-
-
 def _outputs(variants: Records) -> Cycles:
-    return _int(variants, "size_x") * _int(variants, "size_y") * _int(variants, "size_z")
-
-
-def _sizes(inv: Records, field: str) -> Cycles:
-    table = np.ones(256, dtype=np.int64)
-    for code in range(C.NPU_DT_COUNT):
-        table[code] = dtypes.size_bytes(code)
-    sizes: Cycles = table[inv[field]]
-    return sizes
+    return ints(variants, "size_x") * ints(variants, "size_y") * ints(variants, "size_z")
 
 
 def _in_cmx(addr: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
     return (addr >= C.NPU_CMX_BASE) & (addr < C.NPU_CMX_END)
 
 
+def _picoseconds(count: Cycles | np.int64, per_second: int) -> Cycles:
+    """Return how long `count` takes; in floats, as an int64 has room for ten million of something only."""
+    found: Cycles = np.rint(count * 1e12 / per_second).astype(np.int64)
+    return found
+
+
 def _prefix(tasks: Records) -> str:
     return "transaction_" if "transaction_src" in (tasks.dtype.names or ()) else ""
-
-
-def _int(records: Records, field: str) -> Cycles:
-    values: Cycles = records[field].astype(np.int64)
-    return values
-
-
-def _ceil_div(a: Cycles, b: int | Cycles) -> Cycles:
-    return -(-a // b)

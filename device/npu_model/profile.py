@@ -23,10 +23,14 @@ class Dpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     macs_per_cycle: dict[str, int]  # by weight dtype: "u8", "i8", "f16", "bf16", "f32"
     startup_cycles: int  # per task (invariant)
     workload_cycles: int  # per workload (variant)
+    context_cycles: int  # to change the accumulators of the MAC array to another context
     ppe_elements_per_cycle: int
-    cmx_read_bytes_per_cycle: int
+    cmx_read_bytes_per_cycle: int  # all read ports together
+    act_read_bytes_per_cycle: dict[str, int]  # by grid ("16x16", "8x16", "4x16"): the side of the pixels
+    wt_read_bytes_per_cycle: dict[str, int]  # by grid: weights, or the second tensor of an element-wise operation
     cmx_write_bytes_per_cycle: int
     dw_macs_per_cycle: dict[str, int]  # depthwise and pooling, which cannot fill the MAC array
+    dw_row_columns: int  # that a block reads of a row for three depthwise taps; 0: each tap reads its own four
     eltwise_elements_per_cycle: int
 
 
@@ -54,6 +58,7 @@ class Dma(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     clock_hz: int
     bytes_per_cycle: int  # of one port
+    cmx_bytes_per_cycle: int  # of one port when both ends are in CMX
     setup_cycles: int  # per descriptor
     run_cycles: int  # per contiguous run beyond the first
     min_run_bytes: int  # shorter runs cost as much as this many bytes

@@ -31,10 +31,14 @@ RANGES: dict[str, tuple[float, float]] = {
     "dpu.macs_per_cycle": (0, 1 << 30),  # 0: the type is not offered
     "dpu.startup_cycles": _CYCLES,
     "dpu.workload_cycles": _CYCLES,
+    "dpu.context_cycles": _CYCLES,
     "dpu.ppe_elements_per_cycle": _RATE,
     "dpu.cmx_read_bytes_per_cycle": _RATE,
+    "dpu.act_read_bytes_per_cycle": _RATE,
+    "dpu.wt_read_bytes_per_cycle": _RATE,
     "dpu.cmx_write_bytes_per_cycle": _RATE,
     "dpu.dw_macs_per_cycle": (0, 1 << 30),
+    "dpu.dw_row_columns": (0, 12),
     "dpu.eltwise_elements_per_cycle": _RATE,
     "shave.clock_hz": _HZ,
     "shave.lanes": _RATE,
@@ -52,6 +56,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "shave.fetch_bytes_per_cycle": _RATE,
     "dma.clock_hz": _HZ,
     "dma.bytes_per_cycle": _RATE,
+    "dma.cmx_bytes_per_cycle": _RATE,
     "dma.setup_cycles": _CYCLES,
     "dma.run_cycles": _CYCLES,
     "dma.min_run_bytes": (1, 1 << 20),
@@ -84,6 +89,8 @@ RANGES: dict[str, tuple[float, float]] = {
 }
 TYPES: dict[str, frozenset[str]] = {  # the rows that a table must have, no more and no less
     "dpu.macs_per_cycle": frozenset({"u8", "i8", "f16", "bf16", "f32"}),
+    "dpu.act_read_bytes_per_cycle": frozenset({"16x16", "8x16", "4x16"}),
+    "dpu.wt_read_bytes_per_cycle": frozenset({"16x16", "8x16", "4x16"}),
     "dpu.dw_macs_per_cycle": frozenset({"u8", "i8", "f16", "bf16", "f32"}),
     "shave.lanes": frozenset({"f32", "f16", "i32"}),
 }

@@ -4,8 +4,18 @@ import npu_abi
 import numpy as np
 import pytest
 from npu_abi import C
-from npu_model.cycles import dma_bytes, dma_cycles, dma_cycles_of, dma_ddr_bytes, dpu_cycles, dpu_macs, dpu_read_bytes
+from npu_model.cycles import (
+    dma_alone_ps,
+    dma_bytes,
+    dma_cycles,
+    dma_cycles_of,
+    dma_ddr_bytes,
+    dpu_cycles,
+    dpu_macs,
+    dpu_read_bytes,
+)
 from npu_model.descriptors import DescriptorError, Dma
+from npu_model.dpu_walk import Walk
 from npu_model.profile import load_profile
 
 DDR = 0x100000000
@@ -36,7 +46,7 @@ def dpu(op, size, out_z, in_z=None, kernel=(1, 1), **fields):
     return invariant, variant
 
 
-UNIT, NPU37 = load_profile("unit"), load_profile("npu-37xx")
+UNIT, NPU37, NPU40 = load_profile("unit"), load_profile("npu-37xx"), load_profile("npu-40xx")
 
 
 def test_unit_moves_1024_bytes_a_cycle():
@@ -54,20 +64,34 @@ def test_descriptor_records_work_as_task_records_do():
 @pytest.mark.parametrize(
     ("fields", "cycles"),
     [
-        ({"length": 4096}, 16 + 128),
-        ({"length": 4096, "src_width": 64, "src_stride": 64}, 16 + 128),  # rows that touch are one run
-        ({"length": 4096, "src_width": 64, "src_stride": 128}, 16 + 128 + 63),  # 64 runs
-        ({"length": 4096, "dst_width": 16, "dst_stride": 64}, 16 + 256 + 255),  # 256 runs, each as long as 32 bytes
-        ({"length": 4096, "src_width": 64, "src_stride": 128, "dst_width": 16, "dst_stride": 64}, 16 + 256 + 255),
-        ({"length": 1024, "num_planes": 4, "src_plane_stride": 1024, "dst_plane_stride": 1024}, 16 + 128),
-        ({"length": 1024, "num_planes": 4, "src_plane_stride": 2048, "dst_plane_stride": 1024}, 16 + 128 + 3),
-        ({"length": 64, "num_planes": 4, "src_width": 16, "src_stride": 32, "src_plane_stride": 128, "dst_plane_stride": 64}, 16 + 16 + 15),
+        ({"length": 4096}, 4 + 128),
+        ({"length": 4096, "src_width": 64, "src_stride": 64}, 4 + 128),  # rows that touch are one run
+        ({"length": 4096, "src_width": 64, "src_stride": 128}, 4 + 128 + 63),  # 64 runs
+        ({"length": 4096, "dst_width": 16, "dst_stride": 64}, 4 + 256 + 255),  # 256 runs, each as long as 32 bytes
+        ({"length": 4096, "src_width": 64, "src_stride": 128, "dst_width": 16, "dst_stride": 64}, 4 + 256 + 255),
+        ({"length": 1024, "num_planes": 4, "src_plane_stride": 1024, "dst_plane_stride": 1024}, 4 + 128),
+        ({"length": 1024, "num_planes": 4, "src_plane_stride": 2048, "dst_plane_stride": 1024}, 4 + 128 + 3),
+        ({"length": 64, "num_planes": 4, "src_width": 16, "src_stride": 32, "src_plane_stride": 128, "dst_plane_stride": 64}, 4 + 16 + 15),
     ],
 )  # fmt: skip
 def test_dma_pays_for_runs_at_the_worse_end(fields, cycles):
     tasks = dma(fields)
     assert dma_cycles(NPU37, tasks).tolist() == [cycles]
     assert dma_cycles_of(NPU37, Dma.decode(tasks[0])) == cycles
+
+
+def test_inside_cmx_reads_and_writes_share_the_way():
+    tasks = dma({"length": 4096, "src": C.NPU_CMX_BASE}, {"length": 4096, "src": C.NPU_CMX_BASE, "dst": DDR})
+    assert dma_cycles(NPU37, tasks).tolist() == [4 + 4096 // 16, 4 + 4096 // 32]
+    assert dma_cycles_of(NPU37, Dma.decode(tasks[0])) == 4 + 4096 // 16
+
+
+def test_a_transfer_alone_has_its_latency_and_the_slower_of_port_and_ddr():
+    tasks = dma({"length": 32 << 20}, {"length": 64}, {"length": 64, "src": C.NPU_CMX_BASE})
+    big, small, inside = dma_alone_ps(NPU37, tasks).tolist()
+    assert big == 956_000 + round((32 << 20) * 1e12 / 27e9)  # DDR is slower than the port
+    assert small == 956_000 + round((4 + 2) * 1e12 / 975e6)
+    assert inside == round(16 * 1e12 / 975e6) + round((4 + 4) * 1e12 / 975e6)
 
 
 def test_ddr_bytes_are_those_of_the_sides_outside_cmx():
@@ -118,27 +142,75 @@ def test_macs_are_what_the_arithmetic_needs():
 def test_workloads_add_up_and_pay_their_start():
     invariant, variant = dpu(C.NPU_DPU_CONV, (16, 16), 64, 64)
     one = dpu_cycles(NPU37, invariant, variant)[0]
-    assert one == 200 + 40 + 16 * 4 * 64 // 4  # blocks of pixels x blocks of channels x 64 channels, 4 a cycle (f16)
+    # blocks of pixels x blocks of channels x 64 channels, 4 a cycle (f16); one context; 256 pixels of 128 bytes to write
+    assert one == 160 + 40 + 16 * 4 * 64 // 4 + 25 + 256 * 128 // 64
     invariants = np.concatenate([invariant, invariant])
     invariants["variant_count"] = [1, 2]
-    assert dpu_cycles(NPU37, invariants, np.concatenate([variant] * 3)).tolist() == [one, 2 * one - 200]
+    assert dpu_cycles(NPU37, invariants, np.concatenate([variant] * 3)).tolist() == [one, 2 * one - 160]
 
 
 def test_slow_reads_and_writes_set_the_pace():
     fully_connected = dpu(C.NPU_DPU_MATMUL, (1, 1), 1024, 1024)
-    assert dpu_read_bytes(*fully_connected).tolist() == [1024 * 1024 * 2 + 16 * 1024 * 2]  # 16 contexts of 64 channels
-    assert dpu_cycles(NPU37, *fully_connected).tolist() == [240 + (1024 * 1024 * 2 + 16 * 2048) // 128]
+    weights, acts = 1024 * 1024 * 2, 16 * 1024 * 2 * 16  # a block of 16 rows; 16 contexts of 64 channels
+    assert dpu_read_bytes(NPU37, *fully_connected).tolist() == [weights + acts]
+    assert dpu_cycles(NPU37, *fully_connected).tolist() == [200 + weights // 32 + 64 * 2 // 64]
+    deep = dpu(C.NPU_DPU_MATMUL, (1, 1), 1024, 1024, mpe_grid=C.NPU_MPE_4X16)
+    assert dpu_cycles(NPU37, *deep).tolist() == [200 + weights // 64 + 256 * 2 // 64]  # twice the words a cycle
     wide = dpu(C.NPU_DPU_CONV, (64, 64), 64, 1, out_dtype=C.NPU_DT_F32)
-    assert dpu_cycles(NPU37, *wide).tolist() == [240 + 64 * 64 * 64 * 4 // 64]
+    assert dpu_cycles(NPU37, *wide).tolist() == [200 + 64 * 64 * 64 * 4 // 64 + 256 * 64 * 4 // 64]
+
+
+def test_an_output_that_goes_to_several_tiles_leaves_by_the_line():
+    task = dpu(C.NPU_DPU_CONV, (112, 112), 16, 32, act_dtype=C.NPU_DT_U8, wt_dtype=C.NPU_DT_U8, out_dtype=C.NPU_DT_U8)
+    one, four = (int(dpu_cycles(NPU40, *task, write_tiles=tiles)[0]) for tiles in (1, 4))
+    assert one == 160 + 28 * 28 * 4 + 49 * 25 + 256 * 32 // 128  # the array is the slowest
+    assert four == 160 + 112 * 112 + 256
 
 
 def test_grid_trades_weight_reads_for_activation_reads():
-    reads = [
-        int(dpu_read_bytes(*dpu(C.NPU_DPU_CONV, (16, 16), 256, 64, mpe_grid=grid))[0])
-        for grid in (C.NPU_MPE_16X16, C.NPU_MPE_8X16, C.NPU_MPE_4X16)
-    ]
+    grids = (C.NPU_MPE_16X16, C.NPU_MPE_8X16, C.NPU_MPE_4X16)
+    reads = [int(dpu_read_bytes(NPU37, *dpu(C.NPU_DPU_CONV, (16, 16), 256, 64, mpe_grid=grid))[0]) for grid in grids]
     act, weights = 256 * 64 * 2, 256 * 64 * 2
     assert reads == [4 * act + weights, 2 * act + 2 * weights, act + 4 * weights]
+
+
+def test_every_tap_reads_its_pixels_again_and_a_pixel_is_a_line_at_least():
+    u8 = {"act_dtype": C.NPU_DT_U8, "wt_dtype": C.NPU_DT_U8}
+    for channels, line in ((16, 32), (32, 32), (33, 64)):
+        reads = dpu_read_bytes(NPU37, *dpu(C.NPU_DPU_MAXPOOL, (8, 8), channels, kernel=(3, 3), **u8))
+        assert reads.tolist() == [64 * 9 * line]
+    both = dpu_read_bytes(NPU37, *dpu(C.NPU_DPU_ELTWISE_ADD, (8, 8), 64, **u8))
+    assert both.tolist() == [2 * 64 * 64]
+
+
+@pytest.mark.parametrize(
+    ("profile", "channels", "kernel", "stride", "columns"),
+    [("npu-40xx", 32, 3, 1, 7), ("npu-40xx", 64, 3, 1, 12), ("npu-40xx", 32, 3, 2, 12), ("npu-40xx", 32, 5, 1, 20), ("npu-37xx", 32, 3, 1, 12)],
+)  # fmt: skip
+def test_a_depthwise_kernel_of_three_columns_keeps_its_rows(profile, channels, kernel, stride, columns):
+    u8 = {"act_dtype": C.NPU_DT_U8, "wt_dtype": C.NPU_DT_U8, "stride_x": stride}
+    reads = dpu_read_bytes(load_profile(profile), *dpu(C.NPU_DPU_DWCONV, (4, 4), channels, kernel=(3, kernel), **u8))
+    assert reads.tolist() == [4 * columns * 3 * channels + 3 * kernel * channels]
+
+
+@pytest.mark.parametrize(
+    ("rows", "top", "bottom", "live"),
+    [
+        (1, 1, 0, 2),  # one row: the row of taps above it sees padding only
+        (5, 0, 1, 5),  # the fifth row is alone in its block, the taps below it see padding
+        (5, 1, 0, 6),  # the first row shares its block with three others
+        (4, 1, 1, 3),
+    ],
+)
+def test_taps_at_which_a_block_sees_padding_only_are_skipped(rows, top, bottom, live):
+    invariant, variant = dpu(C.NPU_DPU_CONV, (rows, 64), 64, 64, (3, 3))
+    invariant["in_y"], invariant["in_x"] = rows + 2 - top - bottom, 66
+    variant["pad_top"], variant["pad_bottom"] = top, bottom
+    found, skipped = Walk(invariant, variant).tap_blocks()
+    assert found.tolist() == [16 * 3 * live]
+    assert (found + skipped).tolist() == [16 * 9 * -(-rows // 4)]
+    variant["start_y"], variant["size_y"] = rows - 1, 1  # a workload that is the last row only
+    assert Walk(invariant, variant).tap_blocks()[0].tolist() == [16 * 3 * (3 - bottom - (top if rows == 1 else 0))]
 
 
 def test_type_that_the_array_does_not_multiply_is_refused():

@@ -13,7 +13,13 @@ from npu_model.profile_ranges import RANGES
 
 import libnpu
 
-TABLES = ("dpu.macs_per_cycle", "dpu.dw_macs_per_cycle", "shave.lanes")
+TABLES = (
+    "dpu.macs_per_cycle",
+    "dpu.act_read_bytes_per_cycle",
+    "dpu.wt_read_bytes_per_cycle",
+    "dpu.dw_macs_per_cycle",
+    "shave.lanes",
+)
 TEXT = (FOLDER / "npu-37xx.json").read_text(encoding="utf-8")
 
 

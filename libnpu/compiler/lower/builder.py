@@ -323,14 +323,8 @@ class Builder:
     def _cost_dma(self) -> None:
         ops = [op for op in self.ops if isinstance(op.payload, DmaPayload)]
         records = dma_records([op.payload for op in ops if isinstance(op.payload, DmaPayload)])
-        dma, ddr = self.profile.dma, self.profile.ddr
-        latency_ps = round(ddr.latency_ns * 1000)
-        for op, count in zip(ops, cycles.dma_cycles(self.profile, records).tolist(), strict=True):
-            payload = op.payload
-            assert isinstance(payload, DmaPayload)
-            ends = sum(isinstance(ref.target, DdrTensor) for ref in (payload.src, payload.dst))
-            transfer = ends * payload.length * payload.num_planes * 10**12 // ddr.bytes_per_second
-            op.cost_ps = max(_ps(count, dma.clock_hz), transfer) + (latency_ps if ends else 0)
+        for op, cost_ps in zip(ops, cycles.dma_alone_ps(self.profile, records).tolist(), strict=True):
+            op.cost_ps = cost_ps
 
     def _cost_dpu(self) -> None:
         ops = [op for op in self.ops if isinstance(op.payload, DpuPayload)]

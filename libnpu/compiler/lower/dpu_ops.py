@@ -393,8 +393,8 @@ def _task_cycles(builder: Builder, job: Job, tiles: Sequence[tuple[int, int]]) -
     dpu = builder.profile.dpu
     found = dpu_cycles(builder.profile, records, parts) + (counts - 1) * dpu.workload_cycles
     if job.follower is not None:
-        elements = rows * job.out.shape[3 - job.row_axis] * channels
-        found += dpu.startup_cycles + counts * dpu.workload_cycles + elements // dpu.eltwise_elements_per_cycle
+        records["op"], records["act_dtype"] = C.NPU_DPU_ELTWISE_ADD, code_of_numpy(job.out.dtype)
+        found += dpu_cycles(builder.profile, records, parts) + (counts - 1) * dpu.workload_cycles
     return [int(count) for count in found]
 
 
