@@ -1,6 +1,6 @@
-"""The C helpers, native.c and convolve.c: built with gcc on first use, kept in the user's cache, absent when that is not possible.
+"""The C helpers, native.c, convolve.c and memory.c: built with gcc on first use, kept in the user's cache, absent when that is not possible.
 
-Both are declared in native.h, which cffi reads: nothing of it is typed again. Callers ask `load()` and use NumPy when it answers None; both give the same bits. The library is built for the plain
+They are declared in native.h and memory.h, which cffi reads: nothing of it is typed again. Callers ask `load()` and use NumPy when it answers None; both give the same bits (the memory path alone has no other form). The library is built for the plain
 instruction set of the machine and picks vector forms at run time, so a cache that travels stays safe.
 LIBNPU_NATIVE=0 in the environment turns it off.
 """
@@ -24,8 +24,8 @@ from npu_abi._generate import declarations
 
 from npu_model.cache import cache_folder, make_private
 
-SOURCES = tuple(Path(__file__).with_name(name) for name in ("native.c", "convolve.c"))
-HEADER = Path(__file__).with_name("native.h")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("native.c", "convolve.c", "memory.c"))
+HEADERS = tuple(Path(__file__).with_name(name) for name in ("native.h", "memory.h"))
 # Contraction would fuse a multiplication and an addition that the PPE rounds one by one.
 FLAGS = ("-O3", "-std=gnu11", "-shared", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 
@@ -56,7 +56,8 @@ def build_and_load(folder: Path, compiler: str | None = None) -> Native | None:
     from cffi import FFI
 
     ffi = FFI()
-    ffi.cdef(declarations(HEADER.read_text()))
+    for header in HEADERS:
+        ffi.cdef(declarations(header.read_text()))
     try:
         library = make_private(folder) / f"native-{_key()}.so"
         try:
@@ -71,7 +72,7 @@ def build_and_load(folder: Path, compiler: str | None = None) -> Native | None:
 
 def _key() -> str:
     digest = hashlib.sha256()
-    for source in (*SOURCES, HEADER, INCLUDE_DIR / "npu.h"):
+    for source in (*SOURCES, *HEADERS, INCLUDE_DIR / "npu.h"):
         digest.update(source.read_bytes())
     digest.update(repr((FLAGS, sys.implementation.cache_tag, platform.machine(), platform.libc_ver())).encode())
     return digest.hexdigest()[:24]

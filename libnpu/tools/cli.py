@@ -43,6 +43,7 @@ USER_ERRORS = (
     ("libnpu.compiler.options", "BadOption"),
     ("libnpu.kernels.params", "KernelArgumentError"),
     ("npu_model.profile", "ProfileError"),
+    ("npu_model.memory", "MemorySystemError"),
 )
 
 

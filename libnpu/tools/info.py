@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from npu_abi import C
+from npu_model.memory import MemorySystem, load_memory, memory_names
 from npu_model.profile import Profile, load_profile, names
 
 import libnpu
@@ -25,11 +26,20 @@ SCHEDULES = (*KINDS, "seed:N")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("--profile", metavar="NAME", help="every number of one profile (name, alias or .json file)")
+    parser.add_argument("--memory", metavar="NAME", help="every number of one memory system (name or .json file)")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print profiles and versions, or one profile."""
+    """Print profiles, memory systems and versions, or one profile or memory system."""
+    if options.memory is not None:
+        system = load_memory(options.memory)
+        if options.json:
+            print_json(msgspec.to_builtins(system))
+        else:
+            rows = _rows("", _memory_rows(system), system.sources)
+            print_table(f"{system.name}: {system.description}", ("field", "value", "source"), rows, left=3)
+        return 0
     if options.profile:
         profile = load_profile(options.profile)
         if options.json:
@@ -57,6 +67,8 @@ def run(options: argparse.Namespace) -> int:
         "also called",
     )
     print_table("hardware profiles", columns, [_profile_row(p) for p in profiles])
+    memory = ("memory system", "channels", "pins", "access", "page", "link", "a port's credits", "clients")
+    print_table("memory systems", memory, [_memory_row(load_memory(name)) for name in memory_names()])
     units = ("profile", "SHAVE units", "a block's CMX", "instruction cache of each", "lines", "ways", "fill")
     print_table("units that kernels run on", units, [_units_row(p) for p in profiles])
     rules = [
@@ -97,6 +109,26 @@ def _profile_row(profile: Profile) -> tuple[str, ...]:
         format_count(profile.ddr.bytes_per_second, "B/s"),
         ", ".join(profile.aliases),
     )
+
+
+def _memory_row(system: MemorySystem) -> tuple[str, ...]:
+    dram, noc = system.dram, system.noc
+    return (
+        system.name,
+        f"{dram.channels} of {dram.channel_bits} bit",
+        format_count(dram.pin_bytes_per_second, "B/s"),
+        format_bytes(dram.access_bytes),
+        format_bytes(dram.page_bytes),
+        format_count(noc.link_bytes_per_second, "B/s"),
+        format_count(noc.port_bytes_per_second, "B/s"),
+        ", ".join(client.name for client in system.clients),
+    )
+
+
+def _memory_rows(system: MemorySystem) -> dict[str, Any]:
+    """Return all fields; clients by their names, for the table."""
+    found: dict[str, Any] = msgspec.to_builtins(system)
+    return found | {"clients": {client["name"]: client for client in found["clients"]}}
 
 
 def _profile_json(profile: Profile) -> dict[str, Any]:

@@ -1,0 +1,99 @@
+/* The memory path cycle by cycle: a network on chip in front of a DDR controller. memory.py makes its configuration.
+ *
+ * One clock drives everything. Times inside are ticks: a unit of which a cycle and a beat on the data pins are multiples.
+ * In each cycle, in this order:
+ *
+ *  1. Generators of background traffic take note of the bursts that have come.
+ *  2. Each channel issues one command, for what was in its queue before this cycle.
+ *  3. The controller puts one access of each client's read that it has taken into its channel's queue, if there is room.
+ *  4. Each link, those nearest to the sinks first, moves one flit. A flit that waits at a router's port is ready for the next
+ *     link `hop_cycles` after it came, and its credit is free again `credit_return_cycles` after it has left.
+ *  5. The controller puts one flit of read data of each client into the first port of the way back, and each client one flit
+ *     into the first port of the way there, if there are credits.
+ *  6. Credits in use are summed, per port.
+ *
+ * An access is what one command moves: `access_bytes`, aligned. A request is up to `request_accesses` of them, of contiguous
+ * bytes. A read is one flit on the way there, and the data on the way back; a write is its data on the way there, and over
+ * when the controller's queues have them.
+ */
+#ifndef NPU_MODEL_MEMORY_H
+#define NPU_MODEL_MEMORY_H
+#include <stdint.h>
+
+#define NPU_MEMORY_CLIENTS 8
+#define NPU_MEMORY_HOPS 8
+#define NPU_MEMORY_LINKS 32
+#define NPU_MEMORY_CHANNELS 16
+#define NPU_MEMORY_BANKS 64
+#define NPU_MEMORY_QUEUE 64
+#define NPU_MEMORY_CREDITS 256
+#define NPU_MEMORY_REQUESTS 64
+
+struct npu_memory_config {
+    int64_t cycle_ticks;
+    int64_t channels, banks, page_bytes, access_bytes, interleave_bytes, bank_xor; /* address mapping, see locate() */
+    int64_t access_ticks;         /* on the data pins of a channel */
+    int64_t t_rcd, t_rp, t_ras, t_wr, t_cl, t_cwl, t_rfc, t_refi, t_rtw, t_wtr; /* ticks; t_refi 0: no refresh */
+    int64_t queue_depth;          /* accesses per channel */
+    int64_t age_limit_cycles;     /* an access that has waited for longer goes first */
+    int64_t flit_bytes, hop_cycles, credit_return_cycles, credits;
+    int64_t links;                /* both directions counted */
+    int64_t clients;
+    int64_t hops[NPU_MEMORY_CLIENTS];              /* per client, one way */
+    int64_t there[NPU_MEMORY_CLIENTS * NPU_MEMORY_HOPS], back[NPU_MEMORY_CLIENTS * NPU_MEMORY_HOPS];  /* links of the ways, [client][hop]: from client and from controller */
+    int64_t order[NPU_MEMORY_LINKS];            /* links in the order in which they move: nearest to the sinks first */
+    int64_t keep_flits[NPU_MEMORY_CLIENTS];       /* flits for which a client keeps a link that others of its priority want too */
+    int64_t request_accesses[NPU_MEMORY_CLIENTS];  /* of which a request has at most so many, all of one run */
+    int64_t requests[NPU_MEMORY_CLIENTS];         /* that a stream may have outstanding */
+};
+
+/* Totals since the start; all exact. */
+struct npu_memory_client_counters {
+    int64_t bytes_asked, bytes_moved, accesses_issued, accesses_done;
+    int64_t stall_credit, stall_window, stall_data; /* cycles in which nothing was issued: no credit; too many requests
+                                                       outstanding; written data not read yet */
+};
+struct npu_memory_port_counters { int64_t occupancy, in_use, most; /* credits in use: summed over cycles, now, at most */ };
+struct npu_memory_link_counters {
+    int64_t flits, stall_credit, stall_queue, stall_arbitration; /* flits that could not move in a cycle, by cause */
+};
+struct npu_memory_channel_counters {
+    int64_t reads, writes, hits, misses, conflicts, activates, precharges, refreshes, turnarounds;
+    int64_t busy_cycles, refresh_cycles, idle_cycles; /* add up to all cycles; busy: something to do, or data on the pins */
+    int64_t data_ticks;           /* with data on the pins */
+};
+struct npu_memory_counters {
+    int64_t cycles;
+    struct npu_memory_client_counters clients[NPU_MEMORY_CLIENTS];
+    struct npu_memory_port_counters ports[2 * NPU_MEMORY_CLIENTS * NPU_MEMORY_HOPS]; /* [there, back][client][hop] */
+    struct npu_memory_link_counters links[NPU_MEMORY_LINKS];
+    struct npu_memory_channel_counters channels[NPU_MEMORY_CHANNELS];
+};
+
+struct npu_memory;
+
+/* NULL without memory. */
+struct npu_memory *npu_memory_new(const struct npu_memory_config *config);
+void npu_memory_free(struct npu_memory *m);
+const struct npu_memory_counters *npu_memory_read_counters(const struct npu_memory *m);
+
+/* Start a transfer of `client` not before `at_ticks`, and return its number, or -1 without memory. It reads `reads` runs and
+ * writes `writes` runs: pairs of address and bytes. Accesses of each side are issued over `pace_ticks` or longer. Runs
+ * follow each other; one that begins in the access in which the one before ends shares it. With both sides, a share of the
+ * writes is issued when as large a share of the reads is done. The number is free again when advance returned it, or after cancel. */
+int64_t npu_memory_submit(struct npu_memory *m, int64_t client, int64_t at_ticks, const int64_t *read_runs, int64_t reads,
+                          const int64_t *write_runs, int64_t writes, int64_t pace_ticks);
+/* What it has issued goes its way; nothing more does, and it never ends. */
+void npu_memory_cancel(struct npu_memory *m, int64_t transfer);
+/* Issue nothing more (on = 1), or go on not before `at_ticks`. A transfer that is paused does not end. */
+void npu_memory_pause(struct npu_memory *m, int64_t transfer, int on, int64_t at_ticks);
+/* 0 to 7; a higher one goes first at every port. */
+void npu_memory_set_priority(struct npu_memory *m, int64_t client, int64_t priority);
+/* `client` makes a burst of `accesses` in each cycle with probability rate / 2^32, of which write_rate / 2^32 write, one
+ * behind the other from `address` around `bytes`. rate 0: no more. */
+void npu_memory_set_background(struct npu_memory *m, int64_t client, int64_t rate, int64_t write_rate, int64_t accesses,
+                               int64_t address, int64_t bytes, uint64_t seed);
+/* Run every cycle at or before `until_ticks`, or until a transfer has ended: return its number and set `at_ticks` to the
+ * cycle in which it did; -1 when none has. */
+int64_t npu_memory_advance(struct npu_memory *m, int64_t until_ticks, int64_t *at_ticks);
+#endif

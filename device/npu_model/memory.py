@@ -1,0 +1,173 @@
+"""Memory systems: external memory, and the network on chip in front of it, as validated data. Units are in the names.
+
+A memory system is a JSON file in `profiles/memory/` (or a path of the user's), apart from the devices that use it: a
+profile names the one that it has. Every number has an entry in `sources`. What happens in it, cycle by cycle, is
+memory_cycles.py; memory.h says how the parameters act.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+from math import lcm
+from pathlib import Path
+
+import msgspec
+
+from npu_model.memory_ranges import problem
+
+FOLDER = Path(__file__).parent / "profiles" / "memory"
+
+
+class Dram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The memory and its controller. All channels are alike; a refresh takes all banks of all channels at once."""
+
+    transfers_per_second: int  # of one data pin
+    channels: int
+    channel_bits: int
+    banks: int  # of a channel
+    page_bytes: int  # of a bank
+    burst_transfers: int  # the shortest burst
+    chained_bursts: int  # that one command moves
+    interleave_bytes: int  # after as many bytes the next channel follows
+    bank_xor: bool  # the row is mixed into the bank's number
+    trcd_ns: float  # activate to column command
+    trp_ns: float  # precharge to activate
+    tras_ns: float  # activate to precharge
+    twr_ns: float  # end of written data to precharge
+    cl_ns: float  # read command to data
+    cwl_ns: float  # write command to data
+    trfc_ns: float  # a refresh
+    trefi_ns: float  # between refreshes; 0: none
+    read_to_write_ns: float  # gap between data on the pins
+    write_to_read_ns: float
+    queue_depth: int  # accesses that the controller chooses from, per channel
+    age_limit_cycles: int  # an access that has waited for longer goes first
+
+    @property
+    def burst_bytes(self) -> int:
+        """Bytes of the shortest burst."""
+        return self.burst_transfers * self.channel_bits // 8
+
+    @property
+    def access_bytes(self) -> int:
+        """Bytes that one command moves."""
+        return self.burst_bytes * self.chained_bursts
+
+    @property
+    def pin_bytes_per_second(self) -> int:
+        """What the data pins of all channels carry without a gap."""
+        return self.transfers_per_second * self.channels * self.channel_bits // 8
+
+
+class Noc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Routers and links. A link moves one flit a cycle each way. The controller has the same clock."""
+
+    clock_hz: int
+    flit_bytes: int
+    hop_cycles: int  # from one router's port to the next, when nothing is in the way
+    credit_return_cycles: int  # after which a place that a flit has left can be used again
+    credits: int  # places of a client at each port
+
+    @property
+    def link_bytes_per_second(self) -> int:
+        """What one direction of a link carries."""
+        return self.clock_hz * self.flit_bytes
+
+    @property
+    def port_bytes_per_second(self) -> int:
+        """What the credits of a port let one client move, at most as much as the link."""
+        trip = max(self.hop_cycles + self.credit_return_cycles, self.credits)
+        return self.clock_hz * self.flit_bytes * self.credits // trip
+
+
+class Client(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Somebody who asks for memory. Links between the routers of its route are shared with the others there."""
+
+    name: str
+    route: list[str]  # routers, from the client to the controller
+    priority: int  # 0 to 7, the highest first at each port
+    keep_flits: int  # after as many another client of its priority has the link
+    request_accesses: int  # a request has at most so many, of contiguous bytes
+    requests: int  # outstanding, of one transfer
+    latency_ns: float  # before its first request is in the network: address translation, other fabrics
+
+
+class MemorySystem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A memory with its network and its clients."""
+
+    name: str
+    description: str
+    dram: Dram
+    noc: Noc
+    clients: list[Client]
+    sources: dict[str, str]  # dotted field name or group -> where the value comes from
+
+    def client(self, name: str) -> int:
+        """Return the number of a client. KeyError when there is none of that name."""
+        for number, client in enumerate(self.clients):
+            if client.name == name:
+                return number
+        raise KeyError(name)
+
+    @property
+    def ticks_per_second(self) -> int:
+        """Unit of time of which a cycle and a beat on the pins are multiples."""
+        return lcm(self.noc.clock_hz, self.dram.transfers_per_second)
+
+    def links(self) -> list[tuple[str, str]]:
+        """Return the links, both directions: those that are nearest to where their flits go first."""
+        far: dict[tuple[str, str], int] = {}
+        for client in self.clients:
+            for way in self.ways(client):
+                for left, link in enumerate(reversed(way)):
+                    far[link] = max(far.get(link, 0), left)
+        return sorted(far, key=far.__getitem__)  # stable: in the order of the clients
+
+    def ways(self, client: Client) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+        """Return the links from a client to the controller and back."""
+        there = [*client.route, "ddr"]
+        back = [*reversed(client.route), client.name]
+        return list(pairwise(there)), list(pairwise(back))
+
+
+class MemorySystemError(ValueError):
+    """A memory system that does not exist or does not validate; the message names the field."""
+
+
+def memory_names() -> list[str]:
+    """Return the names of the shipped memory systems, sorted."""
+    return sorted(path.stem for path in FOLDER.glob("*.json"))
+
+
+def load_memory(name_or_path: str) -> MemorySystem:
+    """Return the shipped memory system of that name, or the one in the JSON file at that path. Raises MemorySystemError."""
+    if Path(name_or_path).suffix == ".json":
+        return _read(Path(name_or_path))
+    if name_or_path in memory_names():
+        return _shipped(name_or_path)
+    raise MemorySystemError(
+        f"no memory system named {name_or_path!r}; there are {', '.join(memory_names())}, or give a .json file"
+    )
+
+
+@cache
+def _shipped(name: str) -> MemorySystem:
+    return _read(FOLDER / f"{name}.json")
+
+
+def _read(path: Path) -> MemorySystem:
+    if path.exists() and not path.is_file():  # never wait for a pipe
+        raise MemorySystemError(f"{path}: not a regular file")
+    try:
+        system = msgspec.json.decode(path.read_bytes(), type=MemorySystem)
+    except msgspec.MsgspecError as error:
+        raise MemorySystemError(f"{path.name}: {error}") from None
+    except FileNotFoundError:
+        raise MemorySystemError(f"no such file of a memory system: {path}") from None
+    except (OSError, ValueError) as error:
+        raise MemorySystemError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    why = problem(system)
+    if why is not None:
+        raise MemorySystemError(f"{path.name}: {why}")
+    return system

@@ -1,0 +1,494 @@
+"""The memory path again: slow, cycle by cycle, access by access, from the description in memory.h alone.
+
+Nothing is shared with the product but the data of the memory system; nothing is skipped, no ring, no free list.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import ceil, lcm
+
+MASK = 2**64 - 1
+
+
+def mix(seed: int, index: int) -> int:
+    z = (seed + (index + 1) * 0x9E3779B97F4A7C15) & MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+    return z ^ (z >> 31)
+
+
+@dataclass(eq=False)
+class Request:
+    client: int
+    transfer: Transfer | None
+    write: bool
+    accesses: list[int]  # addresses
+    flits: int = 0
+    open: int = 0
+
+
+@dataclass(eq=False)
+class Access:
+    request: Request
+    address: int
+    arrived: int
+    found: str = "hits"
+
+
+@dataclass(eq=False)
+class Side:
+    write: bool
+    requests: deque  # (accesses, bytes asked)
+    total: int
+    pace: int
+    due: Fraction
+    issued: int = 0
+    done: int = 0
+    open: int = 0
+    left_over: int = 0
+
+
+@dataclass(eq=False)
+class Transfer:
+    name: object
+    client: int
+    serial: int
+    sides: list[Side]
+    paused: bool = False
+    cancelled: bool = False
+    ended: bool = False
+
+
+@dataclass(eq=False)
+class Port:
+    flits: deque = field(default_factory=deque)  # (ready cycle, what, last)
+    returns: deque = field(default_factory=deque)
+    occupancy: int = 0
+    most: int = 0
+
+    @property
+    def in_use(self) -> int:
+        return len(self.flits) + len(self.returns)
+
+
+@dataclass(eq=False)
+class Bank:
+    row: int | None = None
+    activate: int = 0
+    column: int = 0
+    precharge: int = 0
+
+
+class Channel:
+    def __init__(self, banks: int, due: float) -> None:
+        self.queue: list[Access] = []
+        self.banks = [Bank() for _ in range(banks)]
+        self.write = False
+        self.pins_free = 0
+        self.due = due
+        self.refresh_end = 0
+        self.count: Counter[str] = Counter()
+
+
+class Generator:
+    def __init__(self, now: int, rate: int, write_rate: int, accesses: int, address: int, span: int, seed: int) -> None:
+        self.rate, self.write_rate, self.accesses, self.address, self.span, self.seed = (
+            rate, write_rate, accesses, address, span, seed,
+        )  # fmt: skip
+        self.draws = self.bursts = self.backlog = 0
+        self.arrival = now - 1
+        self.draw()
+
+    def draw(self) -> None:
+        while True:
+            self.arrival += 1
+            self.draws += 1
+            if mix(self.seed, self.draws - 1) >> 32 < self.rate:
+                return
+
+
+class ReferenceMemory:
+    def __init__(self, system) -> None:
+        self.system, dram, noc = system, system.dram, system.noc
+        self.hz = lcm(noc.clock_hz, dram.transfers_per_second)
+        self.cycle = self.hz // noc.clock_hz
+        self.size = dram.burst_transfers * dram.channel_bits // 8 * dram.chained_bursts
+        self.data_ticks = self.hz * dram.burst_transfers * dram.chained_bursts // dram.transfers_per_second
+        self.flits = -(-self.size // noc.flit_bytes)
+        self.now = self.serial = 0
+        refresh = self.ticks(dram.trefi_ns) if dram.trefi_ns else float("inf")
+        self.channels = [Channel(dram.banks, refresh) for _ in range(dram.channels)]
+        self.priority = [client.priority for client in system.clients]
+        self.active: list[list[Transfer]] = [[] for _ in system.clients]
+        self.last = [-1] * len(system.clients)
+        self.sending: list = [None] * len(system.clients)
+        self.splitting: list = [None] * len(system.clients)
+        self.data: list[deque] = [deque() for _ in system.clients]
+        self.data_flits = [0] * len(system.clients)
+        self.generators: list[Generator | None] = [None] * len(system.clients)
+        self.window = [0] * len(system.clients)
+        self.count: list[Counter[str]] = [Counter() for _ in system.clients]
+        self.ports: dict[tuple[int, int, int], Port] = {}
+        self.users: dict[tuple[str, str], list[tuple[int, int, int]]] = {}
+        for number, client in enumerate(system.clients):
+            for direction, nodes in enumerate(([*client.route, "ddr"], [*client.route[::-1], client.name])):
+                for hop in range(len(client.route)):
+                    self.ports[direction, number, hop] = Port()
+                    self.users.setdefault((nodes[hop], nodes[hop + 1]), []).append((direction, number, hop))
+        self.order = system.links()
+        self.holder = {link: len(self.users[link]) - 1 for link in self.order}
+        self.kept = dict.fromkeys(self.order, float("inf"))
+        self.link_count: dict[tuple[str, str], Counter[str]] = {link: Counter() for link in self.order}
+        self.ended: list[Transfer] = []
+
+    def ticks(self, ns: float) -> int:
+        return ceil(Fraction(str(ns)) * self.hz / 10**9)
+
+    def ticks_of_ps(self, ps: int) -> int:
+        return ceil(Fraction(ps * self.hz, 10**12))
+
+    # what is asked for
+
+    def submit(self, name, client: int, at_ps: int, reads, writes, pace_ps: int) -> Transfer:
+        limit = self.system.clients[client].request_accesses
+        sides, start_at = [], self.ticks_of_ps(at_ps) + self.ticks(self.system.clients[client].latency_ns)
+        for write, runs in enumerate((reads, writes)):
+            merged: list[list[int]] = []  # first byte, end, bytes asked
+            for start, length in runs:
+                if merged and start // self.size == (merged[-1][1] - 1) // self.size:
+                    merged[-1][:2] = min(merged[-1][0], start), max(merged[-1][1], start + length)
+                    merged[-1][2] += length
+                else:
+                    merged.append([start, start + length, length])
+            requests: deque = deque()
+            for start, end, asked in merged:
+                accesses = list(range(start // self.size * self.size, end, self.size))
+                for i in range(0, len(accesses), limit):
+                    part = accesses[i : i + limit]
+                    share = min(asked, min(end, part[-1] + self.size) - max(start, part[0]))
+                    requests.append((part, share))
+                    asked -= share
+            total = sum(len(accesses) for accesses, _ in requests)
+            sides.append(Side(bool(write), requests, total, self.ticks_of_ps(pace_ps), start_at))
+        transfer = Transfer(name, client, self.serial, sides)
+        self.serial += 1
+        self.active[client].append(transfer)
+        return transfer
+
+    def cancel(self, transfer: Transfer) -> None:
+        transfer.cancelled = True
+        if transfer in self.active[transfer.client]:
+            self.active[transfer.client].remove(transfer)
+        if transfer in self.ended:
+            self.ended.remove(transfer)
+
+    def pause(self, transfer: Transfer) -> None:
+        transfer.paused = True
+        if transfer in self.ended:
+            self.ended.remove(transfer)
+
+    def resume(self, transfer: Transfer, at_ps: int) -> None:
+        transfer.paused = False
+        for side in transfer.sides:
+            side.due = max(side.due, self.ticks_of_ps(at_ps))
+        if transfer.ended:
+            self.ended.append(transfer)
+        else:
+            self.settle(transfer)
+
+    def set_background(self, client: int, bytes_per_second: int, burst_bytes: int, write_share: float, address: int,
+                       span: int, seed: int) -> None:  # fmt: skip
+        accesses = ceil(burst_bytes / self.size)
+        per_cycle = Fraction(bytes_per_second, accesses * self.size * self.system.noc.clock_hz)
+        self.generators[client] = None
+        if per_cycle:
+            rate = min(ceil(per_cycle * 2**32), 2**32)
+            self.generators[client] = Generator(
+                self.now, rate, round(write_share * 2**32), accesses, address // self.size * self.size,
+                max(span // self.size, 1) * self.size, seed,
+            )  # fmt: skip
+
+    # time
+
+    def advance(self, until_ps: int):
+        """Run to `until_ps`, or to the end of a transfer: return it and the tick, or None."""
+        until = until_ps * self.hz // 10**12
+        while not self.ended and self.now * self.cycle <= until:
+            self.one_cycle()
+        return (self.ended.pop(0), (self.now - 1) * self.cycle) if self.ended else None
+
+    def one_cycle(self) -> None:
+        for generator in self.generators:
+            while generator is not None and generator.arrival <= self.now:
+                generator.backlog += 1
+                generator.draw()
+        for channel in self.channels:
+            self.one_command(channel)
+        clients = len(self.system.clients)
+        for i in range(clients):
+            self.split((self.now + i) % clients)
+        for port in self.ports.values():
+            while port.returns and port.returns[0] <= self.now:
+                port.returns.popleft()
+        for link in self.order:
+            self.move(link)
+        for client in range(clients):
+            self.inject(client)
+        for port in self.ports.values():
+            port.occupancy += port.in_use
+        self.now += 1
+
+    # the controller
+
+    def place(self, address: int) -> tuple[Channel, int, int]:
+        dram = self.system.dram
+        stripe = dram.interleave_bytes * dram.channels
+        channel = address % stripe // dram.interleave_bytes
+        page = (address // stripe * dram.interleave_bytes + address % dram.interleave_bytes) // dram.page_bytes
+        row = page // dram.banks
+        return self.channels[channel], ((page ^ row) if dram.bank_xor else page) % dram.banks, row
+
+    def one_command(self, ch: Channel) -> None:
+        ticks, dram = self.now * self.cycle, self.system.dram
+        if ticks >= ch.refresh_end and ticks >= ch.due and ticks >= ch.pins_free:
+            open_banks = [bank for bank in ch.banks if bank.row is not None]
+            if all(bank.precharge <= ticks for bank in open_banks):
+                ch.due += self.ticks(dram.trefi_ns)
+                ch.refresh_end = ticks + self.ticks(dram.trfc_ns) + (self.ticks(dram.trp_ns) if open_banks else 0)
+                ch.count["refreshes"] += 1
+                ch.count["precharges"] += len(open_banks)
+                for bank in ch.banks:
+                    bank.row, bank.activate = None, max(bank.activate, ch.refresh_end)
+        if ticks < ch.refresh_end or ticks >= ch.due:
+            ch.count["refresh_cycles"] += 1
+            return
+        ch.count["busy_cycles" if ch.queue or ticks < ch.pins_free else "idle_cycles"] += 1
+        if ch.queue:
+            old = self.now - ch.queue[0].arrived > dram.age_limit_cycles
+            candidates = ch.queue[:1] if old else list(ch.queue)
+            self.column(ch, candidates) or self.row(ch, candidates)
+
+    def column(self, ch: Channel, candidates: list[Access]) -> bool:
+        ticks, dram = self.now * self.cycle, self.system.dram
+        hits = [a for a in candidates if self.place(a.address)[2] == ch.banks[self.place(a.address)[1]].row]
+        along = [a for a in hits if a.request.write == ch.write]
+        for access in along or hits:
+            bank = ch.banks[self.place(access.address)[1]]
+            write = access.request.write
+            soonest = ticks + self.ticks(dram.cwl_ns if write else dram.cl_ns)
+            gap = 0 if write == ch.write else self.ticks(dram.read_to_write_ns if write else dram.write_to_read_ns)
+            start = max(soonest, ch.pins_free + gap)
+            if bank.column > ticks or start >= soonest + self.cycle:
+                continue
+            ch.queue.remove(access)
+            ch.pins_free = start + self.data_ticks
+            ch.count["turnarounds"] += write != ch.write
+            ch.write = write
+            ch.count["data_ticks"] += self.data_ticks
+            ch.count[access.found] += 1
+            ch.count["writes" if write else "reads"] += 1
+            self.count[access.request.client]["bytes_moved"] += self.size
+            if write:
+                bank.precharge = max(bank.precharge, ch.pins_free + self.ticks(dram.twr_ns))
+            else:
+                bank.precharge = max(bank.precharge, ticks + self.data_ticks)
+                self.data[access.request.client].append((ceil(Fraction(ch.pins_free, self.cycle)), access))
+            return True
+        return False
+
+    def row(self, ch: Channel, candidates: list[Access]) -> None:
+        ticks, dram = self.now * self.cycle, self.system.dram
+        seen = set()
+        for access in candidates:
+            _, number, row = self.place(access.address)
+            if number in seen:
+                continue
+            seen.add(number)
+            bank = ch.banks[number]
+            if bank.row == row:
+                continue
+            if bank.row is None:
+                if bank.activate <= ticks:
+                    bank.row = row
+                    bank.column = ticks + self.ticks(dram.trcd_ns)
+                    bank.precharge = ticks + self.ticks(dram.tras_ns)
+                    if access.found == "hits":
+                        access.found = "misses"
+                    ch.count["activates"] += 1
+                    return
+            elif bank.precharge <= ticks:
+                bank.row, bank.activate = None, ticks + self.ticks(dram.trp_ns)
+                access.found = "conflicts"
+                ch.count["precharges"] += 1
+                return
+
+    def enqueue(self, request: Request) -> bool:
+        address = request.accesses[0]
+        channel = self.place(address)[0]
+        if len(channel.queue) == self.system.dram.queue_depth:
+            return False
+        channel.queue.append(Access(request, address, self.now))
+        del request.accesses[0]
+        return True
+
+    def split(self, client: int) -> None:
+        request = self.splitting[client]
+        if request is not None and self.enqueue(request) and not request.accesses:
+            self.splitting[client] = None
+
+    # the network
+
+    def move(self, link: tuple[str, str]) -> None:
+        users, count = self.users[link], self.link_count[link]
+        able = []
+        for index, (direction, client, hop) in enumerate(users):
+            port, following = self.ports[direction, client, hop], self.ports.get((direction, client, hop + 1))
+            if not port.flits or port.flits[0][0] > self.now:
+                continue
+            what = port.flits[0][1]
+            if following is not None:
+                if following.in_use == self.system.noc.credits:
+                    count["stall_credit"] += 1
+                    continue
+            elif direction == 0:
+                if what.write:
+                    channel = self.place(what.accesses[0])[0]
+                    free = what.flits + 1 < self.flits or len(channel.queue) < self.system.dram.queue_depth
+                else:
+                    free = self.splitting[client] is None
+                if not free:
+                    count["stall_queue"] += 1
+                    continue
+            able.append(index)
+        if not able:
+            return
+        highest = max(self.priority[users[index][1]] for index in able)
+        first = [index for index in able if self.priority[users[index][1]] == highest]
+        holder = self.holder[link]
+        if holder in first and self.kept[link] < self.system.clients[users[holder][1]].keep_flits:
+            self.kept[link] += 1
+        else:
+            self.holder[link] = min(first, key=lambda index: (index - holder - 1) % len(users))
+            self.kept[link] = 1
+        count["flits"] += 1
+        count["stall_arbitration"] += len(able) - 1
+        direction, client, hop = users[self.holder[link]]
+        port, following = self.ports[direction, client, hop], self.ports.get((direction, client, hop + 1))
+        _, what, last = port.flits.popleft()
+        port.returns.append(self.now + self.system.noc.credit_return_cycles)
+        if following is not None:
+            self.put(following, what, last)
+        elif direction == 1:
+            if last:
+                self.access_done(what.request)
+        elif not what.write:
+            self.splitting[client] = what
+        else:
+            what.flits += 1
+            if what.flits == self.flits:
+                what.flits = 0
+                assert self.enqueue(what)
+                self.access_done(what)
+
+    def put(self, port: Port, what, last: bool) -> None:
+        port.flits.append((self.now + self.system.noc.hop_cycles, what, last))
+        port.most = max(port.most, port.in_use)
+
+    # the clients
+
+    def inject(self, client: int) -> None:
+        credits = self.system.noc.credits
+        there, back = self.ports[0, client, 0], self.ports[1, client, 0]
+        data = self.data[client]
+        if data and data[0][0] <= self.now and back.in_use < credits:
+            self.data_flits[client] += 1
+            last = self.data_flits[client] == self.flits
+            self.put(back, data[0][1], last)
+            if last:
+                self.data_flits[client] = 0
+                data.popleft()
+        if self.sending[client] is None and not self.active[client] and self.generators[client] is None:
+            return
+        if there.in_use == credits:
+            self.count[client]["stall_credit"] += 1
+            return
+        if self.sending[client] is None:
+            request = self.generated(client) if self.generators[client] else self.chosen(client)
+            if request is None:
+                return
+            self.sending[client] = (request, len(request.accesses) * self.flits if request.write else 1)
+        request, left = self.sending[client]
+        self.put(there, request, left == 1)
+        self.sending[client] = (request, left - 1) if left > 1 else None
+
+    def generated(self, client: int) -> Request | None:
+        g, limits = self.generators[client], self.system.clients[client]
+        if not g.backlog:
+            return None
+        if self.window[client] and self.window[client] + g.accesses > limits.requests * limits.request_accesses:
+            self.count[client]["stall_window"] += 1
+            return None
+        start = g.address + g.bursts * g.accesses * self.size % g.span
+        write = mix(~g.seed & MASK, g.bursts) >> 32 < g.write_rate
+        g.bursts += 1
+        g.backlog -= 1
+        self.window[client] += g.accesses
+        self.count[client]["bytes_asked"] += g.accesses * self.size
+        self.count[client]["accesses_issued"] += g.accesses
+        return Request(client, None, write, [start + i * self.size for i in range(g.accesses)])
+
+    def chosen(self, client: int) -> Request | None:
+        ready, causes = {}, set()
+        for transfer in self.active[client]:
+            for number, side in enumerate(transfer.sides):
+                if not side.requests or transfer.paused or side.due > self.now * self.cycle:
+                    continue
+                if side.open == self.system.clients[client].requests:
+                    causes.add("stall_window")
+                    continue
+                read = transfer.sides[0]
+                share = side.issued + len(side.requests[0][0])
+                if side.write and read.done * side.total < share * read.total:
+                    causes.add("stall_data")
+                    continue
+                ready[2 * transfer.serial + number] = (transfer, side)
+        if not ready:
+            if causes:
+                self.count[client]["stall_window" if "stall_window" in causes else "stall_data"] += 1
+            return None
+        key = min((k for k in ready if k > self.last[client]), default=min(ready))
+        self.last[client] = key
+        transfer, side = ready[key]
+        accesses, asked = side.requests.popleft()
+        side.open += 1
+        side.issued += len(accesses)
+        whole, rest = divmod(side.pace, side.total)
+        side.left_over += rest * len(accesses)
+        late = max(side.due, (self.now - 1) * self.cycle + 1)
+        side.due = late + whole * len(accesses) + side.left_over // side.total
+        side.left_over %= side.total
+        self.count[client]["bytes_asked"] += asked
+        self.count[client]["accesses_issued"] += len(accesses)
+        return Request(client, transfer, side.write, accesses, open=len(accesses))
+
+    def access_done(self, request: Request) -> None:
+        self.count[request.client]["accesses_done"] += 1
+        if request.transfer is None:
+            self.window[request.client] -= 1
+            return
+        side = request.transfer.sides[request.write]
+        side.done += 1
+        request.open -= 1
+        side.open -= request.open == 0
+        self.settle(request.transfer)
+
+    def settle(self, transfer: Transfer) -> None:
+        if transfer.paused or transfer.ended or transfer.cancelled:
+            return
+        if all(side.done == side.total for side in transfer.sides):
+            transfer.ended = True
+            self.active[transfer.client].remove(transfer)
+            self.ended.append(transfer)

@@ -1,0 +1,69 @@
+"""What holds for every memory system and whatever is asked of it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from npu_model.memory import MemorySystem, load_memory, memory_names
+from npu_model.memory_cycles import NO_RUNS, Background, CycleMemory
+
+from tests.memory.workloads import as_runs, backgrounds, run_compiled, submissions, systems
+
+QUIET = 10**8  # ps
+
+
+@given(system=systems(), submissions=submissions(cancels=True))
+def test_bytes_asked_are_bytes_moved_less_waste_and_credits_return(system: MemorySystem, submissions):
+    _, counters, _ = run_compiled(system, submissions, None, QUIET)
+    size = system.dram.access_bytes
+    for client in counters["clients"]:
+        assert client["accesses_issued"] == client["accesses_done"]
+        assert client["bytes_moved"] == client["accesses_done"] * size
+        assert 0 <= client["bytes_moved"] - client["bytes_asked"] <= client["accesses_done"] * (size - 1)
+    moved = sum(channel["reads"] + channel["writes"] for channel in counters["channels"]) * size
+    assert moved == sum(client["bytes_moved"] for client in counters["clients"])
+    assert all(in_use == 0 for _, in_use, _ in counters["ports"].values())
+
+
+@given(
+    system=systems(), submissions=submissions(cancels=True), background=backgrounds(), until_ps=st.integers(0, 10**6)
+)
+def test_at_any_time_no_port_is_over_full_and_no_link_or_pin_too_fast(system, submissions, background, until_ps):
+    _, counters, _ = run_compiled(system, submissions, background, until_ps)
+    cycles = counters["cycles"]
+    for occupancy, in_use, most in counters["ports"].values():
+        assert 0 <= in_use <= most <= system.noc.credits
+        assert occupancy <= cycles * system.noc.credits
+    assert all(link["flits"] <= cycles for link in counters["links"])
+    for channel in counters["channels"]:
+        assert channel["busy_cycles"] + channel["refresh_cycles"] + channel["idle_cycles"] == cycles
+        assert channel["hits"] + channel["misses"] + channel["conflicts"] == channel["reads"] + channel["writes"]
+        pins = cycles * (system.ticks_per_second // system.noc.clock_hz)
+        latest = (
+            max(system.dram.cl_ns, system.dram.cwl_ns) * 1e-9 * system.ticks_per_second
+        )  # on the pins after the last command
+        burst = system.ticks_per_second // system.dram.transfers_per_second * system.dram.burst_transfers
+        assert channel["data_ticks"] <= pins + latest + 2 * burst * system.dram.chained_bursts
+
+
+@given(
+    name=st.sampled_from(memory_names()),
+    side=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(1, 20_000)), min_size=1, max_size=5),
+    write=st.booleans(),
+    at_ps=st.integers(0, 10**7),
+    pace_ps=st.integers(0, 10**6),
+    traffic=st.builds(
+        Background,
+        client=st.just("cpu"),
+        bytes_per_second=st.integers(10**8, 20 * 10**9),
+        write_share=st.sampled_from([0.0, 0.5, 1.0]),
+        address=st.just(1 << 30),  # no row of the transfer's: it never finds a page that traffic has opened for it
+    ),
+)
+def test_traffic_of_another_client_never_makes_a_transfer_faster(name, side, write, at_ps, pace_ps, traffic):
+    alone, disturbed = CycleMemory(load_memory(name)), CycleMemory(load_memory(name))
+    disturbed.set_background(traffic)
+    runs = as_runs([((1 << 32) + address, length) for address, length in side])
+    for memory in (alone, disturbed):
+        memory.submit(0, at_ps, NO_RUNS if write else runs, runs if write else NO_RUNS, pace_ps)
+    assert alone.advance(10**10)[1] <= disturbed.advance(10**10)[1]
