@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from npu_abi import C
 from npu_model import cycles as cost
-from npu_model import dtypes
 from npu_model.profile import Profile
 
 from npu_device.clock import ClockDomain
@@ -145,15 +144,10 @@ def plan_dpu(profile: Profile, invariants: Records, variants: Records) -> DpuPla
     ordered = variants[
         np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(firsts, counts)
     ]
-    owning = invariants[owner]
-    sizes = np.array([dtypes.size_bytes(code) for code in range(C.NPU_DT_COUNT)], dtype=np.int64)
-    outputs = ordered["size_x"].astype(np.int64) * ordered["size_y"] * ordered["size_z"] * sizes[owning["out_dtype"]]
-    read, written = np.zeros(len(invariants), dtype=np.int64), np.zeros(len(invariants), dtype=np.int64)
-    np.add.at(read, owner, cost.dpu_read_bytes(profile, owning, ordered))
-    np.add.at(written, owner, outputs)
+    cycles, read, written = cost.dpu_costs(profile, invariants, ordered)
     columns = (
         invariants["task_id"],
-        cost.dpu_cycles(profile, invariants, ordered),
+        cycles,
         cost.dpu_macs(invariants, ordered),
         invariants["tile"],
         *dependency_columns(invariants),

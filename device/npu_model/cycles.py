@@ -110,7 +110,14 @@ def dpu_macs(invariants: Records, variants: Records) -> Cycles:
 
 
 def dpu_cycles(profile: Profile, invariants: Records, variants: Records, write_tiles: int = 1) -> Cycles:
-    """Return the cycles of each invariant with all its variants.
+    """Return the cycles of each invariant with all its variants; `dpu_costs` has the rest."""
+    return dpu_costs(profile, invariants, variants, write_tiles)[0]
+
+
+def dpu_costs(
+    profile: Profile, invariants: Records, variants: Records, write_tiles: int = 1
+) -> tuple[Cycles, Cycles, Cycles]:
+    """Return of each invariant with all its variants the cycles, and the bytes that it reads from and writes to CMX.
 
     `variants` are the variants of these invariants and of no others, in the order of `invariants`. `write_tiles`: tiles
     that an output is written to; the descriptors have one, profiled workloads up to six, and then a line leaves each cycle.
@@ -124,7 +131,7 @@ def dpu_cycles(profile: Profile, invariants: Records, variants: Records, write_t
     walk = Walk(inv, variants)
     array_rate = _rate(dpu.macs_per_cycle, inv, walk.array)
     other_rate = _rate(dpu.dw_macs_per_cycle, inv, ~walk.array & ~walk.eltwise)
-    outputs = _outputs(variants)
+    outputs = walk.pixels * walk.channels
     live, dead = walk.tap_blocks()
     acts, weights = walk.reads(live, dpu.dw_row_columns)
     wt_rate = np.array([dpu.wt_read_bytes_per_cycle[name] for name in GRIDS.values()], dtype=np.int64)[walk.grid]
@@ -133,7 +140,7 @@ def dpu_cycles(profile: Profile, invariants: Records, variants: Records, write_t
         [walk.array, walk.eltwise],
         [
             live * walk.channel_blocks * ceil_div(walk.depth * MPE_POSITIONS, array_rate)
-            + weights * dead // (np.maximum(live + dead, 1) * wt_rate)
+            + (weights / wt_rate * (dead / np.maximum(live + dead, 1))).astype(np.int64)
             + walk.pixel_contexts * walk.channel_contexts * dpu.context_cycles,
             ceil_div(outputs, dpu.eltwise_elements_per_cycle),
         ],
@@ -141,26 +148,23 @@ def dpu_cycles(profile: Profile, invariants: Records, variants: Records, write_t
     )
     write_rate = dpu.cmx_write_bytes_per_cycle if write_tiles == 1 else min(LINE_BYTES, dpu.cmx_write_bytes_per_cycle)
     out_size = sizes(inv, "out_dtype")
-    write = ints(variants, "size_x") * ints(variants, "size_y") * lines(ints(variants, "size_z") * out_size)
+    read = acts + weights
     slowest = np.maximum.reduce(
         [
             busy,
             ceil_div(acts, act_rate),
             ceil_div(weights, wt_rate),
-            ceil_div(acts + weights, dpu.cmx_read_bytes_per_cycle),
-            ceil_div(write, write_rate),
+            ceil_div(read, dpu.cmx_read_bytes_per_cycle),
+            ceil_div(walk.pixels * lines(walk.channels * out_size), write_rate),
             ceil_div(outputs, dpu.ppe_elements_per_cycle),
         ]
     )
     drain = walk.last_pixels * lines(walk.last_channels * out_size) // write_rate
-    return _sum_by_owner(dpu.workload_cycles + slowest + drain, owner, len(invariants)) + dpu.startup_cycles
-
-
-def dpu_read_bytes(profile: Profile, inv: Records, variants: Records) -> Cycles:
-    """Return the bytes that each variant reads from CMX, `inv` being its own invariant, record by record."""
-    walk = Walk(inv, variants)
-    pixels, channels = walk.reads(walk.tap_blocks()[0], profile.dpu.dw_row_columns)
-    return pixels + channels
+    cycles, read, written = (
+        _sum_by_owner(column, owner, len(invariants))
+        for column in (dpu.workload_cycles + slowest + drain, read, outputs * out_size)
+    )
+    return cycles + dpu.startup_cycles, read, written
 
 
 def _rate(table: dict[str, int], inv: Records, relevant: npt.NDArray[np.bool_]) -> Cycles:

@@ -69,9 +69,25 @@ class Walk:
         some = np.flatnonzero((ints(self.inv, "op") == descriptors.CONV) & (padded > 0))
         live = total.copy()
         if len(some):
-            inv, variants = self.inv[some], self.variants[some]
-            live[some] = _live(inv, variants, "x", "pad_left") * _live(inv, variants, "y", "pad_top")
+            live[some] = self._live(some, "x", "pad_left") * self._live(some, "y", "pad_top")
         return live, total - live
+
+    def _live(self, some: Cycles, axis: str, pad_field: str) -> Cycles:
+        """Return of workloads `some`, along one axis, how many (blocks, tap) have an output that reads an input there."""
+        inputs, kernel = ints(self.inv, "in_" + axis)[some], ints(self.inv, "kernel_" + axis)[some]
+        stride, dilation = (
+            np.maximum(ints(self.inv, "stride_" + axis)[some], 1),
+            ints(self.inv, "dilation_" + axis)[some],
+        )
+        start, size = ints(self.variants, "start_" + axis)[some], ints(self.variants, "size_" + axis)[some]
+        pad = ints(self.variants, pad_field)[some]
+        found = np.zeros(len(some), dtype=np.int64)
+        for tap in range(int(kernel.max())):
+            first = np.maximum(ceil_div(pad - tap * dilation, stride) - start, 0)
+            last = np.minimum((inputs - 1 + pad - tap * dilation) // stride - start, size - 1)
+            blocks = last // BLOCK_PIXELS - first // BLOCK_PIXELS + 1
+            found += np.where((tap < kernel) & (last >= first), blocks, 0)
+        return found
 
     def reads(self, live: Cycles, row_columns: int) -> tuple[Cycles, Cycles]:
         """Return the bytes of the stream at the pixels' side and of that at the channels' side.
@@ -81,11 +97,8 @@ class Walk:
         """
         act, weight = sizes(self.inv, "act_dtype"), sizes(self.inv, "wt_dtype")
         keeps = self.depthwise & (self.channels <= ROW_CHANNELS) & (row_columns > 0)
-        keeps &= (
-            (ints(self.inv, "kernel_x") == ROW_TAPS)
-            & (ints(self.inv, "stride_x") == 1)
-            & (ints(self.inv, "dilation_x") == 1)
-        )
+        for name, value in (("kernel_x", ROW_TAPS), ("stride_x", 1), ("dilation_x", 1)):
+            keeps &= ints(self.inv, name) == value
         columns = np.where(keeps, row_columns * ints(self.inv, "kernel_y"), BLOCK_PIXELS * self.taps)
         own = self.pixel_blocks * BLOCK_PIXELS * columns * lines(self.channels * act)
         shared = live * BLOCK_PIXELS**2 * lines(self.depth * act) * np.maximum(self.groups, self.channel_contexts)
@@ -94,21 +107,6 @@ class Walk:
         pixels = np.where(self.array, shared, own)
         channels = np.select([self.array, self.depthwise, self.eltwise], [array_weights, own_weights, own], 0)
         return pixels, channels
-
-
-def _live(inv: Records, variants: Records, axis: str, pad_field: str) -> Cycles:
-    """Return along one axis how many (blocks, tap) have an output that reads an input there, over all taps."""
-    inputs, stride, dilation = (ints(inv, f"{name}_{axis}") for name in ("in", "stride", "dilation"))
-    kernel, pad, stride = ints(inv, "kernel_" + axis), ints(variants, pad_field), np.maximum(stride, 1)
-    start = ints(variants, "start_" + axis)
-    end = start + ints(variants, "size_" + axis) - 1
-    found = np.zeros(len(inv), dtype=np.int64)
-    for tap in range(int(kernel.max())):
-        first = np.maximum(ceil_div(pad - tap * dilation, stride), start) - start
-        last = np.minimum((inputs - 1 + pad - tap * dilation) // stride, end) - start
-        blocks = last // BLOCK_PIXELS - first // BLOCK_PIXELS + 1
-        found += np.where((tap < kernel) & (last >= first), blocks, 0)
-    return found
 
 
 def taps(inv: Records) -> Cycles:

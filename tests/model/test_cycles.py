@@ -10,9 +10,9 @@ from npu_model.cycles import (
     dma_cycles,
     dma_cycles_of,
     dma_ddr_bytes,
+    dpu_costs,
     dpu_cycles,
     dpu_macs,
-    dpu_read_bytes,
 )
 from npu_model.descriptors import DescriptorError, Dma
 from npu_model.dpu_walk import Walk
@@ -44,6 +44,10 @@ def dpu(op, size, out_z, in_z=None, kernel=(1, 1), **fields):
         invariant[name] = value
     variant["size_y"], variant["size_x"], variant["size_z"] = *size, out_z
     return invariant, variant
+
+
+def read_bytes(profile, invariant, variant):
+    return dpu_costs(profile, invariant, variant)[1]
 
 
 UNIT, NPU37, NPU40 = load_profile("unit"), load_profile("npu-37xx"), load_profile("npu-40xx")
@@ -152,7 +156,7 @@ def test_workloads_add_up_and_pay_their_start():
 def test_slow_reads_and_writes_set_the_pace():
     fully_connected = dpu(C.NPU_DPU_MATMUL, (1, 1), 1024, 1024)
     weights, acts = 1024 * 1024 * 2, 16 * 1024 * 2 * 16  # a block of 16 rows; 16 contexts of 64 channels
-    assert dpu_read_bytes(NPU37, *fully_connected).tolist() == [weights + acts]
+    assert read_bytes(NPU37, *fully_connected).tolist() == [weights + acts]
     assert dpu_cycles(NPU37, *fully_connected).tolist() == [200 + weights // 32 + 64 * 2 // 64]
     deep = dpu(C.NPU_DPU_MATMUL, (1, 1), 1024, 1024, mpe_grid=C.NPU_MPE_4X16)
     assert dpu_cycles(NPU37, *deep).tolist() == [200 + weights // 64 + 256 * 2 // 64]  # twice the words a cycle
@@ -169,7 +173,7 @@ def test_an_output_that_goes_to_several_tiles_leaves_by_the_line():
 
 def test_grid_trades_weight_reads_for_activation_reads():
     grids = (C.NPU_MPE_16X16, C.NPU_MPE_8X16, C.NPU_MPE_4X16)
-    reads = [int(dpu_read_bytes(NPU37, *dpu(C.NPU_DPU_CONV, (16, 16), 256, 64, mpe_grid=grid))[0]) for grid in grids]
+    reads = [int(read_bytes(NPU37, *dpu(C.NPU_DPU_CONV, (16, 16), 256, 64, mpe_grid=grid))[0]) for grid in grids]
     act, weights = 256 * 64 * 2, 256 * 64 * 2
     assert reads == [4 * act + weights, 2 * act + 2 * weights, act + 4 * weights]
 
@@ -177,9 +181,9 @@ def test_grid_trades_weight_reads_for_activation_reads():
 def test_every_tap_reads_its_pixels_again_and_a_pixel_is_a_line_at_least():
     u8 = {"act_dtype": C.NPU_DT_U8, "wt_dtype": C.NPU_DT_U8}
     for channels, line in ((16, 32), (32, 32), (33, 64)):
-        reads = dpu_read_bytes(NPU37, *dpu(C.NPU_DPU_MAXPOOL, (8, 8), channels, kernel=(3, 3), **u8))
+        reads = read_bytes(NPU37, *dpu(C.NPU_DPU_MAXPOOL, (8, 8), channels, kernel=(3, 3), **u8))
         assert reads.tolist() == [64 * 9 * line]
-    both = dpu_read_bytes(NPU37, *dpu(C.NPU_DPU_ELTWISE_ADD, (8, 8), 64, **u8))
+    both = read_bytes(NPU37, *dpu(C.NPU_DPU_ELTWISE_ADD, (8, 8), 64, **u8))
     assert both.tolist() == [2 * 64 * 64]
 
 
@@ -189,7 +193,7 @@ def test_every_tap_reads_its_pixels_again_and_a_pixel_is_a_line_at_least():
 )  # fmt: skip
 def test_a_depthwise_kernel_of_three_columns_keeps_its_rows(profile, channels, kernel, stride, columns):
     u8 = {"act_dtype": C.NPU_DT_U8, "wt_dtype": C.NPU_DT_U8, "stride_x": stride}
-    reads = dpu_read_bytes(load_profile(profile), *dpu(C.NPU_DPU_DWCONV, (4, 4), channels, kernel=(3, kernel), **u8))
+    reads = read_bytes(load_profile(profile), *dpu(C.NPU_DPU_DWCONV, (4, 4), channels, kernel=(3, kernel), **u8))
     assert reads.tolist() == [4 * columns * 3 * channels + 3 * kernel * channels]
 
 
