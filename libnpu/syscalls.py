@@ -18,8 +18,9 @@ from npu_model.profile import load_profile
 from libnpu.errors import NpuError, errno_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
+    from npu_model.armed import Armed
     from npu_model.profile import Profile
 
     from libnpu.runtime.host_participants import Participant
@@ -306,6 +307,18 @@ def check_module_params(text: str) -> None:
         raise NpuError(C.NPU_ERROR_INVALID_VALUE, error.why, errno=error.code) from None
 
 
+def check_faults(faults: Sequence[Armed]) -> None:
+    """Raise INVALID_VALUE for a fault of a kind that cannot strike at its point (npu_driver/inject.py)."""
+    from npu_driver.error import KernelError
+    from npu_driver.platform import check_fault
+
+    try:
+        for fault in faults:
+            check_fault(fault)
+    except KernelError as error:
+        raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"fault: {error.why}", errno=error.code) from None
+
+
 def open_device(
     profile: str,
     *,
@@ -313,30 +326,33 @@ def open_device(
     numerics: str,
     trace: bool,
     module_params: str = "",
-    faults: Sequence[Mapping[str, int]] = (),
+    faults: Sequence[Armed] = (),
 ) -> Node:
-    """Return an open node of a new simulated device, whose driver is loaded with `module_params` ("name=value ..."). `faults`: fields of
-    struct npu_emu_inject of those that are armed before it boots.
+    """Return an open node of a new simulated device, whose driver is loaded with `module_params` ("name=value ..."). `faults` are
+    armed before it boots.
 
-    Raises ProfileError for an unknown profile, NpuError when it does not boot and for the parameters.
+    Raises ProfileError for an unknown profile, NpuError when it does not boot and for parameters and faults.
     """
     from npu_driver.platform import start
 
     def power_on() -> Started:
         mmio = _mmio_lines()
         kernel = start(
-            hardware, compute=compute, numerics=numerics, trace=trace, module_params=module_params, mmio=mmio
+            hardware,
+            compute=compute,
+            numerics=numerics,
+            trace=trace,
+            module_params=module_params,
+            faults=faults,
+            mmio=mmio,
         )
         return _traced(kernel.syscall), kernel.log
 
     check_module_params(module_params)
-
+    check_faults(faults)
     hardware = load_profile(profile)
     syscall, log = power_on()
-    machine = Machine(syscall, hardware, log, power_on)
-    for fault in faults:
-        arm_fault(machine, fault)
-    return Node(machine)
+    return Node(Machine(syscall, hardware, log, power_on))
 
 
 def _mmio_lines() -> Callable[[str], object] | None:
@@ -399,16 +415,6 @@ def _module_call(machine: Machine, request: Request, segments: list[bytes]) -> l
     if ret < 0:
         raise errno_error(-ret, request.name, machine.log)
     return replies
-
-
-def arm_fault(machine: Machine, fault: Mapping[str, int]) -> None:
-    """Arm a fault, by the fields of struct npu_emu_inject, before the node is open. Raises INVALID_VALUE."""
-    request = Request(C.NPU_IOCTL_EMU_INJECT, "npu_emu_inject", "EMU_INJECT")
-    for name, value in fault.items():
-        setattr(request.arg, name, value)
-    ret, *_ = machine.syscall(request.number, bytes(request.buffer), [], machine.now_ps)
-    if ret < 0:
-        raise errno_error(-ret, request.name, machine.log)
 
 
 def remote_path(device: str) -> str:

@@ -145,7 +145,8 @@ typedef enum npu_semantics {
  * are first used. NPU_DEVICE=unix:PATH: the one device is that of npud at PATH (docs/daemon.md), and NPU_PROFILE, when it is set, has to name its profile; when nobody
  * answers there, who uses the device first gets NPU_ERROR_DEVICE_LOST.
  *   INVALID_VALUE    flags is neither 0 nor NPU_INIT_CHECK of some header, or NPU_PROFILE names no profile, or too many, or NPU_SEMANTICS or
- *                    NPU_SCHEDULE is none that exists, NPU_LAUNCH_BLOCKING is neither 0 nor 1, or NPU_KMD_PARAMS is refused by the kernel module, or NPU_DEVICE is not unix:PATH
+ *                    NPU_SCHEDULE is none that exists, NPU_LAUNCH_BLOCKING is neither 0 nor 1, or NPU_KMD_PARAMS is refused by the kernel module, or NPU_DEVICE is not unix:PATH,
+ *                    or NPU_FAULTS names no file of faults (docs/recovery.md)
  *   VERSION_MISMATCH NPU_INIT_CHECK of a header with another major version than the library's or a newer minor one
  *   NOT_INITIALIZED  the library cannot start: its Python environment is gone, or the process runs another Python version */
 NPU_API npu_result_t npu_init(uint32_t flags);

@@ -188,7 +188,8 @@ struct npu_emu_job {
     uint32_t reserved;
 };
 _Static_assert(sizeof(struct npu_emu_job) == 24, "npu_emu_job");
-/* Fault injection: arms one fault. It strikes at the `after`-th time (0: the next) from now on that its point is passed, once, or `count` times in a row. */
+/* Fault injection, EPERM for who may not. ARM: one fault, which strikes at the `after`-th time (0: the next) from now on that its point is passed, once, or `count`
+ * times in a row. DISARM: all that are armed are forgotten. QUERY tells how often a fault of a kind has struck at a point since the device is there. */
 enum npu_fault_point {            /* where */
     NPU_POINT_BOOT_IMAGE = 0, NPU_POINT_BOOT_START = 1, NPU_POINT_BOOT_DONE = 2, NPU_POINT_OPEN = 3, NPU_POINT_ALLOC = 4 /* device memory */, NPU_POINT_MAP = 5 /* page tables */,
     NPU_POINT_REGISTER_DB = 6, NPU_POINT_RING_WRITE = 7, NPU_POINT_DOORBELL = 8, NPU_POINT_JOB_TAKE = 9 /* firmware takes a job */, NPU_POINT_COMMAND = 10 /* firmware opens a slot or a launch for a command, or writes to the job's memory */,
@@ -198,7 +199,8 @@ enum npu_fault_kind {             /* what; EINVAL for a kind that cannot strike 
     NPU_FAULT_NO_MEMORY = 1, NPU_FAULT_FW_CRASH = 2, NPU_FAULT_FW_SILENT = 3 /* the core runs no more and answers nothing */, NPU_FAULT_IRQ_LOST = 4, NPU_FAULT_UNPLUG = 5,
     NPU_FAULT_ENGINE_HANG = 6 /* the task never ends */, NPU_FAULT_MMU = 7 /* the access faults */, NPU_FAULT_MESSAGE_LOST = 8, NPU_FAULT_MESSAGE_TWICE = 9, NPU_FAULT_MESSAGE_GARBAGE = 10 /* bytes from `seed` */,
     NPU_FAULT_IMAGE_BITFLIP = 11 /* bit `seed` of the image; at BOOT_START of its header */, NPU_FAULT_BARRIER_LOST = 12 /* a post that does not arrive */ };
-struct npu_emu_inject { uint32_t point; uint32_t kind; uint32_t after; uint32_t count; /* 0 as 1 */ uint64_t seed; uint32_t disarm; /* 1: forget all that are armed */ uint32_t reserved; };
+enum npu_inject_action { NPU_INJECT_ARM = 0, NPU_INJECT_DISARM = 1, NPU_INJECT_QUERY = 2 };
+struct npu_emu_inject { uint32_t point; uint32_t kind; uint32_t after; uint32_t count; /* 0 as 1 */ uint64_t seed; uint32_t action; /* [in] enum npu_inject_action */ uint32_t struck; /* [out] of QUERY */ };
 _Static_assert(sizeof(struct npu_emu_inject) == 32, "npu_emu_inject");
 enum npu_trace_kind { NPU_TRACE_FETCH = 0, /* core read a descriptor */ NPU_TRACE_DISPATCH = 1, /* core put it in a FIFO */ NPU_TRACE_START = 2, NPU_TRACE_END = 3,
     NPU_TRACE_BARRIER_LOAD = 4, NPU_TRACE_BARRIER_READY = 5, NPU_TRACE_BARRIER_RETIRE = 6, NPU_TRACE_DOORBELL = 7, NPU_TRACE_JOB_START = 8, NPU_TRACE_JOB_END = 9,

@@ -9,7 +9,7 @@ import npu_abi
 from npu_abi import C
 
 from libnpu.errors import NpuError
-from libnpu.faults import fault_of
+from libnpu.faults import FIELDS, fault_of
 from libnpu.runtime import host_team
 from libnpu.runtime.arguments import whole
 from libnpu.runtime.guard import public
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     import numpy as np
+    from npu_model.armed import Armed
     from numpy.typing import NDArray
 
     from libnpu.runtime.guard import Guard
@@ -137,18 +138,26 @@ class DeviceMachine:
         """Arm a fault of the emulated hardware (docs/recovery.md): it strikes at the `after`-th time from now on (0: the next) that `point` is
         passed, `count` times in a row. Raises INVALID_VALUE for names that there are not, and for a kind that cannot strike at the point.
         """
-        fault = fault_of(point, kind, after, count, seed)
-        request = Request(C.NPU_IOCTL_EMU_INJECT, "npu_emu_inject", "EMU_INJECT")
-        for name, value in fault.fields.items():
-            setattr(request.arg, name, value)
-        self.node.ioctl(request)
+        self._inject(C.NPU_INJECT_ARM, fault_of(point, kind, after, count, seed))
 
     @public
     def disarm_faults(self) -> None:
         """Forget the faults that are armed."""
+        self._inject(C.NPU_INJECT_DISARM)
+
+    @public
+    def faults_struck(self, point: str, kind: str) -> int:
+        """Return how often an injected fault has struck, since the device is there. Raises INVALID_VALUE as `inject`."""
+        return self._inject(C.NPU_INJECT_QUERY, fault_of(point, kind))
+
+    def _inject(self, action: int, fault: Armed | None = None) -> int:
         request = Request(C.NPU_IOCTL_EMU_INJECT, "npu_emu_inject", "EMU_INJECT")
-        request.arg.disarm = 1
+        for name in FIELDS if fault is not None else ():
+            setattr(request.arg, name, getattr(fault, name))
+        request.arg.action = action
         self.node.ioctl(request)
+        struck: int = request.arg.struck
+        return struck
 
     @public
     def recover(self, *, engine: bool = False) -> None:

@@ -45,6 +45,45 @@ def test_kmd(npu):
     assert npu("kmd", "params", "--param", "coherent=0")[0] == 1
 
 
+def test_run_with_faults(npu, blob_path, tmp_path):
+    path = tmp_path / "faults.json"
+    path.write_text('[{"point": "dpu_task", "kind": "mmu", "seed": 20480}]')
+    for _ in range(2):
+        status, _, err = npu("run", blob_path, "--faults", path)
+        assert status == 1
+        assert "address 0x5000, task 'conv" in err
+    assert npu("run", blob_path)[0] == 0  # they were that run's
+    path.write_text('[{"point": "job_done", "kind": "irq_lost"}]')
+    assert npu("run", blob_path, "--faults", path)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "result", "message"),
+    [
+        (None, "FILE", "No such file or directory"),
+        ("{", "INVALID_VALUE", "faults.json: Expecting property name"),
+        ("{}", "INVALID_VALUE", "a list of objects is needed"),
+        ('[{"point": "irq"}]', "INVALID_VALUE", "needs point and kind, and may have after, count, seed"),
+        ('[{"point": "irq", "kind": "irq_lost", "when": 1}]', "INVALID_VALUE", "needs point and kind"),
+        ('[{"point": "irq", "kind": "flood"}]', "INVALID_VALUE", "'flood' is none of no_memory, "),
+        (
+            '[{"point": "irq", "kind": "irq_lost", "after": 4294967296}]',
+            "INVALID_VALUE",
+            "after 4294967296; it has 32 bits",
+        ),
+        ('[{"point": "irq", "kind": "mmu"}]', "INVALID_VALUE", "NPU_FAULT_MMU cannot strike at NPU_POINT_IRQ"),
+    ],
+)
+def test_faults_that_there_cannot_be_are_named(npu, blob_path, tmp_path, content, result, message):
+    path = tmp_path / "faults.json"
+    if content is not None:
+        path.write_text(content)
+    status, out, _ = npu("run", blob_path, "--faults", path, "--json")
+    error = json.loads(out)["error"]
+    assert (status, error["result"]) == (1, f"NPU_ERROR_{result}")
+    assert message in error["message"]
+
+
 def test_trace_of_a_program(npu, tmp_path):
     program, path = tmp_path / "program.py", tmp_path / "trace"
     program.write_text(PROGRAM)

@@ -104,7 +104,7 @@ CALLS = {
     "NPU_IOCTL_EMU_JOB": ({"handle": "bo"}, {"handle": HANDLE, "finished": OUT, "done_ps": OUT, "job_status": OUT}),
     "NPU_IOCTL_EMU_INJECT": (None, {
         "point": [(C.NPU_POINT_COUNT, EINVAL), (U32, EINVAL)], "kind": [(0, EINVAL), (13, EINVAL), (U32, EINVAL)],
-        "after": "any number of passes", "count": "any number of times", "seed": SEED, "disarm": [(2, EINVAL), (U32, EINVAL)],
+        "after": "any number of passes", "count": "any number of times", "seed": SEED, "action": [(3, EINVAL), (U32, EINVAL)], "struck": OUT,
     }),
 }  # fmt: skip
 # Calls that change what the others need: right but for the one field.
