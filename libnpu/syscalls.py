@@ -54,8 +54,8 @@ class Machine:
     """
 
     __slots__ = (
-        "__weakref__", "_power_cycle", "begun_ps", "behind", "blocked_ps", "disorder", "host", "log", "lost", "nodes", "now_ps", "number",
-        "positions", "profile", "syscall",
+        "__weakref__", "_power_cycle", "begun_ps", "behind", "blocked_ps", "disorder", "host", "left_ps", "log", "lost", "nodes", "now_ps",
+        "number", "positions", "profile", "syscall",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +74,7 @@ class Machine:
         self.host: Host | None = None  # the threads that share the clock, once they are told of this machine
         self.number = 0  # among the machines of `host`
         self.positions: dict[Participant, int] = {}  # of the threads of `host` that use it
+        self.left_ps = 0  # the furthest position of those that use it no more
         self.begun_ps: dict[Participant | None, int] = {}  # where threads came in, if not at 0, and what they skipped
         self.blocked_ps: dict[Participant | None, int] = {}  # how long threads were blocked in `Node.wait`
         self.disorder: str | None = None  # why the order of calls was not the clock's

@@ -84,7 +84,8 @@ class Positions:
             self._current = None
         for machine in self.machines:
             if participant in machine.positions:
-                participant.final[machine] = machine.positions.pop(participant)
+                final_ps = participant.final[machine] = machine.positions.pop(participant)
+                machine.left_ps = max(machine.left_ps, final_ps)
 
     def add_machine(self, machine: Machine) -> None:
         """Take note of a machine that the calling thread has started."""
@@ -173,6 +174,10 @@ class Positions:
     def position(self, who: Participant, machine: Machine) -> int:
         """Return where `who` is on the machine's clock."""
         return machine.now_ps if who is self._current else machine.positions[who]
+
+    def furthest_ps(self, machine: Machine) -> int:
+        """Return where the last of all threads has come to that take or took part."""
+        return max([machine.left_ps, *(self.position(who, machine) for who in machine.positions)])
 
     def position_of_caller(self, machine: Machine) -> int:
         """Return where the calling thread is, which need not hold the lock."""
