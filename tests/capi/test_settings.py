@@ -118,7 +118,7 @@ def test_a_fault_of_the_environment_strikes_once_in_the_process(run, tmp_path):
     path.write_text('[{"point": "boot_image", "kind": "no_memory"}]')
     said = run(program, env={**os.environ, "NPU_FAULTS": str(path)})
     assert "injected at NPU_POINT_BOOT_IMAGE" in said.pop(2)
-    assert said == ["SUCCESS", "OUT_OF_MEMORY", "SUCCESS", "SUCCESS", "SUCCESS", "SUCCESS"]
+    assert said == ["SUCCESS", "OUT_OF_DEVICE_MEMORY", "SUCCESS", "SUCCESS", "SUCCESS", "SUCCESS"]
 
 
 @pytest.mark.parametrize(
