@@ -410,7 +410,9 @@ typedef enum npu_priority { NPU_PRIORITY_IDLE = 1, NPU_PRIORITY_NORMAL = 2, NPU_
 /* Create a stream in the current context, of normal priority.
  *   NULL_POINTER, BAD_ADDRESS  stream   OUT_OF_RESOURCES  no command queue is left */
 NPU_API npu_result_t npu_create_stream(npu_stream_t *stream);
-/* The same with flags and priority; the firmware serves streams of a higher priority first, at task boundaries (docs/preemption.md).
+/* The same with flags and priority; the firmware serves streams of a higher priority first, at task boundaries (docs/preemption.md): an inference of a lower one leaves
+ * its tiles to them and resumes with the same result. For its state a stream below NPU_PRIORITY_REALTIME takes NPU_PARAM_PREEMPT_BUFFER_SIZE bytes of device memory with
+ * its first inference, and gives them back when it is destroyed; without memory for it inferences run, but keep their tiles to their ends.
  *   INVALID_VALUE  flags; priority is none of npu_priority_t (semantics cuda: the nearest one is taken)
  *   otherwise results as npu_create_stream */
 NPU_API npu_result_t npu_create_stream_with_priority(npu_stream_t *stream, uint32_t flags, npu_priority_t priority);

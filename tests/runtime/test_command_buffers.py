@@ -18,7 +18,8 @@ def test_a_launch_alone_is_packed_as_a_command_writer_packs_it(device, blob_byte
         writer.command(FENCE.pack(SIGNAL, FENCE.size, stream._cell.offset, job.number))
         content = writer.pack()
         assert bytes(job.bo.view[: len(content)]) == content
-        assert (job.segment, job.commands_offset) == (writer.segment, writer.commands_offset)
+        segment = writer.segment(stream.preemption_buffer())
+        assert (job.segment, job.preempt_index, job.commands_offset) == (segment, 1, writer.commands_offset)
         stream.synchronize()
 
 

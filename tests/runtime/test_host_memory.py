@@ -268,7 +268,7 @@ def test_the_end_of_a_context_gives_registered_memory_back(end):
 def test_a_fault_of_the_context_does_not_take_registered_memory_along(device, blob_bytes):
     array, (x, y) = program_memory(1), (device.alloc(1024), device.alloc(1024))
     device.register(array)
-    device.default_stream.launch(device.load(blob_bytes(addend=1 << 21)), {"x": x}, {"y": y})
+    device.default_stream.launch(device.load(blob_bytes(addend=1 << 40)), {"x": x}, {"y": y})
     with pytest.raises(libnpu.NpuError):
         device.synchronize()
     device.reset()
