@@ -396,6 +396,17 @@ def open_module(device: str, profile: str) -> Machine:
     return Machine(_traced(kernel.syscall), hardware, kernel.log)
 
 
+def installed_firmware() -> bytes:
+    """Return the firmware image that is installed. Raises DEVICE_LOST when there is none."""
+    from npu_driver.error import KernelError
+    from npu_driver.platform import firmware_image
+
+    try:
+        return firmware_image()
+    except KernelError as error:
+        raise errno_error(error.code, "firmware", [str(error)]) from None
+
+
 def load_module(machine: Machine, params: str) -> None:
     """Load the kernel module anew with `params`. Raises INVALID_VALUE for one of them, BUSY while a file is open, NOT_PERMITTED."""
     request = Request(C.NPU_SYS_MODULE_LOAD, "npu_module", "MODULE_LOAD")

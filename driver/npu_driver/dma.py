@@ -129,7 +129,7 @@ class DmaDevice:
     @property
     def coherent(self) -> bool:
         """Whether the device snoops them."""
-        return bool(self._kernel.params.coherent)
+        return bool(self._kernel.params.coherent and self._kernel.firmware.coherent_dma)
 
     @property
     def debug(self) -> DmaDebug | None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from npu_device import Device
 
+from npu_driver.boot import read_image
 from npu_driver.inject import lies_in_device
 from npu_driver.ioctls import TABLE
 from npu_driver.kernel import Kernel
@@ -38,6 +39,11 @@ def start(
     for fault in faults:
         kernel.injection.arm(fault)
     return kernel
+
+
+def firmware_image() -> bytes:
+    """Return the image that is installed. ENODEV when there is none."""
+    return read_image()
 
 
 def check_fault(fault: Armed) -> None:

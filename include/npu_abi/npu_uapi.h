@@ -29,7 +29,8 @@ enum npu_syscall_nr { NPU_SYS_OPEN = 1, /* no structure; returns the descriptor 
     NPU_SYS_MODULE_LOAD = 5, /* struct npu_module: the driver is loaded anew with these parameters; needs no file. EBUSY while a file is open */
     NPU_SYS_MODULE_PARAMS = 6 /* struct npu_module: writes the parameters, as below, out; needs no file */ };
 /* Each mapping has a cache policy of its own: the object's, unless `flags` name another one (a mapping of one object with two policies is an
- * alias mismatch, and behaves as one). What the policies show is said at enum npu_bo_flag. */
+ * alias mismatch, and behaves as one). What the policies show is said at enum npu_bo_flag. EOPNOTSUPP, also of BO_CREATE_FROM_USERPTR: a CACHED mapping without NON_SNOOPED,
+ * and a firmware before NPU_FW_COHERENT_DMA, unless the module parameter force_coherent is 1: then the CPU's cache is between, and nobody has said so. */
 struct npu_mmap { uint64_t offset; /* [in] mmap_offset of struct npu_bo_info */ uint64_t length; /* [in] bytes, 1..size of the object */
     uint32_t flags; /* [in] 0, or NPU_MMAP_POLICY | bits of NPU_BO_CACHE_MASK and NPU_BO_NON_SNOOPED */ uint32_t reserved; };
 enum npu_mmap_flag { NPU_MMAP_POLICY = 1 };
@@ -48,7 +49,8 @@ enum npu_param {
     NPU_PARAM_PREEMPT_BUFFER_SIZE = 14, NPU_PARAM_CMX_BYTES = 15, /* per tile */ NPU_PARAM_BARRIER_COUNT = 16, NPU_PARAM_SHAVES_PER_TILE = 17, NPU_PARAM_DMA_PORTS = 18,
     NPU_PARAM_DDR_BYTES = 19, NPU_PARAM_DDR_FREE_BYTES = 20, NPU_PARAM_MAX_JOBS = 21,
     NPU_PARAM_PROFILE_NAME = 22,   /* index 0..7: eight bytes of the profile's name, NUL padded */
-    NPU_PARAM_MAX_QUEUES = 23      /* that NPU_IOCTL_CMDQ_CREATE makes in one context */
+    NPU_PARAM_MAX_QUEUES = 23,     /* that NPU_IOCTL_CMDQ_CREATE makes in one context */
+    NPU_PARAM_FW_RELEASE = 24      /* of the firmware that runs, as in struct npu_fw_header */
 };
 enum npu_platform { NPU_PLATFORM_SIMULATED = 2 };
 enum npu_capability { NPU_CAP_METRIC_STREAMER = 1, NPU_CAP_DMA_MEMORY_RANGE = 2, NPU_CAP_MANAGE_CMDQ = 3, NPU_CAP_USER_POINTERS = 4 };

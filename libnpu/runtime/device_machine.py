@@ -43,6 +43,7 @@ class DeviceInfo:
     ddr_bytes: int
     clock_hz: int
     firmware_api: tuple[str, ...]  # "major.minor" by NPU_FW_API_*
+    firmware_release: str  # "major.minor.patch"
     max_contexts: int  # at a time
     max_queues: int  # of a context
     queue_depth: int  # jobs in flight
@@ -183,6 +184,7 @@ class DeviceMachine:
         """Return what the driver says about the device."""
         name = b"".join(self._param(C.NPU_PARAM_PROFILE_NAME, i).to_bytes(8, "little") for i in range(8))
         versions = [self._param(C.NPU_PARAM_FW_API_VERSION, i) for i in range(C.NPU_FW_API_COUNT)]
+        release = self._param(C.NPU_PARAM_FW_RELEASE)
         return DeviceInfo(
             profile=name.rstrip(b"\0").decode(),
             tiles=self._param(C.NPU_PARAM_TILE_CONFIG).bit_count(),
@@ -193,6 +195,7 @@ class DeviceMachine:
             ddr_bytes=self._param(C.NPU_PARAM_DDR_BYTES),
             clock_hz=self._param(C.NPU_PARAM_CORE_CLOCK_RATE),
             firmware_api=tuple(f"{v >> 16}.{v & 0xFFFF}" for v in versions),
+            firmware_release=f"{release >> 16}.{release >> 8 & 0xFF}.{release & 0xFF}",
             max_contexts=self._param(C.NPU_PARAM_NUM_CONTEXTS),
             max_queues=self._param(C.NPU_PARAM_MAX_QUEUES),
             queue_depth=self._param(C.NPU_PARAM_MAX_JOBS),
