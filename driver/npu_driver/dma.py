@@ -150,7 +150,7 @@ class DmaDevice:
         try:
             self.space.map(va, memory.pa + first * PAGE, end - first, read_only=read_only, snooped=snooped)
         except KernelError:
-            self.addresses.free(va)
+            self.addresses.cancel(va)
             raise
         return va + offset % PAGE
 

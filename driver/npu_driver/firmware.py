@@ -154,7 +154,7 @@ class Firmware:
                 space.map(area.va, area.pa, AREA_PAGES)
         except KernelError:
             for area in areas:
-                self.addresses.free(area.va)
+                self.addresses.cancel(area.va)
                 memory.free(area.pa)
             space.destroy()
             raise

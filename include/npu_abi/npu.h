@@ -289,6 +289,8 @@ typedef struct npu_stream_s *npu_stream_t;
 NPU_API npu_result_t npu_malloc(void **ptr, size_t size, uint32_t flags);
 /* Free an allocation by its first address. Work in flight that uses it: semantics ascend: does not wait, the pointer is stale at once and the memory goes when that work
  * has ended; cuda: waits for all work of the context first; strict: IN_USE.
+ * The addresses of the last 64 that were freed, in whatever way, are no other allocation's while the context has others left: until then a use of them, a second free
+ * too, is STALE_HANDLE and changes nothing. Only addresses are kept: the memory is free.
  *   STALE_HANDLE   it was freed before  INVALID_VALUE  not the first address of an allocation
  *   WRONG_CONTEXT  it is memory of another context than the current one
  *   NULL_POINTER   ptr is NULL (semantics cuda: success)              IN_USE  semantics strict, see above */

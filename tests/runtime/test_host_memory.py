@@ -387,7 +387,7 @@ def test_find_tells_what_an_address_is(unit):
     assert context.find(host - 1) is None
 
 
-def test_find_knows_freed_memory_until_its_addresses_are_used_again(unit):
+def test_find_knows_freed_memory_until_its_addresses_are_used_again(unit, alloc_again):
     context = unit.primary
     memory, pinned = unit.alloc(100), unit.alloc_host(100)
     device_address, host_address = memory.device_address, pinned.address
@@ -396,8 +396,7 @@ def test_find_knows_freed_memory_until_its_addresses_are_used_again(unit):
     for address in (device_address, host_address + 99):
         with refused("STALE_HANDLE"):
             context.find(address)
-    again = unit.alloc(100)
-    assert again.device_address == device_address
+    again = alloc_again(unit, memory)
     assert context.find(device_address).buffer is again
 
 
