@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 import libnpu
 from libnpu.blob import KernelSource, kernel_library
 from libnpu.compiler import compile_model
+from tests.firmware.launches import busy
 
 X = np.random.default_rng(0).standard_normal((1, 3, 24, 24)).astype(np.float32)
 
@@ -38,6 +39,13 @@ def small_model():
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 
+def spin_library():
+    """Kernels whose blocks take 0.13 ms ("short") and 1.1 ms ("long")."""
+    return kernel_library(
+        "spin", {name: KernelSource(busy(n) + "halt", ()) for name, n in (("short", 17), ("long", 20))}
+    )
+
+
 @pytest.fixture(scope="session")
 def small_blob():
     """The small model, compiled for npu-37xx: one tile."""
@@ -62,6 +70,7 @@ class Pair:
             self.context.create_stream(priority=int(priority))
             for priority in (C.NPU_PRIORITY_IDLE, C.NPU_PRIORITY_NORMAL, C.NPU_PRIORITY_REALTIME)
         )
+        self._spins = self.context.load(spin_library())
         self.moves()
 
     def launch(self, stream, number, **options):
@@ -73,6 +82,10 @@ class Pair:
     def begin(self, **options):
         """Take both tiles."""
         return self.launch(self.idle, 0, **options), self.launch(self.normal, 1, **options)
+
+    def spin(self, name="short", grid=1, stream=None):
+        """Enqueue a kernel of `spin_library`, by default in `urgent`."""
+        return self._spins[name].launch(stream or self.urgent, grid=grid)
 
     def is_right(self, number):
         """Whether outputs `number` have the bytes of the undisturbed inference."""
