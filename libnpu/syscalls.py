@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from npu_abi import C, ffi, ioctl_request
@@ -151,7 +152,7 @@ class Node:
         """The calling thread's position on the clock."""
         machine = self.machine
         host = machine.host
-        return machine.now_ps if host is None or host.solo else host.position_of_caller(machine)
+        return machine.now_ps if host is None or host.solo == get_ident() else host.position_of_caller(self)
 
     def sibling(self) -> Node:
         """Open the node once more: another context on the same machine, with the same clock."""

@@ -73,7 +73,8 @@ class Waits(Turns):
                 else:
                     self._progress(me, node, wait)
             me.state = State.RUNNING
-            self._follow(me, machine)
+            if self.replay is None:
+                self._follow(me, machine)
             if not replayed:
                 self.take_turn(me, node)  # meanwhile another thread may take the end of the job: `take`
         finally:
@@ -163,5 +164,5 @@ class Waits(Turns):
             if other is not machine and me in other.positions:
                 node = other.any_node()
                 if node is not None and (device_ps := self.device_ps(node)) > self.position(me, other):
-                    self.set_position(me, other, device_ps)
+                    self.move(me, other, device_ps)
                     me.drifted.add(other)

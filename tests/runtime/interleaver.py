@@ -29,6 +29,7 @@ class Task:
 
     def __init__(self, name):
         self.name = name
+        self.thread = None
         self.ready = lambda: True
         self.until_s = None
         self.go = threading.Semaphore(0)
@@ -79,11 +80,12 @@ class Interleaver:
             self._choose().go.release()
 
     def stop(self):
-        """End all tasks but the calling thread's."""
+        """End all tasks but the calling thread's, one after the other."""
         self.stopped = True
-        for task in self._tasks:
-            if task is not self.me:
+        for task in self._tasks[:]:
+            if task.thread is not None:
                 task.go.release()
+                threading.Thread.join(task.thread)
 
     def _choose(self):
         while not (ready := [task for task in self._tasks if task.ready()]):
@@ -117,12 +119,13 @@ class Lock:
         self.depth += 1
 
     def release(self):
+        if self.every.stopped:
+            return
         assert self._is_owned()
         self.depth -= 1
         if not self.depth:
             self.owner = None
-            if not self.every.stopped:
-                self.every.pause()
+            self.every.pause()
 
     def _is_owned(self):
         return self.owner is self.every.me
@@ -172,6 +175,7 @@ class Thread(threading.Thread):
 
     def start(self):
         self._task = self._every.add(self.name)
+        self._task.thread = self
         super().start()
         self._every.pause()
 

@@ -5,11 +5,13 @@ alone, everybody is woken at once when there is something to do for it, and nobo
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 
 import pytest
 from npu_abi import C
 
 import libnpu
+from libnpu.runtime.host_turns import REPLAY_GRACE_S
 from tests.runtime.interleaver import interleaved
 
 SCHEDULES = ["timed", "eager", "lazy", "newest-first", "seed:4"]
@@ -45,6 +47,22 @@ def run_team(every, device, *functions):
             thread.start()
         for thread in threads:
             thread.join()
+    return results
+
+
+def run_freely(every, device, *functions):
+    """As `run_team`, without a team."""
+    results = [None] * len(functions)
+
+    def thread(rank):
+        results[rank] = functions[rank]()
+
+    threads = [every.threading.Thread(target=thread, args=(rank,), name=f"{rank}") for rank in range(len(functions))]
+    with device.suspend_host_thread():
+        for started in threads:
+            started.start()
+        for started in threads:
+            started.join()
     return results
 
 
@@ -102,18 +120,21 @@ def test_a_deadlock_is_told_where_the_last_thread_has_come_to_whenever_it_left(s
     assert len(outcomes_of(program, range(12), schedule)) == 1
 
 
-def random_program(seed):
-    """Return a program of three threads with five random calls each."""
+def random_program(seed, run=run_team):
+    """Return a program of three threads with five random calls each, on one device or several."""
 
-    def program(every, device):
-        choose = random.Random(seed)
+    def program(every, *devices):
+        choose, choose_device = random.Random(seed), random.Random(seed)
         plans = [[(choose.choice(ACTS), choose.randrange(3000)) for _ in range(5)] for _ in range(3)]
-        streams, called = [device.create_stream() for _ in range(3)], [[] for _ in range(3)]
-        notify, event, memory = device.create_notify(), device.create_event(), device.alloc(64)
+        streams, called = [[device.create_stream() for _ in range(3)] for device in devices], [[] for _ in range(3)]
+        notifies, events = [device.create_notify() for device in devices], [device.create_event() for device in devices]
+        memories = [device.alloc(64) for device in devices]
+        choices = [[choose_device.randrange(len(devices)) for _ in range(5)] for _ in range(3)]
 
-        def member(rank):
-            stream, seen = streams[rank], []
-            calls = {
+        def calls_of(rank, number):
+            device, stream, memory = devices[number], streams[number][rank], memories[number]
+            notify, event = notifies[number], events[number]
+            return {
                 "fill": lambda _: stream.fill(memory, rank),
                 "delay": device.host_delay,
                 "wait": lambda _: notify.wait(stream),
@@ -124,12 +145,15 @@ def random_program(seed):
                 "record": lambda _: event.record(stream),
                 "after": lambda _: stream.wait_event(event),
             }
-            for act, ns in plans[rank]:
-                seen.append((result_of(calls[act], ns), device.now_ps))
+
+        def member(rank):
+            seen = []
+            for (act, ns), number in zip(plans[rank], choices[rank], strict=True):
+                seen.append((result_of(calls_of(rank, number)[act], ns), *(device.now_ps for device in devices)))
             return seen
 
-        ends = run_team(every, device, *(lambda r=rank: member(r) for rank in range(3)))
-        for stream in streams:
+        ends = run(every, devices[0], *(lambda r=rank: member(r) for rank in range(3)))
+        for stream in (stream for of_device in streams for stream in of_device):
             stream.abort()
         return ends, called
 
@@ -147,3 +171,90 @@ def test_random_calls_of_a_team(seed, schedule):
 def test_random_calls_of_many_teams(schedule):
     for seed in range(100, 200):
         assert len(outcomes_of(random_program(seed), range(10), schedule)) == 1, seed
+
+
+def turns_of(path):
+    """Return a recorded order without the lines that say who is who."""
+    return [line for line in path.read_text().splitlines() if line[0] != "+"]
+
+
+def check_replays(folder, program, seeds, schedule):
+    """Record a program on two devices, and replay it in the interleavings of `seeds`: all is the same, and nobody sleeps."""
+
+    def run(seed, replayed, recorded):
+        with interleaved(seed) as every, libnpu.open("unit", trace=True) as one, libnpu.open("unit", trace=True) as two:
+            with one.replay_order(replayed) if replayed else nullcontext(), one.record_order(recorded):
+                for device in (one, two):
+                    device.set_schedule(schedule)
+                result = program(every, one, two)
+                ends = [(device.now_ps, bytes(device.trace()), device.disorder) for device in (one, two)]
+            assert every.now_s == 0 or not replayed
+            return repr(result), ends, turns_of(recorded)
+
+    path = folder / "order"
+    first = run(1000, None, path)
+    for seed in seeds:
+        assert run(seed, path, folder / "again") == first
+
+
+@pytest.mark.parametrize("schedule", ["timed", "lazy"])
+@pytest.mark.parametrize("run", [run_team, run_freely])
+def test_a_replay_on_two_devices_shows_every_thread_the_same_times(tmp_path, run, schedule):
+    for seed in range(3):
+        check_replays(tmp_path, random_program(seed, run), range(3), schedule)
+
+
+def test_a_function_that_never_comes_is_not_waited_for_because_another_device_s_waits(tmp_path):
+    def program(order):
+        with interleaved(0) as every, libnpu.open("unit") as one, libnpu.open("unit") as two, order(one):
+            notify, waiting = one.create_notify(), one.create_stream()
+            notify.wait(waiting)
+            waiting.add_host_function(len, ())  # its thread waits to the end
+            results = [result_of(device.memory_info) for device in (two, one)]
+            notify.record()
+            one.synchronize()
+            return results, every.now_s
+
+    path = tmp_path / "order"
+    assert program(lambda device: device.record_order(path)) == ([0, 0], 0)
+    call = next(line for line in path.read_text().splitlines() if line.endswith("memory_info"))
+    _, machine, *times, _ = call.split(" ")
+    never = " ".join(["-1", machine, *times, "(runs a host function)"])
+    path.write_text(path.read_text().replace(call, f"{never}\n{call}", 1))
+    results, slept_s = program(lambda device: device.replay_order(path))
+    assert results == [C.NPU_ERROR_BAD_STATE, 0]
+    assert REPLAY_GRACE_S < slept_s < REPLAY_GRACE_S + 1
+
+
+@pytest.mark.parametrize("turn", ["(runs a host function)", "(goes on)"])
+def test_a_function_that_departs_from_the_order_has_failed(tmp_path, turn):
+    def program(order):
+        with interleaved(0), libnpu.open("unit") as device, order(device):
+            called = []
+            device.default_stream.add_host_function(called.append, 1)
+            device.default_stream.add_host_function(called.append, 2)
+            errors = []
+            for _ in range(2):
+                try:
+                    device.synchronize()
+                except libnpu.NpuError as error:
+                    errors.append(error)
+            return called, errors
+
+    path = tmp_path / "order"
+    assert program(lambda device: device.record_order(path)) == ([1, 2], [])
+    text = path.read_text()
+    wrong = next(line for line in text.splitlines() if line.startswith("-1 ") and line.endswith(turn))
+    path.write_text(text.replace(wrong, wrong.replace(turn, "Stream.fill"), 1))
+    called, (error,) = program(lambda device: device.replay_order(path))
+    assert called == [1, 2]
+    assert error.result == C.NPU_ERROR_HOST_FUNCTION
+    assert "departs from the order" in error.message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["timed", "lazy"])
+@pytest.mark.parametrize("run", [run_team, run_freely])
+def test_many_replays_on_two_devices(tmp_path, run, schedule):
+    for seed in range(100, 200):
+        check_replays(tmp_path, random_program(seed, run), range(5), schedule)
