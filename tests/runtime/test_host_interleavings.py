@@ -126,7 +126,8 @@ def random_program(seed, run=run_team):
     def program(every, *devices):
         choose, choose_device = random.Random(seed), random.Random(seed)
         plans = [[(choose.choice(ACTS), choose.randrange(3000)) for _ in range(5)] for _ in range(3)]
-        streams, called = [[device.create_stream() for _ in range(3)] for device in devices], [[] for _ in range(3)]
+        streams = [[device.create_stream() for _ in range(3)] for device in devices]
+        called = [[[] for _ in range(3)] for _ in devices]
         notifies, events = [device.create_notify() for device in devices], [device.create_event() for device in devices]
         memories = [device.alloc(64) for device in devices]
         choices = [[choose_device.randrange(len(devices)) for _ in range(5)] for _ in range(3)]
@@ -141,7 +142,7 @@ def random_program(seed, run=run_team):
                 "notify": lambda _: notify.record(stream),
                 "sync": lambda _: stream.synchronize(),
                 "timeout": lambda ns: stream.synchronize(timeout_ns=ns),
-                "function": lambda ns: stream.add_host_function(called[rank].append, ns),
+                "function": lambda ns: stream.add_host_function(called[number][rank].append, ns),
                 "record": lambda _: event.record(stream),
                 "after": lambda _: stream.wait_event(event),
             }
