@@ -11,7 +11,7 @@ from npu_abi import C
 from libnpu.errors import NpuError
 from libnpu.faults import FIELDS, fault_of
 from libnpu.runtime import host_team
-from libnpu.runtime.arguments import whole
+from libnpu.runtime.arguments import shown, whole
 from libnpu.runtime.guard import public
 from libnpu.runtime.host_team import Team
 from libnpu.runtime.records import read_records
@@ -71,7 +71,7 @@ class DeviceMachine:
         if delay_ps is None or self.now_ps + delay_ps > LAST_PS:
             raise NpuError(
                 C.NPU_ERROR_INVALID_VALUE,
-                f"a delay of {duration_ns} ns: the clock is at {self.now_ps} ps and would pass its end at 2^62 ps",
+                f"a delay of {shown(duration_ns)} ns: the clock is at {self.now_ps} ps and would pass its end at 2^62 ps",
             )
         self.node.work(delay_ps)
 

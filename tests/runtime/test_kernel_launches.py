@@ -235,7 +235,7 @@ def test_built_in_kernels_are_found_by_name(device, refused):
     assert z.read(np.float32).tolist() == [float(i + 1) for i in range(1000)]
     assert device.kernel("add") is device.kernel("add")
     error = refused(C.NPU_ERROR_INVALID_VALUE, lambda: device.kernel("convolve"))
-    assert "has no kernel 'convolve'; it has 'conv2d'" in error.message
+    assert "there is no built-in kernel 'convolve'; there are 'conv2d'" in error.message
 
 
 def test_so_few_blocks_that_the_watchdog_would_stop_one_are_refused(device, refused):
