@@ -339,6 +339,7 @@ enum npu_host_flag {
  *   OUT_OF_DEVICE_MEMORY (pinned memory is taken from it), NOT_SUPPORTED  see npu_host_flag */
 NPU_API npu_result_t npu_malloc_host(void **ptr, size_t size, uint32_t flags);
 /* Free it by its first address; work in flight as in npu_free. The address must not be used any more: what is there then is not defined.
+ * Unlike a device address it may be the next allocation's at once: a second free then frees that.
  *   STALE_HANDLE, INVALID_VALUE, WRONG_CONTEXT, NULL_POINTER, IN_USE  as npu_free */
 NPU_API npu_result_t npu_free_host(void *ptr);
 /* Pin memory that the program has: whole pages of private read-write memory, such as the heap's, initialised data, and private mappings of files, which then are no
