@@ -186,7 +186,7 @@ class Turns(Waking):
                 if was_silent and self.replay_turn(me, node, COMES_BACK):
                     continue
                 device_ps = self.device_ps(node)
-                if was_silent and self._is_busy(machine):
+                if was_silent and self._is_busy(machine, me):
                     self.disorder(f"thread {me.number} ended its silence while the device went on for others")
                 if gone and self.replay is None:  # a faster machine would have let it come back before
                     why = f"thread {me.number} ended its silence after thread {gone[0].number} had left"
@@ -196,8 +196,12 @@ class Turns(Waking):
                 if was_silent:
                     self._note_turn(me, node, COMES_BACK)
 
-    def _is_busy(self, machine: Machine) -> bool:
-        """Whether the device, which was asked for its time, is going on for others, as fast as it is simulated."""
+    def _is_busy(self, machine: Machine, me: Participant) -> bool:
+        """Whether the device, which was asked for its time, is going on for others than `me`, as fast as it is simulated, or would
+        when it is found out what their calls wait for.
+        """
+        if any(who.depth and who.machine is machine for who in self.participants if who is not me and who.number >= 0):
+            return True
         waits = [who.wait for who in self.participants if who in machine.positions and who.wait is not None]
         runs = not self._is_idle and any(wait.targets and not wait.woken for wait in waits)
         return runs or any(who.function and who in machine.positions for who in self.participants)
