@@ -120,6 +120,29 @@ def test_a_deadlock_is_told_where_the_last_thread_has_come_to_whenever_it_left(s
     assert len(outcomes_of(program, range(12), schedule)) == 1
 
 
+def test_who_ends_its_silence_while_others_are_in_calls_is_not_reproducible():
+    reproducible = set()
+    for seed in range(24):
+        with interleaved(seed) as every, libnpu.open("unit") as device:
+            streams, notify = [device.create_stream() for _ in range(3)], device.create_notify()
+
+            def wait(rank, streams=streams, notify=notify, device=device):
+                device.host_delay(1000 * rank)
+                notify.wait(streams[rank])
+                return result_of(streams[rank].synchronize), device.now_ps
+
+            def be_silent(stream=streams[2], notify=notify, device=device, every=every):
+                with device.suspend_host_thread():
+                    every.pause()
+                notify.record(stream)
+                return device.now_ps
+
+            ends = run_team(every, device, lambda: wait(0), lambda: wait(1), be_silent)
+            if device.reproducible:
+                reproducible.add(repr(ends))
+    assert len(reproducible) <= 1
+
+
 def random_program(seed, run=run_team):
     """Return a program of three threads with five random calls each, on one device or several."""
 
