@@ -237,9 +237,15 @@ class Kernel:
 
     def destroy_queue(self, context: Context, queue: CommandQueue) -> None:
         """Unregister and free a queue that has no job in flight."""
-        self._unregister(queue)
-        dma_free_coherent(self.firmware.dma, RING_BYTES, queue.pages, queue.va)
+        self._free_ring(queue)
         del context.queues[queue.cmdq_id]
+
+    def _free_ring(self, queue: CommandQueue) -> None:
+        """Take a queue without jobs from the firmware, and give its ring back."""
+        self._unregister(queue)
+        if queue.pages is not None:
+            dma_free_coherent(self.firmware.dma, RING_BYTES, queue.pages, queue.va)
+            queue.pages = None
 
     def register(self, context: Context, queue: CommandQueue) -> None:
         """Give the queue a doorbell and tell the firmware. EBUSY when all doorbells are taken; else as `request`."""
@@ -301,6 +307,12 @@ class Kernel:
             self._unregister(queue)
         for job in list(context.jobs.values()):
             self.abort_job(context, job, reason)
+
+    def end_queues(self, context: Context) -> None:
+        """End what a lost context has with the firmware: its jobs are aborted, its doorbells and rings freed. Its queues keep their ids."""
+        self.abort_jobs(context, C.NPU_ABORT_LOST)
+        for queue in context.queues.values():
+            self._free_ring(queue)
 
     def abort_job(self, context: Context, job: Job, reason: int = 0) -> None:
         """End a job in flight that the firmware does not have any more."""
@@ -378,7 +390,7 @@ class Kernel:
             if self.removed:
                 self.recovery.unplug()
             while self._banned:
-                self.abort_jobs(self._banned.pop(0), C.NPU_ABORT_LOST)
+                self.end_queues(self._banned.pop(0))
             self.recovery.work()
             while self._released:
                 context, bo = self._released.pop(0)
