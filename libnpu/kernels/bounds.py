@@ -15,6 +15,7 @@ import npu_abi
 import numpy as np
 from npu_abi import C
 from npu_model import cycles
+from npu_model.dpu_walk import Walk
 from npu_model.shave_machine import STRIDED_WORK
 
 from libnpu.kernels.catalogue import BUILTINS
@@ -102,8 +103,11 @@ def _dpu(
         invariant[name] = value
     for axis, value in zip("xyz", size, strict=True):
         variant[f"size_{axis}"] = value
-    macs, read = cycles.dpu_macs(invariant, variant), cycles.dpu_read_bytes(invariant, variant)
-    return (int(macs[0]) >> 3) + int(read[0]) + size[0] * size[1] * size[2] * ITEM_BYTES[dtype]
+    walk = Walk(invariant, variant)
+    live, _ = walk.tap_blocks()  # without padding, all: the most
+    read = sum(int(side[0]) for side in walk.reads(live, 0))  # 0: of depthwise operations alone
+    macs = int(cycles.dpu_macs(invariant, variant)[0])
+    return (macs >> 3) + read + size[0] * size[1] * size[2] * ITEM_BYTES[dtype]
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -15,6 +15,7 @@ import npu_abi
 import numpy as np
 from npu_abi import C
 from npu_model import cycles, shave_machine, shave_operations, shave_scalar
+from npu_model.dpu_walk import Walk
 from npu_model.shave_decode import translate
 from npu_model.shave_machine import Machine, Start
 from npu_model.shave_runs import fuse
@@ -100,5 +101,6 @@ def _operation(memory, request):
     invariant = np.frombuffer(raw, npu_abi.dtype("npu_dpu_invariant"))
     outputs = int(variant["size_x"][0]) * int(variant["size_y"][0]) * int(variant["size_z"][0])
     item = 2 if invariant["out_dtype"][0] == C.NPU_DT_F16 else 4
-    read = int(cycles.dpu_read_bytes(invariant, variant)[0])
+    walk = Walk(invariant, variant)
+    read = sum(int(side[0]) for side in walk.reads(walk.tap_blocks()[0], 0))
     return (int(cycles.dpu_macs(invariant, variant)[0]) >> 3) + read + outputs * item
