@@ -39,6 +39,7 @@ TURN = -1  # action of an event: the running task's turn is over
 JOIN = 1  # action of an event: the latency is over
 # actions from FIRST_TOKEN on: the data phase is over, if the token is still the task's
 READ_DDR, WRITE_DDR = int(C.NPU_PMU_DMA_DDR_READ), int(C.NPU_PMU_DMA_DDR_WRITE)
+PENDING, STALL = int(C.NPU_PMU_DMA_MEM_PENDING), int(C.NPU_PMU_DMA_MEM_STALL)
 SNOOPS = int(C.NPU_PMU_SNOOPS)
 LINE_BYTES = 64  # of the host's caches
 READ_CMX, WRITE_CMX = int(C.NPU_PMU_DMA_CMX_READ), int(C.NPU_PMU_DMA_CMX_WRITE)
@@ -51,6 +52,7 @@ class DmaTask(Task):
         "ddr_bytes",
         "demand",
         "entry",
+        "own_cycles",
         "plan",
         "read_counter",
         "remaining_ps",
@@ -68,6 +70,7 @@ class DmaTask(Task):
     read_counter: int
     write_counter: int
     ddr_bytes: int
+    own_cycles: int  # of the engine clock that the port needs for it if DDR never lets it wait; -1: it has not begun
     turn_ps: int  # 0: as long as it takes
     turn_start_ps: int  # when the data phase began or went on
     turn_ends: bool  # the end of the turn is scheduled
@@ -118,6 +121,8 @@ class DmaPort(Engine[DmaTask]):
         """Schedule the end: directly when DDR cannot be the limit, through the DDR channel otherwise."""
         clock, num, den = self._clock, self.domain.num, self.domain.den
         if task.ddr_bytes:
+            task.own_cycles = cycles * self._num * den // (self._den * num)
+            task.slot.request(task.start_cycle)
             first = (clock.now_ps + self._latency_ps - 1) * num // den + 1
         else:
             first = (clock.now_ps - 1) * num // den + 1 + self._cmx_latency_cycles
@@ -187,9 +192,9 @@ class DmaPort(Engine[DmaTask]):
             task.token += 1
         if self._computes and not task.earlier_cycles:
             self._scratch = Scratch()  # the old one holds what the task has read
-        busy = now * self._num // self._den - task.start_cycle
-        task.earlier_cycles += busy
-        self._raw[self.busy_counter] += busy
+        cycle = now * self._num // self._den
+        self.progress(self._raw, task, cycle)
+        task.earlier_cycles += cycle - task.start_cycle
         channel = task.channel
         channel.suspended, channel.wanting = task, True
         self.task = None
@@ -240,9 +245,35 @@ class DmaPort(Engine[DmaTask]):
             task.results.fill(POISON)
         task.plan.move(task.entry).scatter(task.slot.space.view, task.results)
 
-    def count(self, task: DmaTask) -> None:
+    def progress(self, counts: list[int], task: DmaTask, now: int) -> None:
+        """As Engine.progress; a transfer from or to DDR has its requests out all the time."""
+        super().progress(counts, task, now)
+        self._memory_progress(counts, task, now)
+
+    def _memory_progress(self, counts: list[int], task: DmaTask, now: int) -> None:
+        if task.own_cycles >= 0:
+            before, after = task.earlier_cycles, task.earlier_cycles + now - task.start_cycle
+            counts[PENDING] += after - before
+            counts[STALL] += max(after - task.own_cycles, 0) - max(before - task.own_cycles, 0)
+
+    def _answered(self, task: DmaTask, busy: int, now: int) -> None:
+        """Note that a transfer from or to DDR is over, after `busy` cycles."""
+        task.slot.answer(now)
+        if self._trace is not None:
+            self.record_memory(task.task_id, task.slot.job_id, busy, max(busy - task.own_cycles, 0))
+
+    def abandon(self, task: DmaTask, now: int) -> None:
+        """As Engine.abandon."""
+        super().abandon(task, now)
+        if task.own_cycles >= 0:
+            self._answered(task, task.earlier_cycles, now)
+
+    def count(self, task: DmaTask, now: int) -> None:
         """Count bytes by side."""
         raw = self._raw
+        if task.ddr_bytes:
+            self._memory_progress(raw, task, now)
+            self._answered(task, task.earlier_cycles + now - task.start_cycle, now)
         raw[task.read_counter] += task.amount
         raw[task.write_counter] += task.amount
         raw[SNOOPS] += task.plan.snoops[task.entry]
@@ -272,6 +303,7 @@ class DmaPlan:
             task = DmaTask(channel, list_id, index, task_id, cycles, amount, sets[wait], sets[post], after)
             task.read_counter, task.write_counter, task.ddr_bytes = read, write, ddr_bytes
             task.share = task.turn_ps = 0  # the rest of the flow is set when the task begins
+            task.own_cycles = -1
             task.plan, task.entry = self, index
             yield task
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from npu_abi import C
 from npu_model import cycles as cost
+from npu_model import descriptors, dtypes
 from npu_model.profile import Profile
 
 from npu_device.clock import ClockDomain
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from npu_device.slot import JobSlot
 
 MACS = int(C.NPU_PMU_DPU_MACS)
+MAC_SLOTS, ENERGY = int(C.NPU_PMU_DPU_MAC_SLOTS), int(C.NPU_PMU_ENERGY_DPU)
+PENDING, STALL = int(C.NPU_PMU_DPU_MEM_PENDING), int(C.NPU_PMU_DPU_MEM_STALL)
 SRAM_READ, SRAM_WRITE = int(C.NPU_PMU_SRAM_READ), int(C.NPU_PMU_SRAM_WRITE)
 
 Records = np.ndarray[Any, np.dtype[np.void]]
@@ -31,10 +34,13 @@ Records = np.ndarray[Any, np.dtype[np.void]]
 class DpuTask(Task):
     """An invariant with its variants and their traffic in bytes."""
 
-    __slots__ = ("entry", "overflows", "plan", "sram_read", "sram_write")
+    __slots__ = ("entry", "mac_fj", "mac_slots", "overflows", "pending_mark", "plan", "sram_read", "sram_write")
 
     plan: DpuPlan
     entry: int  # index in the plan
+    mac_slots: int  # multiply-accumulates that the array can do in a cycle of the engine clock, for the task's types
+    mac_fj: int  # energy of one
+    pending_mark: int  # slot.pending of its start
     sram_read: int
     sram_write: int
     overflows: int  # finite results that fp16 does not hold
@@ -44,6 +50,7 @@ class DpuEngine(Engine[DpuTask]):
     """The DPU of one tile."""
 
     busy_counter = int(C.NPU_PMU_DPU_BUSY)
+    pending_counter, stall_counter = PENDING, STALL
 
     def __init__(self, fabric: Fabric, tile: int, domain: ClockDomain) -> None:
         super().__init__(fabric, int(C.NPU_ENGINE_DPU), tile, domain)
@@ -90,10 +97,39 @@ class DpuEngine(Engine[DpuTask]):
         for destination, _ in task.results:
             destination.fill(POISON * (256**destination.itemsize - 1) // 255)  # in every byte
 
-    def count(self, task: DpuTask) -> None:
+    def begin(self, task: DpuTask, cycles: int) -> None:
+        """As Engine.begin."""
+        task.pending_mark = task.slot.pending(task.start_cycle)
+        super().begin(task, cycles)
+
+    def progress(self, counts: list[int], task: DpuTask, now: int) -> None:
+        """As Engine.progress; the array offers its multiply-accumulates all the time."""
+        super().progress(counts, task, now)
+        self._offer(counts, task, now)
+
+    def _offer(self, counts: list[int], task: DpuTask, now: int) -> int:
+        """Add what a task was offered, and the cycles with a request out; return these."""
+        counts[MAC_SLOTS] += (now - task.start_cycle) * task.mac_slots
+        if task.pending_mark < 0:
+            return 0
+        pending = task.slot.pending(now) - task.pending_mark
+        counts[PENDING] += pending
+        return pending
+
+    def abandon(self, task: DpuTask, now: int) -> None:
+        """As Engine.abandon."""
+        super().abandon(task, now)
+        if self._trace is not None and task.pending_mark >= 0:
+            self.record_memory(task.task_id, task.slot.job_id, task.slot.pending(now) - task.pending_mark, 0)
+
+    def count(self, task: DpuTask, now: int) -> None:
         """Count MACs and traffic."""
         raw = self._raw
+        pending = self._offer(raw, task, now)
+        if pending and self._trace is not None:
+            self.record_memory(task.task_id, task.slot.job_id, pending, 0)
         raw[MACS] += task.amount
+        raw[ENERGY] += task.amount * task.mac_fj
         raw[SRAM_READ] += task.sram_read
         raw[SRAM_WRITE] += task.sram_write
         if task.overflows and not task.tainted:
@@ -128,12 +164,24 @@ class DpuPlan:
         """Make fresh tasks for a job, one after the other; `channels` are those of its tiles."""
         sets = slot.barrier_sets
         for index, row in enumerate(self.rows):
-            task_id, cycles, macs, tile, wait, post, after, sram_read, sram_write, _, _ = row
+            task_id, cycles, macs, tile, wait, post, after, sram_read, sram_write, mac_slots, mac_fj, _, _ = row
             task = DpuTask(channels[tile], list_id, index, task_id, cycles, macs, sets[wait], sets[post], after)
-            task.sram_read = sram_read
-            task.sram_write = sram_write
+            task.sram_read, task.sram_write = sram_read, sram_write
+            task.mac_slots, task.mac_fj, task.pending_mark = mac_slots, mac_fj, -1
             task.plan, task.entry, task.overflows = self, index, 0
             yield task
+
+
+def _by_operand(table: dict[str, int], invariants: Records) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return the value of each invariant's operand type in a table of a profile."""
+    weighted = np.isin(invariants["op"], descriptors.WEIGHTED)
+    values = np.zeros(256, np.int64)
+    for name, value in table.items():
+        values[dtypes.code_of_name(name)] = value
+    found: np.ndarray[Any, np.dtype[np.int64]] = values[
+        np.where(weighted, invariants["wt_dtype"], invariants["act_dtype"])
+    ]
+    return found
 
 
 def plan_dpu(profile: Profile, invariants: Records, variants: Records) -> DpuPlan:
@@ -153,6 +201,8 @@ def plan_dpu(profile: Profile, invariants: Records, variants: Records) -> DpuPla
         *dependency_columns(invariants),
         read,
         written,
+        _by_operand(profile.dpu.macs_per_cycle, invariants),
+        _by_operand(profile.energy.mac_fj, invariants),
         firsts,
         counts,
     )

@@ -39,6 +39,8 @@ PMU_BARRIER_WAIT = int(C.NPU_PMU_BARRIER_WAIT)
 START_RECORD = int(C.NPU_TRACE_START)
 END_RECORD = int(C.NPU_TRACE_END)
 READY_RECORD = int(C.NPU_TRACE_BARRIER_READY)
+CANCEL_RECORD, WAIT_RECORD = int(C.NPU_TRACE_CANCEL), int(C.NPU_TRACE_BARRIER_WAIT)
+PENDING_RECORD, STALL_RECORD = int(C.NPU_TRACE_MEM_PENDING), int(C.NPU_TRACE_MEM_STALL)
 
 
 class Task:
@@ -101,7 +103,7 @@ T = TypeVar("T", bound=Task)
 class Channel:
     """A job's FIFO in front of one engine."""
 
-    __slots__ = ("engine", "fifo", "room", "slot", "suspended", "waiting_since", "wanting")
+    __slots__ = ("engine", "fifo", "pending_mark", "room", "slot", "suspended", "waiting_since", "wanting")
 
     def __init__(self, engine: Engine[Any], slot: JobSlot, depth: int) -> None:
         self.engine = engine
@@ -109,6 +111,7 @@ class Channel:
         self.fifo: deque[Any] = deque()
         self.room = depth
         self.waiting_since = -1  # engine-clock cycle since which the head waits for a barrier
+        self.pending_mark = 0  # slot.pending of then
         self.wanting = False  # the head is ready, or a task is suspended, and the engine is not free
         self.suspended: Any = None  # task that has begun and waits for its next turn; the FIFO stands behind it
 
@@ -136,6 +139,7 @@ class Engine(ABC, Generic[T]):
     """One unit. `kind` is enum npu_engine, `unit` as in struct npu_trace_record."""
 
     busy_counter = 0
+    pending_counter = stall_counter = 0  # of waits for barriers; 0: they are not for memory
 
     def __init__(self, fabric: Fabric, kind: int, unit: int, domain: ClockDomain) -> None:
         self.fabric = fabric
@@ -172,11 +176,11 @@ class Engine(ABC, Generic[T]):
             if barrier.producers:
                 barrier.waiters.append(channel)
                 if channel.waiting_since < 0:
-                    channel.waiting_since = self.fabric.cycle_now()
+                    channel.waiting_since = now = self.fabric.cycle_now()
+                    channel.pending_mark = slot.pending(now)
                 return
         if channel.waiting_since >= 0:
-            self.fabric.pmu.raw[PMU_BARRIER_WAIT] += self.fabric.cycle_now() - channel.waiting_since
-            channel.waiting_since = -1
+            self.end_wait(channel)
         if self.task is not None or self.wanting:  # at the end of a task others may have been here before
             if not channel.wanting:
                 channel.wanting = True
@@ -184,6 +188,39 @@ class Engine(ABC, Generic[T]):
                 self.contend()
             return
         self.start(channel)
+
+    def end_wait(self, channel: Channel) -> None:
+        """Count the wait of the head of `channel` for a barrier, if it is in one, and end it."""
+        since = channel.waiting_since
+        if since < 0:
+            return
+        now = self._clock.now_ps * self._num // self._den
+        self.wait_progress(self._raw, channel, now)
+        channel.waiting_since = -1
+        if self._trace is not None:
+            self._trace.add(WAIT_RECORD, self.kind, self.unit, 0, channel.slot.job_id, now - since)
+            if self.pending_counter:
+                pending = channel.slot.pending(now) - channel.pending_mark
+                self.record_memory(0, channel.slot.job_id, pending, pending)
+
+    def wait_progress(self, counts: list[int], channel: Channel, now: int) -> None:
+        """Add to `counts` the wait, up to cycle `now`, of the head of `channel` for a barrier."""
+        counts[PMU_BARRIER_WAIT] += now - channel.waiting_since
+        if self.pending_counter:
+            pending = channel.slot.pending(now) - channel.pending_mark
+            counts[self.pending_counter] += pending
+            counts[self.stall_counter] += pending
+
+    def progress(self, counts: list[int], task: T, now: int) -> None:
+        """Add to `counts` what the running task has had of the engine in this turn, up to cycle `now`."""
+        counts[self.busy_counter] += now - task.start_cycle
+
+    def record_memory(self, task_id: int, job_id: int, pending: int, stall: int) -> None:
+        """Trace cycles with a DDR request out that are over, and those of them that waited for it. There must be a trace."""
+        assert self._trace is not None
+        for kind, cycles in ((PENDING_RECORD, pending), (STALL_RECORD, stall)):
+            if cycles:
+                self._trace.add(kind, self.kind, self.unit, task_id, job_id, cycles)
 
     def contend(self) -> None:
         """Take note that one more channel wants the engine."""
@@ -250,8 +287,8 @@ class Engine(ABC, Generic[T]):
     def publish(self, task: T) -> None:
         """Write the results of a task."""
 
-    def count(self, task: T) -> None:
-        """Add what only this kind of engine counts."""
+    def count(self, task: T, now: int) -> None:
+        """Add what only this kind of engine counts of a task that ends in cycle `now`."""
 
     def fire(self, action: int, arg: Any) -> None:
         """End the running task."""
@@ -277,9 +314,10 @@ class Engine(ABC, Generic[T]):
         slot.running -= 1
         slot.outstanding -= 1
         raw = self._raw
-        busy = self._clock.now_ps * self._num // self._den - task.start_cycle
+        now = self._clock.now_ps * self._num // self._den
+        busy = now - task.start_cycle
         raw[self.busy_counter] += busy
-        self.count(task)
+        self.count(task, now)
         if self._trace is not None:
             self._trace.add(END_RECORD, self.kind, self.unit, task.task_id, slot.job_id, busy + task.earlier_cycles)
         for barrier in task.posts:
@@ -334,12 +372,24 @@ class Engine(ABC, Generic[T]):
         if channel.wanting:
             self.wanting.remove(channel)
             channel.wanting = False
-        channel.suspended = None
+        self.end_wait(channel)
+        now = self.fabric.cycle_now()
+        if channel.suspended is not None:
+            self.abandon(channel.suspended, now)
+            channel.suspended = None
         task = self.task
         if task is not None and task.slot is channel.slot:
             self.cancel(task)
+            self.progress(self._raw, task, now)
+            task.earlier_cycles += now - task.start_cycle
+            self.abandon(task, now)
             self.task = None
             self.start_next()
+
+    def abandon(self, task: T, now: int) -> None:
+        """Trace that a task, whose cycles are counted, will not end."""
+        if self._trace is not None:
+            self._trace.add(CANCEL_RECORD, self.kind, self.unit, task.task_id, task.slot.job_id, task.earlier_cycles)
 
     def cancel(self, task: T) -> None:
         """Make the end event of the running task void."""

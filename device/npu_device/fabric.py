@@ -12,6 +12,7 @@ from npu_device.clock import Clock, ClockDomain
 from npu_device.cmx import Cmx
 from npu_device.ddr import DdrChannel
 from npu_device.dram import Dram
+from npu_device.energy import add_energy
 from npu_device.interrupts import Interrupts
 from npu_device.mmu import Mmu
 from npu_device.overflow import Overflows
@@ -117,5 +118,10 @@ class Fabric:
         values[TASKS] = sum(engine.tasks_done for engine in self.engines)
         for engine in self.engines:
             if engine.task is not None:
-                values[engine.busy_counter] += now - engine.task.start_cycle
+                engine.progress(values, engine.task, now)
+        for slot in self.slots:
+            for channel in slot.all_channels():
+                if channel.waiting_since >= 0:
+                    channel.engine.wait_progress(values, channel, now)
+        add_energy(values, self.profile, self.clock.now_ps)
         return values

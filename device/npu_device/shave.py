@@ -44,9 +44,11 @@ if TYPE_CHECKING:
 
 SHAVE_BUSY = int(C.NPU_PMU_SHAVE_BUSY)
 CODE_LOAD, LOAD_CYCLES = int(C.NPU_PMU_CODE_LOAD), int(C.NPU_PMU_CODE_LOAD_CYCLES)
-CODE_LOAD_RECORD = int(C.NPU_TRACE_CODE_LOAD)
-INSNS = int(C.NPU_PMU_SHAVE_INSNS)
+CODE_LOAD_RECORD, LOADED_RECORD = int(C.NPU_TRACE_CODE_LOAD), int(C.NPU_TRACE_CODE_LOADED)
+INSNS, LANE_OPS = int(C.NPU_PMU_SHAVE_INSNS), int(C.NPU_PMU_SHAVE_LANE_OPS)
+PENDING, STALL = int(C.NPU_PMU_SHAVE_MEM_PENDING), int(C.NPU_PMU_SHAVE_MEM_STALL)
 SRAM_READ, SRAM_WRITE = int(C.NPU_PMU_SRAM_READ), int(C.NPU_PMU_SRAM_WRITE)
+DDR_READ, DDR_WRITE = int(C.NPU_PMU_SHAVE_DDR_READ), int(C.NPU_PMU_SHAVE_DDR_WRITE)
 
 Records = np.ndarray[Any, np.dtype[np.void]]
 
@@ -55,16 +57,21 @@ class ShaveTask(Task):
     """An invocation. Its cycles are known once the program, or its segment, has run."""
 
     __slots__ = (
-        "args_va", "code_bytes", "insns", "machine", "operations", "rows", "sram_read", "sram_write", "text_va", "waiting",
-        "written",
+        "args_va", "code_bytes", "ddr_read", "ddr_write", "insns", "machine", "operations", "pending_mark", "rows", "sram_read",
+        "sram_write", "stall_cycles", "text_va", "wait_mark", "waiting", "written",
     )  # fmt: skip
 
     text_va: int
     code_bytes: int
     args_va: int
     insns: int
-    sram_read: int
+    sram_read: int  # bytes in CMX
     sram_write: int
+    ddr_read: int  # bytes elsewhere
+    ddr_write: int
+    pending_mark: int  # slot.pending of its start; -1: it has not begun
+    wait_mark: int  # slot.pending of the time since when the program waits
+    stall_cycles: int  # of waits that are over
     machine: Machine  # this and what follows: once it has started
     rows: list[Row]
     operations: list[tuple[Task, int, int]]  # that it started and that have not ended, with their engine and tag
@@ -101,6 +108,7 @@ class ShaveEngine(Engine[ShaveTask]):
     """One core. `unit` is tile << 4 | core."""
 
     busy_counter = SHAVE_BUSY
+    pending_counter, stall_counter = PENDING, STALL
 
     def __init__(self, fabric: Fabric, tile: int, core: int, domain: ClockDomain) -> None:
         self.cache = InstructionCache(fabric.profile.shave)
@@ -171,13 +179,20 @@ class ShaveEngine(Engine[ShaveTask]):
         first = task.text_va - span.start
         task.text = b"".join(lines)[first : first + task.code_bytes]  # type: ignore[arg-type]
         task.lines = []
-        now = self.fabric.cycle_now()
-        self._raw[LOAD_CYCLES] += now - task.start_cycle
-        self.busy_counter, task.start_cycle = SHAVE_BUSY, now
+        self._end_load(task, self.fabric.cycle_now())
         for ready in slot.launch.loaded(task):
             engine = ready.channel.engine
             assert isinstance(engine, ShaveEngine)
             engine.enter(ready)
+
+    def _end_load(self, task: ShaveTask, now: int) -> None:
+        """Count the cycles of a fill; those of the program begin."""
+        self.progress(self._raw, task, now)
+        if self._trace is not None and now > task.start_cycle:
+            cycles, job_id = now - task.start_cycle, task.slot.job_id
+            self._trace.add(LOADED_RECORD, self.kind, self.unit, task.task_id, job_id, cycles)
+            self.record_memory(task.task_id, job_id, cycles, cycles)
+        self.busy_counter, task.start_cycle = SHAVE_BUSY, now
 
     def enter(self, task: BlockTask) -> None:
         """Start the program of a block."""
@@ -199,7 +214,7 @@ class ShaveEngine(Engine[ShaveTask]):
         if self.busy_counter == LOAD_CYCLES:
             self._fetch.cancel()
             self.cache.abandon(task.slot.ssid, task.text_va, task.code_bytes)
-            self.busy_counter = SHAVE_BUSY
+            self._end_load(task, self.fabric.cycle_now())
 
     # ---- programs ----
 
@@ -219,6 +234,7 @@ class ShaveEngine(Engine[ShaveTask]):
             if isinstance(task, BlockTask):
                 machine.r[2:6] = task.slot.registers()
                 machine.cycles = 0  # the start-up cost stands for what the block has had: the fetch of its program
+            task.pending_mark = task.slot.pending(fabric.cycle_now())
             task.operations = []
             task.written = []
             task.waiting = False
@@ -234,10 +250,12 @@ class ShaveEngine(Engine[ShaveTask]):
         task.cycles = machine.cycles - before
         task.insns = machine.insns
         read_runs, write_runs = machine.segment()
-        reads, sram_read = _boxes(read_runs)
-        writes, sram_write = _boxes(write_runs)
+        reads, sram_read, ddr_read = _boxes(read_runs)
+        writes, sram_write, ddr_write = _boxes(write_runs)
         task.sram_read += sram_read
         task.sram_write += sram_write
+        task.ddr_read += ddr_read
+        task.ddr_write += ddr_write
         if not self.fabric.compute:
             task.written += writes
             return
@@ -277,7 +295,8 @@ class ShaveEngine(Engine[ShaveTask]):
                 self._meet(task, request)
                 return
             elif task.awaited():
-                task.waiting = True
+                if not task.waiting:
+                    task.waiting, task.wait_mark = True, slot.pending(self.fabric.cycle_now())
                 return
         except MemoryFault as fault:
             self.fault(task, fault)
@@ -285,7 +304,11 @@ class ShaveEngine(Engine[ShaveTask]):
         except ShaveFault as fault:
             slot.fail(C.NPU_JOB_SHAVE_FAULT, fault.error_detail, task)
             return
-        task.waiting = False
+        if task.waiting:
+            task.waiting = False
+            stall = slot.pending(self.fabric.cycle_now()) - task.wait_mark
+            task.stall_cycles += stall
+            self._raw[STALL] += stall
         if request is None:
             self.begin(task, 0)
         else:
@@ -338,10 +361,39 @@ class ShaveEngine(Engine[ShaveTask]):
             else:
                 place[...] = values
 
-    def count(self, task: ShaveTask) -> None:
-        """Count instructions and traffic."""
+    def progress(self, counts: list[int], task: ShaveTask, now: int) -> None:
+        """As Engine.progress. During a fill the request is the engine's own."""
+        super().progress(counts, task, now)
+        if self.busy_counter == LOAD_CYCLES:
+            counts[PENDING] += now - task.start_cycle
+            counts[STALL] += now - task.start_cycle
+        elif task.pending_mark >= 0:
+            pending = task.slot.pending(now)
+            counts[PENDING] += pending - task.pending_mark
+            if task.waiting:
+                counts[STALL] += pending - task.wait_mark
+
+    def abandon(self, task: ShaveTask, now: int) -> None:
+        """As Engine.abandon."""
+        super().abandon(task, now)
+        if self._trace is not None and task.pending_mark >= 0:
+            slot = task.slot
+            pending = slot.pending(now)
+            stall = task.stall_cycles + (pending - task.wait_mark if task.waiting else 0)
+            self.record_memory(task.task_id, slot.job_id, pending - task.pending_mark, stall)
+
+    def count(self, task: ShaveTask, now: int) -> None:
+        """Count instructions, lane operations and traffic."""
         raw = self._raw
+        pending = task.slot.pending(now) - task.pending_mark
+        if pending:
+            raw[PENDING] += pending
+            if self._trace is not None:
+                self.record_memory(task.task_id, task.slot.job_id, pending, task.stall_cycles)
         raw[INSNS] += task.insns
+        raw[LANE_OPS] += task.machine.lane_ops
+        raw[DDR_READ] += task.ddr_read
+        raw[DDR_WRITE] += task.ddr_write
         raw[SRAM_READ] += task.sram_read
         raw[SRAM_WRITE] += task.sram_write
         if task.machine.overflows and not task.tainted:
@@ -355,20 +407,25 @@ def _check_known(task: ShaveTask, request: Start) -> None:
         raise ShaveUnsupported(request.pc, "a descriptor in CMX, or one that the program stored, needs values")
 
 
-def _boxes(runs: Sequence[Runs]) -> tuple[list[footprint.Box], int]:
-    """Return the bytes of runs as boxes, neighbours and repetitions in one, and how many bytes the runs have in CMX."""
+def _boxes(runs: Sequence[Runs]) -> tuple[list[footprint.Box], int, int]:
+    """Return the bytes of runs as boxes, neighbours and repetitions in one, and how many bytes the runs have in CMX and elsewhere."""
     boxes: list[footprint.Box] = []
     dense: list[tuple[int, int]] = []  # [start, end)
-    in_cmx = 0
+    in_cmx = elsewhere = 0
     for addr, width, dims in runs:
         if dims:
             box = footprint.box(addr, width, dims)
             boxes.append(box)
-            in_cmx += box.size_bytes if in_window(addr) else 0
+            if in_window(addr):
+                in_cmx += box.size_bytes
+            else:
+                elsewhere += box.size_bytes
         else:
             dense.append((addr, addr + width))
             if BASE <= addr < END:
                 in_cmx += width
+            else:
+                elsewhere += width
     if dense:
         dense.sort()
         start, end = dense[0]
@@ -379,7 +436,7 @@ def _boxes(runs: Sequence[Runs]) -> tuple[list[footprint.Box], int]:
             elif last > end:
                 end = last
         boxes.append(footprint.Box(start, end - start))
-    return boxes, in_cmx
+    return boxes, in_cmx, elsewhere
 
 
 def _bytes_of(box: footprint.Box, memory: Bytes) -> Bytes:
@@ -391,13 +448,18 @@ def _bytes_of(box: footprint.Box, memory: Bytes) -> Bytes:
     return np.ndarray(shape, np.uint8, memory.data, 0, strides)
 
 
+def _clear(task: ShaveTask) -> None:
+    task.insns = task.sram_read = task.sram_write = task.ddr_read = task.ddr_write = 0
+    task.pending_mark, task.stall_cycles, task.waiting = -1, 0, False
+
+
 def block_task(slot: BlockSlot, engine: ShaveEngine) -> BlockTask:
     """Return the task of a block, for the caller to push into its channel in front of `engine`."""
     launch = slot.launch
     channel = slot.channels[engine] = Channel(engine, slot, 1)
     task = BlockTask(channel, 0, slot.number, slot.number, 0, 0, (), (), -1)
     task.text_va, task.code_bytes, task.args_va = launch.text_va, launch.code_bytes, launch.args_va
-    task.insns = task.sram_read = task.sram_write = 0
+    _clear(task)
     task.owner = slot
     return task
 
@@ -418,7 +480,7 @@ class ShavePlan:
             task.text_va = text_va
             task.code_bytes = code_bytes
             task.args_va = args_va
-            task.insns = task.sram_read = task.sram_write = 0
+            _clear(task)
             tasks.append(task)
         return tasks
 

@@ -38,7 +38,7 @@ class JobSlot:
 
     __slots__ = (
         "band", "barrier_sets", "barriers", "channels", "direct_channels", "ends", "executing", "fabric", "failed", "fault", "held", "job_id",
-        "launch", "outstanding", "running", "shift", "space", "ssid", "tiles",
+        "launch", "outstanding", "pending_cycles", "pending_since", "requests", "running", "shift", "space", "ssid", "tiles",
     )  # fmt: skip
 
     def __init__(self, fabric: Fabric, ssid: int, job_id: int, tiles: tuple[int, ...], barrier_count: int) -> None:
@@ -58,6 +58,9 @@ class JobSlot:
         self.direct_channels: dict[Engine[Any], Channel] = {}  # of operations that SHAVE programs start
         self.outstanding = 0  # tasks pushed and not ended
         self.running = 0  # tasks started and not ended
+        self.requests = 0  # transfers from or to DDR that have begun and not ended
+        self.pending_cycles = 0  # engine-clock cycles with such requests, up to their last end
+        self.pending_since = 0  # cycle in which the first of those came that are out now
         self.ends = -1  # tasks that ended since the firmware set it to 0: from then on each one wakes the core
         self.executing: list[Task] = []  # running tasks with data, for conflicts
         self.launch: Launch | None = None  # whose block this is
@@ -78,6 +81,22 @@ class JobSlot:
                 channel.engine.poke(channel)
         if self.fabric.core.sleeping:
             self.fabric.core.wake()  # it may be that nothing could start: a deadlock
+
+    def request(self, cycle: int) -> None:
+        """Note that a transfer from or to DDR begins."""
+        if not self.requests:
+            self.pending_since = cycle
+        self.requests += 1
+
+    def answer(self, cycle: int) -> None:
+        """Note that one has ended, or will not."""
+        self.requests -= 1
+        if not self.requests:
+            self.pending_cycles += cycle - self.pending_since
+
+    def pending(self, cycle: int) -> int:
+        """Return in how many cycles up to `cycle` a transfer of the job from or to DDR was in progress."""
+        return self.pending_cycles + (cycle - self.pending_since if self.requests else 0)
 
     def fail(self, status: int, detail: int, task: Task) -> None:
         """Stop the slot: nothing of it starts any more, and the firmware is told. The first failure counts."""
@@ -104,7 +123,7 @@ class JobSlot:
             for barrier in fifo[0].waits:
                 if channel in barrier.waiters:
                     barrier.waiters.remove(channel)
-            channel.waiting_since = -1
+            channel.engine.end_wait(channel)
             if channel.wanting and channel.suspended is None:
                 channel.engine.wanting.remove(channel)
                 channel.wanting = False

@@ -99,6 +99,17 @@ class Cmx(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     latency_cycles: int  # of the DMA clock
 
 
+class Energy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What operations and bytes cost, in femtojoules, and power whether anything happens or not."""
+
+    mac_fj: dict[str, int]  # of a multiply-accumulate by weight dtype, as dpu.macs_per_cycle
+    lane_fj: int  # of an element in a lane of a SHAVE for a cycle
+    cmx_byte_fj: int  # read or written
+    noc_byte_fj: int  # between the NPU and the DDR controller
+    ddr_byte_fj: int  # controller, pins and memory
+    static_mw: int
+
+
 class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What host-side steps cost on the virtual clock."""
 
@@ -127,6 +138,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     core: Core
     ddr: Ddr
     cmx: Cmx
+    energy: Energy
     host: Host
     sources: dict[str, str]  # dotted field name or group -> where the value comes from
 

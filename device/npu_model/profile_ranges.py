@@ -20,6 +20,7 @@ _HZ = (10**5, 0xFFFFFFFF)  # chosen: slower devices miss the boot time-out; PLL_
 _CYCLES = (0, 10**6)  # chosen: messages stay within their time-outs
 _RATE = (1, 1 << 30)  # per cycle; 2^30 stands for "not the limit"
 _NS = (0, 10**9)  # chosen: a second
+_FJ = (0, 10**9)  # chosen: a microjoule
 
 RANGES: dict[str, tuple[float, float]] = {
     "tiles": (1, C.NPU_MAX_TILES),
@@ -80,6 +81,12 @@ RANGES: dict[str, tuple[float, float]] = {
     "cmx.workspace_bytes": (4096, C.NPU_CMX_TILE_STRIDE),
     "cmx.alignment_bytes": (1, 4096),
     "cmx.latency_cycles": _CYCLES,
+    "energy.mac_fj": _FJ,
+    "energy.lane_fj": _FJ,
+    "energy.cmx_byte_fj": _FJ,
+    "energy.noc_byte_fj": _FJ,
+    "energy.ddr_byte_fj": _FJ,
+    "energy.static_mw": (0, 10**6),
     "host.api_call_ns": _NS,
     "host.ioctl_ns": _NS,
     "host.mmio_ns": _NS,
@@ -93,6 +100,7 @@ TYPES: dict[str, frozenset[str]] = {  # the rows that a table must have, no more
     "dpu.wt_read_bytes_per_cycle": frozenset({"16x16", "8x16", "4x16"}),
     "dpu.dw_macs_per_cycle": frozenset({"u8", "i8", "f16", "bf16", "f32"}),
     "shave.lanes": frozenset({"f32", "f16", "i32"}),
+    "energy.mac_fj": frozenset({"u8", "i8", "f16", "bf16", "f32"}),
 }
 
 

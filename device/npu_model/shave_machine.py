@@ -151,6 +151,7 @@ class Machine:
         "f",
         "insns",
         "issue",
+        "lane_ops",
         "lanes",
         "load_bytes",
         "max_cycles",
@@ -185,6 +186,7 @@ class Machine:
         self.cols = 1
         self.pc = 0
         self.insns = 0
+        self.lane_ops = 0  # elements of vector instructions; one of a special function for each cycle in its lane
         self.work = 0  # of vectors and accesses; instructions and the places in memory come on top
         self.cycles = shave.startup_cycles
         self.overflows = 0  # finite values that became infinite while they were rounded to fp16

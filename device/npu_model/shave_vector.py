@@ -24,6 +24,7 @@ def _charge(m: Machine, shape: Shape, type_: int, special: bool) -> None:
     count = shape[0] * shape[1]
     groups = -(-count // m.lanes[type_])
     m.cycles += m.issue + (groups * m.special if special else groups)
+    m.lane_ops += count * m.special if special else count
     m.work += max(count, SPECIAL_ELEMENTS) * SPECIAL_WORK if special else count
 
 
@@ -133,6 +134,7 @@ def binary(m: Machine, arg: Any) -> int | None:
     count = shape[0] * shape[1]
     groups = -(-count // m.lanes[type_])
     m.cycles += m.issue + (groups * m.special if special else groups)
+    m.lane_ops += count * m.special if special else count
     m.work += max(count, SPECIAL_ELEMENTS) * SPECIAL_WORK if special else count
     m.shapes[d] = shape
     if m.compute:
@@ -161,6 +163,7 @@ def unary(m: Machine, arg: Any) -> int | None:
     count = shape[0] * shape[1]
     groups = -(-count // m.lanes[type_])
     m.cycles += m.issue + (groups * m.special if special else groups)
+    m.lane_ops += count * m.special if special else count
     m.work += max(count, SPECIAL_ELEMENTS) * SPECIAL_WORK if special else count
     m.shapes[d] = shape
     if m.compute:

@@ -5,6 +5,8 @@
  * drops the write and increments BAD_MMIO. Offsets are bytes from BAR0. RO: read only, RW: read and
  * write, WO: write only (reads zero), W1C: write one to clear. Offsets below 0x01a00000 follow the
  * public register files of a shipping device where it has such a register; the rest is this device's own.
+ *
+ * docs/device-spec.md shows what is here as tables; `python scripts/device_spec.py` makes it from this file's comments.
  */
 #ifndef NPU_HW_H
 #define NPU_HW_H
@@ -103,8 +105,26 @@ enum npu_pmu {
     NPU_PMU_CODE_LOAD = 18,     /* bytes that instruction caches fetched from DDR for kernels */
     NPU_PMU_CODE_LOAD_CYCLES = 19, /* cycles in which a SHAVE filled its instruction cache, summed over SHAVEs */
     NPU_PMU_SNOOPS = 20,        /* lines of 64 bytes of pages with NPU_PTE_SNOOP that DMA ports asked the host's caches for */
-    NPU_PMU_COUNT = 21
+    NPU_PMU_DPU_MAC_SLOTS = 21, /* multiply-accumulates that the arrays offered in their busy cycles, for the operand types of their tasks */
+    NPU_PMU_SHAVE_LANE_OPS = 22, /* elements of vector instructions; one of a special function counts for each cycle that it has its lane */
+    NPU_PMU_SHAVE_DDR_READ = 23, /* bytes of operands that SHAVE read from elsewhere than CMX */
+    NPU_PMU_SHAVE_DDR_WRITE = 24, /* bytes that SHAVE wrote elsewhere than to CMX */
+    NPU_PMU_DMA_MEM_PENDING = 25, /* port-cycles with a transfer in progress that has a side in DDR: part of DMA_BUSY */
+    NPU_PMU_DPU_MEM_PENDING = 26, /* cycles of a task, or of a FIFO head that waits for a barrier, while a DDR request of its job is out, summed over DPUs */
+    NPU_PMU_SHAVE_MEM_PENDING = 27, /* the same of SHAVEs, and cycles in which they fill their instruction caches */
+    NPU_PMU_DMA_MEM_STALL = 28, /* the part of DMA_MEM_PENDING beyond what the ports would need if DDR answered at once and at their rate */
+    NPU_PMU_DPU_MEM_STALL = 29, /* the part of DPU_MEM_PENDING in which the FIFO head waited */
+    NPU_PMU_SHAVE_MEM_STALL = 30, /* the part of SHAVE_MEM_PENDING in which FIFO head or program waited, or an instruction cache was filled */
+    NPU_PMU_ENERGY_DPU = 31,    /* fJ: multiply-accumulates */
+    NPU_PMU_ENERGY_SHAVE = 32,  /* fJ: lane operations */
+    NPU_PMU_ENERGY_CMX = 33,    /* fJ: bytes read and written in CMX */
+    NPU_PMU_ENERGY_NOC = 34,    /* fJ: bytes between the NPU and DDR */
+    NPU_PMU_ENERGY_DDR = 35,    /* fJ: the same bytes in DDR */
+    NPU_PMU_ENERGY_STATIC = 36, /* fJ: idle power over time; the sum of 31 to 36 is the energy of the device */
+    NPU_PMU_COUNT = 37
 };
+/* Of an engine kind, unit_active is *_BUSY, and mem_pending is *_MEM_PENDING, of which *_MEM_STALL is not hidden behind work. mac_util is DPU_MACS over
+ * DPU_MAC_SLOTS. Energies are what hardware profiles say of an operation or a byte. */
 
 /* ---- MMU tables in DRAM --------------------------------------------------------------------------- */
 /* Context table: NPU_NUM_SSIDS entries of 8 bytes, the physical address of the root table, bit 0 VALID.

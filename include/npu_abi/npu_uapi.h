@@ -208,7 +208,13 @@ enum npu_trace_kind { NPU_TRACE_FETCH = 0, /* core read a descriptor */ NPU_TRAC
     NPU_TRACE_BARRIER_LOAD = 4, NPU_TRACE_BARRIER_READY = 5, NPU_TRACE_BARRIER_RETIRE = 6, NPU_TRACE_DOORBELL = 7, NPU_TRACE_JOB_START = 8, NPU_TRACE_JOB_END = 9,
     NPU_TRACE_FENCE_WRITE = 10, NPU_TRACE_IRQ = 11, NPU_TRACE_BOOT = 12,
     NPU_TRACE_KERNEL_PICK = 13 /* core chose a unit; value: unit */, NPU_TRACE_CODE_LOAD = 14 /* instruction cache fill began; value: bytes */,
-    NPU_TRACE_PREEMPT = 15 /* a job left its tiles, its state is saved */, NPU_TRACE_RESUME = 16 /* it has tiles again */ };
+    NPU_TRACE_PREEMPT = 15 /* a job left its tiles, its state is saved */, NPU_TRACE_RESUME = 16 /* it has tiles again */,
+    /* engine cycles that are over: the PMU counts their sums */
+    NPU_TRACE_CANCEL = 17 /* a task is taken off its engine, or was never let go on; value: busy cycles */,
+    NPU_TRACE_BARRIER_WAIT = 18 /* the FIFO of job_id in front of the engine waits no longer; value: cycles */,
+    NPU_TRACE_CODE_LOADED = 19 /* instruction cache fill is over; value: cycles */,
+    NPU_TRACE_MEM_PENDING = 20 /* of a task, a wait or a fill that is over; value: cycles with a DDR request out */,
+    NPU_TRACE_MEM_STALL = 21 /* the part of it that waited for memory; value: cycles */ };
 struct npu_trace_record {
     uint64_t time_ps; uint64_t cycle;   /* engine clock */
     uint16_t kind;                /* enum npu_trace_kind */
@@ -216,7 +222,7 @@ struct npu_trace_record {
     uint8_t  unit;                /* DMA port, tile for DPU, tile << 4 | shave for SHAVE (physical) */
     uint32_t task_id;             /* as in the descriptor; barrier index for BARRIER_*, db for DOORBELL */
     uint32_t job_id; uint32_t reserved;
-    uint64_t value;               /* START: bytes or MACs or 0; FENCE_WRITE: value; BARRIER_*: physical id; END: busy cycles */
+    uint64_t value;               /* START: bytes or MACs or 0; FENCE_WRITE: value; BARRIER_LOAD, _READY, _RETIRE: physical id; END: busy cycles */
 };
 _Static_assert(sizeof(struct npu_trace_record) == 40, "npu_trace_record");
 /* Copies overflow records of the caller's jobs out, in the order of their first overflow, and drops them; as EMU_TRACE_READ.

@@ -84,8 +84,13 @@ def jobs_of(records: NDArray[np.void]) -> list[Slice]:
 
 
 def instants_of(records: NDArray[np.void]) -> list[Instant]:
-    """Return what the management core did, and its interrupts: everything in `records` but tasks, jobs and ready barriers."""
-    skip = (C.NPU_TRACE_START, C.NPU_TRACE_END, C.NPU_TRACE_BARRIER_READY, C.NPU_TRACE_JOB_START, C.NPU_TRACE_JOB_END)
+    """Return what the management core did, and its interrupts: everything in `records` but tasks, jobs, ready barriers and
+    sums of cycles.
+    """
+    skip = (
+        C.NPU_TRACE_START, C.NPU_TRACE_END, C.NPU_TRACE_BARRIER_READY, C.NPU_TRACE_JOB_START, C.NPU_TRACE_JOB_END, C.NPU_TRACE_CANCEL,
+        C.NPU_TRACE_BARRIER_WAIT, C.NPU_TRACE_CODE_LOADED, C.NPU_TRACE_MEM_PENDING, C.NPU_TRACE_MEM_STALL,
+    )  # fmt: skip
     found = []
     columns = ("kind", "task_id", "time_ps", "value")
     for kind, task_id, time_ps, value in zip(*(records[c].tolist() for c in columns), strict=True):

@@ -42,7 +42,7 @@ def run(name, numbers, grid, block, profile=NPU):
 )
 def test_a_dry_run_counts_what_the_device_counts(npu, monkeypatch, name, shapes, numbers):
     counted = {}
-    monkeypatch.setattr(ShaveEngine, "count", lambda _, task: counted.update({task.slot.number: task.machine}))
+    monkeypatch.setattr(ShaveEngine, "count", lambda _, task, now: counted.update({task.slot.number: task.machine}))
     kind = np.float16 if name.endswith(".f16") else np.float32
     npu.compute(name, *(np.zeros(shape, kind) for shape in shapes), *numbers, grid=3)
     found = {block: (machine.total_work(), machine.starts) for block, machine in counted.items()}
