@@ -23,6 +23,8 @@ from npu_device.shave_core import ProgramCache
 from npu_device.trace import Trace
 
 if TYPE_CHECKING:
+    from npu_model.memory_cycles import CycleMemory
+
     from npu_device.dma import DmaPlan
     from npu_device.engine import Channel, Engine
     from npu_device.inject import Injector
@@ -45,6 +47,7 @@ class Fabric:
         self.compute = compute
         self.numerics = numerics
         self.clock = Clock()
+        self.memory: CycleMemory | None = None  # where the memory path is simulated cycle by cycle
         self.engine_clock = ClockDomain(profile.dpu.clock_hz)
         self.dram = Dram(profile.ddr.capacity_bytes, poison=compute)
         self.interrupts = Interrupts()

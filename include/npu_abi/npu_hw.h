@@ -61,9 +61,22 @@ enum npu_hw_reg {
     NPU_REG_PMU_COUNTER_BASE    = 0x01a03200, /* RO  counter n: LO at +8n (latches HI), HI at +8n+4; enum npu_pmu */
     NPU_REG_DMA_STATUS_BASE     = 0x01a04000, /* RO  port p at + 0x100 * p: enum npu_dma_status, fill 15:8; +4 tasks done */
     NPU_REG_BARRIER_BASE        = 0x01a05000, /* RO  id i at + 8 * i: producers 15:0, consumers 31:16; +4 enum npu_barrier_status */
-    NPU_REG_TILE_BASE           = 0x01a06000  /* RO  tile t at + 8 * t: DPU busy 0, SHAVE busy 15:8; +4 tasks done */
+    NPU_REG_TILE_BASE           = 0x01a06000, /* RO  tile t at + 8 * t: DPU busy 0, SHAVE busy 15:8; +4 tasks done */
+
+    /* Network on chip and DDR controller. At fidelity `fast` there are none: no ports, clients, channels */
+    NPU_REG_NOC_PORTS           = 0x01a08000, /* RO  ports of routers 15:0, credits of each 31:16 */
+    NPU_REG_NOC_CLIENTS         = 0x01a08004, /* RO  clients of the memory system, in its order */
+    NPU_REG_NOC_CYCLES_LO       = 0x01a08008, /* RO  cycles that the network has run 31:0; latches HI */
+    NPU_REG_NOC_CYCLES_HI       = 0x01a0800c, /* RO  63:32 */
+    NPU_REG_NOC_QOS_BASE        = 0x01a08100, /* RW  client c at + 4 * c: its priority 2:0 at every port, a higher one goes first; reset: the memory system's */
+    NPU_REG_NOC_CREDIT_BASE     = 0x01a09000, /* RO  port p at + 0x10 * p: credit_occupancy, credits in use 15:0, most ever 31:16; +4 client 7:0, hop 15:8, way back 16; +8 LO (latches HI), +12 HI: in use, summed over cycles */
+    NPU_REG_DDRC_CHANNELS       = 0x01a0a000, /* RO  channels */
+    NPU_REG_DDRC_COUNTER_BASE   = 0x01a0b000  /* RO  channel c at + 0x100 * c: counter n: LO at +8n (latches HI), HI at +8n+4; enum npu_ddrc_counter */
 };
-enum { NPU_BAR0_SIZE = 0x02000000, NPU_DOORBELL_STRIDE = 0x1000, NPU_NUM_DOORBELLS = 256, NPU_DMA_STATUS_STRIDE = 0x100 };
+enum {
+    NPU_BAR0_SIZE = 0x02000000, NPU_DOORBELL_STRIDE = 0x1000, NPU_NUM_DOORBELLS = 256, NPU_DMA_STATUS_STRIDE = 0x100,
+    NPU_NOC_CREDIT_STRIDE = 0x10, NPU_DDRC_COUNTER_STRIDE = 0x100
+};
 /* Bits of registers. */
 enum { NPU_BOOT_ENTRY_DONE = 1 << 0, NPU_MMU_ENABLE = 1 << 0, NPU_DOORBELL_SET = 1 << 0, NPU_IP_RESET_TRIGGER = 1 << 0 };
 enum npu_status_bit { NPU_STATUS_READY = 1 << 0, NPU_STATUS_IDLE = 1 << 1 };
@@ -82,7 +95,9 @@ enum npu_boot_status {
 };
 enum npu_engine { NPU_ENGINE_CORE = 0, NPU_ENGINE_DMA = 1, NPU_ENGINE_DPU = 2, NPU_ENGINE_SHAVE = 3 };
 
-/* PMU counters, 64 bits, in the order of their index. Cycles are engine-clock cycles. */
+/* PMU counters, 64 bits, by index. Cycles are engine-clock cycles. Three different things are asked of an engine kind: unit_active, the cycles in which
+ * its units run a task, is _BUSY; mem_pending, those in which requests to DDR are out, is _MEM_PENDING, and they may be hidden behind work: _MEM_STALL
+ * is the part that is not; mac_util is DPU_MACS over DPU_MAC_SLOTS. Energies are what the hardware profile says of each operation and byte. */
 enum npu_pmu {
     NPU_PMU_CYCLES = 0,         /* cycles since reset or CLR */
     NPU_PMU_DMA_BUSY = 1,       /* port-cycles with a transfer in progress, summed over ports */
@@ -97,9 +112,9 @@ enum npu_pmu {
     NPU_PMU_BARRIER_WAIT = 10,  /* cycles in which a FIFO head waited for a barrier, summed over engines */
     NPU_PMU_CORE_BUSY = 11,     /* cycles in which the management core worked */
     NPU_PMU_TASKS = 12,         /* tasks completed */
-    NPU_PMU_DOORBELLS = 13,
-    NPU_PMU_IRQS = 14,
-    NPU_PMU_TLB_MISS = 15,
+    NPU_PMU_DOORBELLS = 13,     /* doorbells rung */
+    NPU_PMU_IRQS = 14,          /* rising edges of the interrupt line */
+    NPU_PMU_TLB_MISS = 15,      /* walks of the page tables */
     NPU_PMU_SRAM_READ = 16,     /* bytes of operands that DPU and SHAVE read from CMX */
     NPU_PMU_SRAM_WRITE = 17,    /* bytes that DPU and SHAVE wrote to CMX */
     NPU_PMU_CODE_LOAD = 18,     /* bytes that instruction caches fetched from DDR for kernels */
@@ -123,8 +138,23 @@ enum npu_pmu {
     NPU_PMU_ENERGY_STATIC = 36, /* fJ: idle power over time; the sum of 31 to 36 is the energy of the device */
     NPU_PMU_COUNT = 37
 };
-/* Of an engine kind, unit_active is *_BUSY, and mem_pending is *_MEM_PENDING, of which *_MEM_STALL is not hidden behind work. mac_util is DPU_MACS over
- * DPU_MAC_SLOTS. Energies are what hardware profiles say of an operation or a byte. */
+
+/* Counters of a channel of the DDR controller, 64 bits, since the start. Cycles are those of the network. */
+enum npu_ddrc_counter {
+    NPU_DDRC_READS = 0,         /* accesses */
+    NPU_DDRC_WRITES = 1,        /* accesses */
+    NPU_DDRC_HITS = 2,          /* accesses to an open page */
+    NPU_DDRC_MISSES = 3,        /* to a bank without one */
+    NPU_DDRC_CONFLICTS = 4,     /* to a bank with another one open */
+    NPU_DDRC_ACTIVATES = 5,     /* commands */
+    NPU_DDRC_PRECHARGES = 6,    /* commands */
+    NPU_DDRC_REFRESHES = 7,     /* commands */
+    NPU_DDRC_TURNAROUNDS = 8,   /* changes between reads and writes */
+    NPU_DDRC_BUSY_CYCLES = 9,   /* something to do, or data on the pins */
+    NPU_DDRC_REFRESH_CYCLES = 10, /* in a refresh */
+    NPU_DDRC_IDLE_CYCLES = 11,  /* the rest of all cycles */
+    NPU_DDRC_COUNTER_COUNT = 12
+};
 
 /* ---- MMU tables in DRAM --------------------------------------------------------------------------- */
 /* Context table: NPU_NUM_SSIDS entries of 8 bytes, the physical address of the root table, bit 0 VALID.

@@ -1,0 +1,94 @@
+"""Registers of the network on chip and the DDR controller, of a memory path that is simulated cycle by cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from npu_abi import C, enum
+from npu_model.memory_cycles import CycleMemory
+
+PRIORITIES = 0b111  # bits of QOS
+COUNTERS = [
+    (int(kind), kind.name.removeprefix("NPU_DDRC_").lower())
+    for kind in enum("npu_ddrc_counter")
+    if kind != C.NPU_DDRC_COUNTER_COUNT
+]
+
+
+class MemoryRegisters:
+    """The registers by offset; without a `memory` there are no ports, clients and channels."""
+
+    def __init__(self, memory: CycleMemory | None) -> None:
+        self.reads: dict[int, Callable[[], int]] = {}
+        self.writes: dict[int, Callable[[int], None]] = {}
+        self._memory = memory
+        self._priorities: list[int] = []
+        self._latched_high = 0
+        ports = [] if memory is None else self._ports(memory)
+        credits = 0 if memory is None else memory.system.noc.credits
+        clients = 0 if memory is None else len(memory.system.clients)
+        channels = 0 if memory is None else memory.system.dram.channels
+        self.reads[C.NPU_REG_NOC_PORTS] = lambda: len(ports) | credits << 16
+        self.reads[C.NPU_REG_NOC_CLIENTS] = lambda: clients
+        self._map_wide(C.NPU_REG_NOC_CYCLES_LO, lambda: 0 if memory is None else memory.counters.cycles)
+        self.reads[C.NPU_REG_DDRC_CHANNELS] = lambda: channels
+        if memory is not None:
+            for number in range(clients):
+                self._map_priority(number)
+            for number, port in enumerate(ports):
+                self._map_port(memory, C.NPU_REG_NOC_CREDIT_BASE + C.NPU_NOC_CREDIT_STRIDE * number, *port)
+            for number in range(channels):
+                self._map_channel(memory, number)
+        self.reset()
+
+    def reset(self) -> None:
+        """Return the priorities to those of the memory system."""
+        if self._memory is not None:
+            self._priorities = [client.priority for client in self._memory.system.clients]
+            for number, priority in enumerate(self._priorities):
+                self._memory.set_priority(number, priority)
+
+    @staticmethod
+    def _ports(memory: CycleMemory) -> list[tuple[int, int, int]]:
+        """Return (client, way, hop) of each port: the way there 0, the way back 1."""
+        return [
+            (number, way, hop)
+            for number, client in enumerate(memory.system.clients)
+            for way, links in enumerate(memory.system.ways(client))
+            for hop in range(len(links))
+        ]
+
+    def _map_wide(self, offset: int, value: Callable[[], int]) -> None:
+        def low() -> int:
+            now = value()
+            self._latched_high = now >> 32
+            return now & 0xFFFFFFFF
+
+        self.reads[offset] = low
+        self.reads[offset + 4] = lambda: self._latched_high
+
+    def _map_priority(self, client: int) -> None:
+        def write(value: int) -> None:
+            assert self._memory is not None
+            self._priorities[client] = value & PRIORITIES
+            self._memory.set_priority(client, value & PRIORITIES)
+
+        offset = C.NPU_REG_NOC_QOS_BASE + 4 * client
+        self.reads[offset] = lambda: self._priorities[client]
+        self.writes[offset] = write
+
+    def _map_port(self, memory: CycleMemory, offset: int, client: int, way: int, hop: int) -> None:
+        def counters() -> Any:
+            of = memory.counters
+            hops = len(of.ports) // (2 * len(of.clients))
+            return of.ports[(way * len(of.clients) + client) * hops + hop]
+
+        self.reads[offset] = lambda: counters().in_use | counters().most << 16
+        self.reads[offset + 4] = lambda: client | hop << 8 | way << 16
+        self._map_wide(offset + 8, lambda: int(counters().occupancy))
+
+    def _map_channel(self, memory: CycleMemory, channel: int) -> None:
+        base = C.NPU_REG_DDRC_COUNTER_BASE + C.NPU_DDRC_COUNTER_STRIDE * channel
+        for index, name in COUNTERS:
+            self._map_wide(base + 8 * index, lambda name=name: int(getattr(memory.counters.channels[channel], name)))  # type: ignore[misc]
