@@ -25,6 +25,7 @@ bench: $(STAMP)
 headers: $(STAMP)
 	$(BIN)/python -m npu_abi._generate
 	$(BIN)/python -m npu_abi._dump > tests/abi/abi.txt
+	$(BIN)/python scripts/device_spec.py
 firmware: $(STAMP)
 	$(BIN)/python -m npu_firmware.image
 

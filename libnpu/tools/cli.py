@@ -22,6 +22,7 @@ COMMANDS = {
     "compile": ("compile", "compile an ONNX model to a blob"),
     "sweep": ("sweep", "compile with each value of an option and say what each costs"),
     "compare": ("compare", "run a model in two ways and say what each costs"),
+    "power": ("power", "run a model or a blob and say what energy an inference takes"),
     "kernels": ("kernels", "show the built-in kernels"),
     "launch-profile": ("launch_profile", "launch a built-in kernel and say how long each of the five steps takes"),
     "advise": ("advise", "say when to wait for launches, from measured ones or from the trace of a program"),

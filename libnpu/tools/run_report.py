@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from libnpu.tools import timeline
 from libnpu.tools.console import PS_PER_S, format_bytes, format_count, format_time, print_table
+from libnpu.tools.energy import energy_json, engines_json, format_energy, print_engines
 from libnpu.tools.perfetto import write_trace
 from libnpu.tools.session import ddr_bytes_by_task
 from libnpu.tools.timeline_report import overlap_json, print_layers, print_usage, usage_json
@@ -41,6 +42,8 @@ def report_json(path: str, image: BlobImage, profile: str, execution: Execution)
         "macs": image.macs,
         "submits": execution.counters["DOORBELLS"],
         "counters": execution.counters,
+        "engine_cycles": engines_json(execution.counters),
+        "energy": energy_json(execution.counters, profile),
         "overflows": [{"layer": layer, "count": count} for layer, count in execution.overflows],
         "outputs": {n: {"dtype": str(a.dtype), "shape": list(a.shape)} for n, a in execution.outputs.items()},
     }
@@ -68,16 +71,19 @@ def print_report(report: dict[str, Any], execution: Execution, comparisons: Sequ
         ("simulated latency", format_time(latency_ps), f"{1 / seconds:.1f} inferences/s"),
         ("work", format_count(report["macs"], "MAC"), format_count(2 * report["macs"] / seconds, "OP/s")),
         ("launch to wake-up on the host", format_time(report["host_ps"]), f"blocked {_share(report):.1%} of it"),
-        ("MACs per busy DPU cycle", _per_cycle(report["counters"]), ""),
+        ("MACs per busy DPU cycle", _per_cycle(report["counters"]), _utilisation(report["engine_cycles"])),
         ("DDR read", format_bytes(report["ddr_read_bytes"]), ""),
         ("DDR written", format_bytes(report["ddr_write_bytes"]), f"{moved / seconds / 1e9:.2f} GB/s in all"),
     ]
     shares = report["overlap"]["by_count"]
     rows.append(("two or more engines busy", f"{sum(shares[2:]):.1%}", f"none busy {shares[0]:.1%}"))
+    energy = report["energy"]
+    rows.append(("energy, launch to wake-up", format_energy(energy["total_fj"]), f"{energy['watts']:.3f} W on average"))
     numerics = report["numerics"]
     rows.append(("numerics", numerics["policy"], f"C helpers: {numerics['helpers']}; BLAS: {numerics['blas']}"))
     print_table(f"{Path(report['model']).name} on {report['profile']}", ("", "", ""), rows)
     print_usage(_usage(execution), latency_ps)
+    print_engines(report["engine_cycles"])
     print_layers(timeline.layers(execution.slices), TOP_LAYERS)
     if execution.outputs:
         outputs = [(n, f"{a.dtype} {list(a.shape)}", _summary(a)) for n, a in execution.outputs.items()]
@@ -120,6 +126,10 @@ def _comparison_row(c: Comparison) -> tuple[str, ...]:
         f"{c.cosine:.7f}",
         "yes" if c.same_argmax else "no",
     )
+
+
+def _utilisation(engines: dict[str, Any]) -> str:
+    return "" if engines["mac_util"] is None else f"{engines['mac_util']:.1%} of those that the arrays offer"
 
 
 def _summary(array: NDArray[Any]) -> str:

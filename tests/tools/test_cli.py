@@ -16,7 +16,19 @@ from libnpu.tools import values
 
 @pytest.mark.parametrize(
     "command",
-    ["run", "compile", "sweep", "compare", "kernels", "launch-profile", "advise", "objdump", "info", "timeline"],
+    [
+        "run",
+        "compile",
+        "sweep",
+        "compare",
+        "power",
+        "kernels",
+        "launch-profile",
+        "advise",
+        "objdump",
+        "info",
+        "timeline",
+    ],
 )
 def test_every_command_has_help(npu, command):
     status, out, err = npu(command, "--help")

@@ -8,6 +8,7 @@ import onnx
 import onnx.reference
 import pytest
 from npu_model import native
+from npu_model.profile import load_profile
 
 from libnpu import blob
 from libnpu.tools import arithmetic
@@ -40,6 +41,40 @@ def test_json_says_where_the_time_went(npu, blob_path):
     assert report["macs"] == 8 * 8 * 16 * 27
     assert report["ddr_write_bytes"] == 4 * 16 * 8 * 8
     assert report["outputs"] == {"y": {"dtype": "float32", "shape": [1, 16, 8, 8]}}
+
+
+def test_json_has_cycles_of_engines_and_energy(npu, blob_path):
+    report = json.loads(npu("run", blob_path, "--json")[1])
+    counters = report["counters"]
+    assert report["engine_cycles"]["mac_util"] == counters["DPU_MACS"] / counters["DPU_MAC_SLOTS"]
+    for kind, cycles in report["engine_cycles"]["cycles"].items():
+        assert cycles["unit_active"] == counters[f"{kind}_BUSY"]
+        assert cycles["mem_stall"] <= cycles["mem_pending"] == counters[f"{kind}_MEM_PENDING"]
+    energy, profile = report["energy"], load_profile("npu-37xx")
+    assert energy["total_fj"] == sum(energy["parts_fj"].values())
+    assert energy["parts_fj"]["dpu"] == report["macs"] * profile.energy.mac_fj["f16"]
+    ddr = (
+        report["ddr_read_bytes"]
+        + report["ddr_write_bytes"]
+        + sum(counters[name] for name in ("SHAVE_DDR_READ", "SHAVE_DDR_WRITE", "CODE_LOAD"))
+    )
+    assert energy["parts_fj"]["ddr"] == ddr * profile.energy.ddr_byte_fj
+    assert energy["parts_fj"]["static"] == pytest.approx(energy["time_ps"] * profile.energy.static_mw, rel=1e-3)
+    assert energy["watts"] == pytest.approx(energy["total_fj"] / energy["time_ps"] / 1000)
+
+
+def test_power_is_the_energy_of_a_run_by_part_and_per_token(npu, blob_path):
+    run = json.loads(npu("run", blob_path, "--json", "--no-compute")[1])
+    status, out, err = npu("power", blob_path, "--tokens", "4", "--json")
+    report = json.loads(out)
+    assert (status, err) == (0, "")
+    assert report["parts_fj"] == run["energy"]["parts_fj"]
+    assert report["joules_per_token"] == report["total_fj"] / 1e15 / 4
+    assert report["tokens_per_second_per_watt"] == pytest.approx(4 * report["inferences_per_second"] / report["watts"])
+    assert "tokens" not in json.loads(npu("power", blob_path, "--json")[1])
+    table = npu("power", blob_path, "--tokens", "4")[1]
+    for word in ("DPU", "SHAVE", "CMX", "NOC", "DDR", "STATIC", "average power", "tokens/s/W"):
+        assert word in table
 
 
 def test_two_runs_print_and_trace_the_same_bytes(npu, tmp_path, blob_path):
