@@ -272,11 +272,11 @@ class DmaPort(Engine[DmaTask]):
         """Count bytes by side."""
         raw = self._raw
         if task.ddr_bytes:
+            raw[SNOOPS] += task.plan.snoops[task.entry]
             self._memory_progress(raw, task, now)
             self._answered(task, task.earlier_cycles + now - task.start_cycle, now)
         raw[task.read_counter] += task.amount
         raw[task.write_counter] += task.amount
-        raw[SNOOPS] += task.plan.snoops[task.entry]
 
 
 @dataclass(frozen=True, slots=True)
