@@ -19,6 +19,7 @@ TABLES = (
     "dpu.wt_read_bytes_per_cycle",
     "dpu.dw_macs_per_cycle",
     "shave.lanes",
+    "shave.special_cycles",
 )
 TEXT = (FOLDER / "npu-37xx.json").read_text(encoding="utf-8")
 
