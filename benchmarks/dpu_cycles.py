@@ -1,4 +1,4 @@
-"""Compare the cycle models of DPU and DMA with tables of others: the error by device and operation.
+"""Compare the cycle models of DPU, DMA and SHAVE with tables of others: the error by device and operation.
 
     python benchmarks/dpu_cycles.py                  the tables of docs/cycles.md
     python benchmarks/dpu_cycles.py --update         and write them there
@@ -22,9 +22,15 @@ from pathlib import Path
 import msgspec
 import npu_abi
 import numpy as np
+import onnx
 from npu_abi import C
 from npu_model.cycles import dma_alone_ps, dpu_cycles, dpu_macs
 from npu_model.profile import Dma, Profile, load_profile
+
+from libnpu.compiler.frontend import load
+from libnpu.compiler.kernels.cost import cost_cycles
+from libnpu.compiler.kernels.elementwise import elementwise
+from libnpu.compiler.kernels.program import Operand
 
 DATA = Path(__file__).resolve().parent / "data"
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "cycles.md"
@@ -222,10 +228,74 @@ def transfer_table() -> Iterator[str]:
         yield f"| {sets[device]} | {ends} | {nbytes} | {theirs} | {ours} | {ours / theirs - 1:+.1%} |"
 
 
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel in fp16 on one SHAVE: cycles of a vector, and start-up in us, of others and of the model."""
+
+    profile: str
+    operation: str
+    kind: str  # C: a parameter is calibrated on it; M: predicted; X: explained
+    quoted: float
+    predicted: float
+    quoted_us: float
+    predicted_us: float
+
+
+def program_cycles(profile: Profile, operation: str, count: int) -> int:
+    """Return the cycles of the program that the compiler makes of an ONNX operation, for `count` elements in one piece."""
+    half, tensors = onnx.TensorProto.FLOAT16, ["x", "y"][: 2 if operation in ("Mul", "Max", "PRelu") else 1]
+    bounds = {"low": -1.0, "high": 1.0} if operation == "Clip" else {}
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node(operation, [*tensors, *bounds], ["z"])],
+        operation,
+        [onnx.helper.make_tensor_value_info(name, half, [count]) for name in tensors],
+        [onnx.helper.make_tensor_value_info("z", half, [count])],
+        [onnx.helper.make_tensor(name, half, [], [value]) for name, value in bounds.items()],
+    )
+    (node,) = load(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 24)])).nodes
+    dtypes = [C.NPU_DT_F16] * (len(tensors) + 1)
+    program = elementwise(node.attrs["expr"], tuple(dtypes[1:]), C.NPU_DT_F16)
+    operands = [Operand(index, dtype, (count,), (2,)) for index, dtype in enumerate(dtypes)]
+    return cost_cycles(program, program.args(operands), profile)
+
+
+def kernels() -> Iterator[Kernel]:
+    """Yield the rows of shave_layers.csv."""
+    fewer, more = 1 << 14, 1 << 16
+    with (DATA / "shave_layers.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            profile = load_profile(row["profile"])
+            shave = profile.shave
+            short, long = (program_cycles(profile, row["operation"], count) for count in (fewer, more))
+            slope = (long - short) / (more - fewer)
+            yield Kernel(
+                row["profile"],
+                row["operation"],
+                row["class"],
+                float(row["us_per_byte"]) * 2 * shave.lanes["f16"] * shave.clock_hz / 1e6,
+                slope * shave.lanes["f16"],
+                float(row["us"]),
+                (short - slope * fewer) / shave.clock_hz * 1e6,
+            )
+
+
+def kernel_table() -> Iterator[str]:
+    """Yield the lines of the table of SHAVE kernels."""
+    yield "| profile | operation | class | cycles per vector | model | difference | start-up, us | model | difference |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for k in kernels():
+        slopes = f"{k.quoted:.2f} | {k.predicted:.2f} | {k.predicted / k.quoted - 1:+.0%}"
+        starts = f"{k.quoted_us:.2f} | {k.predicted_us:.2f} | {k.predicted_us / k.quoted_us - 1:+.0%}"
+        yield f"| {k.profile} | {k.operation} | {k.kind} | {slopes} | {starts} |"
+
+
 def blocks() -> dict[str, str]:
     """Return the tables of docs/cycles.md by name."""
     profiled = read_workloads(DATA / "dpu_cycles_profiled.csv")
-    tables = {"profiled": profiled_table(profiled), "predicted": predicted_table(), "transfers": transfer_table()}
+    tables = {
+        "profiled": profiled_table(profiled), "predicted": predicted_table(), "transfers": transfer_table(),
+        "kernels": kernel_table(),
+    }  # fmt: skip
     return {name: "\n".join(lines) for name, lines in tables.items()}
 
 

@@ -39,11 +39,11 @@ class Shave(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     clock_hz: int
     lanes: dict[str, int]  # elements per cycle by type: "f32", "f16", "i32"
-    special_cycles: int  # cycles per lane group of exp, log, tanh, erf, sin, cos, div, sqrt
-    load_bytes_per_cycle: int
+    special_cycles: dict[str, int]  # per lane group, by type, of exp, log, sigmoid, tanh, erf, sin, cos, div, sqrt
+    load_bytes_per_cycle: int  # of the memory unit, which loads and stores share
     store_bytes_per_cycle: int
     strided_elements_per_cycle: int  # when the inner stride is not the element size
-    issue_cycles: int  # per vector instruction
+    latency_cycles: int  # from the start of a vector instruction to its first results
     scalar_cycles: int  # per scalar instruction
     startup_cycles: int  # per invocation
     max_cycles: int  # watchdog of one program

@@ -47,7 +47,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "shave.load_bytes_per_cycle": _RATE,
     "shave.store_bytes_per_cycle": _RATE,
     "shave.strided_elements_per_cycle": _RATE,
-    "shave.issue_cycles": _CYCLES,
+    "shave.latency_cycles": _CYCLES,
     "shave.scalar_cycles": _CYCLES,
     "shave.startup_cycles": _CYCLES,
     "shave.max_cycles": (1, 10**9),
@@ -101,6 +101,7 @@ TYPES: dict[str, frozenset[str]] = {  # the rows that a table must have, no more
     "dpu.dw_macs_per_cycle": frozenset({"u8", "i8", "f16", "bf16", "f32"}),
     "shave.lanes": frozenset({"f32", "f16", "i32"}),
     "energy.mac_fj": frozenset({"u8", "i8", "f16", "bf16", "f32"}),
+    "shave.special_cycles": frozenset({"f32", "f16", "i32"}),
 }
 
 

@@ -3,6 +3,10 @@
 `Machine` holds registers, counters and the traffic log; instructions are rows that `shave_decode.translate` makes from
 the program's bytes once. With `compute` off the scalars run, vector registers have shapes
 and no data, and cycles and traffic come out the same.
+
+Time is that of a VLIW core in whose words the units work side by side: scalar instructions are issued one after another, and a
+vector instruction streams its elements through the memory unit (loads and stores) or the vector unit, strip by strip, while the
+program goes on. So a tile lasts as long as its busiest unit, and what fills and drains the other.
 """
 
 from __future__ import annotations
@@ -19,7 +23,6 @@ from npu_model.profile import Shave
 from npu_model.shave_faults import ShaveFault, ShaveFaultCode
 from npu_model.shave_memory import ADDRESS_LIMIT, Access, Array, Memory, Runs
 from npu_model.shave_opcodes import (
-    BF16,
     F16,
     F32,
     FLAG_COL,
@@ -35,6 +38,7 @@ from npu_model.shave_opcodes import (
 NO_COST_RATE = 1 << 30  # a rate per cycle from which on accesses cost nothing: what the teaching profile means by it
 HALT = -1  # what a handler returns instead of the next instruction's number
 SUSPEND = -3  # the same: the program waits for `Machine.suspension`
+MEMORY_UNIT, VECTOR_UNIT = 0, 1  # loads and stores; everything else of vectors
 
 # The watchdog counts work beside cycles, because cycles say little about how long the model takes. One unit is about 3 ns of
 # it; the weights are chosen from measurements, so that no program runs for much more than a second.
@@ -148,11 +152,15 @@ class Machine:
         "cols",
         "compute",
         "cycles",
+        "ended",
         "f",
+        "first",
+        "free",
         "insns",
-        "issue",
         "lane_ops",
         "lanes",
+        "last",
+        "latency",
         "load_bytes",
         "max_cycles",
         "memory",
@@ -167,6 +175,7 @@ class Machine:
         "special",
         "starts",
         "store_bytes",
+        "stored",
         "strided",
         "suspension",
         "v",
@@ -188,7 +197,12 @@ class Machine:
         self.insns = 0
         self.lane_ops = 0  # elements of vector instructions; one of a special function for each cycle in its lane
         self.work = 0  # of vectors and accesses; instructions and the places in memory come on top
-        self.cycles = shave.startup_cycles
+        self.cycles = shave.startup_cycles  # of scalar instructions; at a halt or a suspension of everything
+        self.ended = 0  # when the last vector instruction has ended; this and what follows in cycles as well
+        self.free = [0, 0]  # when a unit has done its work
+        self.first = [0] * VECTOR_REGISTERS  # when a register has its first elements
+        self.last = [0] * VECTOR_REGISTERS  # ... and its last
+        self.stored = 0  # when the last store has ended
         self.overflows = 0  # finite values that became infinite while they were rounded to fp16
         self.reads = Traffic()
         self.writes = Traffic()
@@ -196,14 +210,15 @@ class Machine:
         self.starts = 0  # operations of other engines
         self.open_tags: set[tuple[int, int]] = set()  # (engine, tag) started and not yet waited for
         self.max_cycles = shave.max_cycles
-        self.issue = shave.issue_cycles
+        self.latency = shave.latency_cycles
         self.scalar_cycles = shave.scalar_cycles
-        self.special = shave.special_cycles
+        special = shave.special_cycles
+        self.special = {F32: special["f32"], F16: special["f16"], I32: special["i32"]}
         self.load_bytes = shave.load_bytes_per_cycle
         self.store_bytes = shave.store_bytes_per_cycle
         self.strided = shave.strided_elements_per_cycle
         lanes = shave.lanes
-        self.lanes = {F32: lanes["f32"], F16: lanes["f16"], BF16: lanes["f32"], I32: lanes["i32"]}
+        self.lanes = {F32: lanes["f32"], F16: lanes["f16"], I32: lanes["i32"]}
 
     def round_f16(self, value: Array) -> Array:
         """Return fp32 `value` rounded to fp16 and back; counts what overflows."""
@@ -252,8 +267,51 @@ class Machine:
         self.shapes[register] = shape
         self.v[register] = value
 
-    def touch(self, tile: Access, write: bool) -> None:
-        """Check the addresses of `tile`, add its bytes to the log and its cycles to the clock."""
+    def stream(self, unit: int, busy: int, sources: tuple[int, ...], begin: int) -> tuple[int, int]:
+        """Give `unit` a vector instruction that keeps it busy for so many cycles; return when its first and last results are there.
+
+        It begins at `begin`, when the first elements of its `sources` are there. From then on the instructions of a unit share it
+        strip by strip, so it ends when the unit has done its work and all work before, and no sooner than the sources are complete.
+        What reads a register that it replaces is not waited for: in a strip each value has a place of its own.
+        """
+        first, last, free, supplied = self.first, self.last, self.free, 0
+        for register in sources:
+            if first[register] > begin:
+                begin = first[register]
+            if last[register] > supplied:
+                supplied = last[register]
+        end = free[unit] = (begin if begin > free[unit] else free[unit]) + busy
+        if supplied > end:
+            end = supplied
+        end += self.latency
+        if end > self.ended:
+            self.ended = end
+        return begin + self.latency, end
+
+    def arithmetic(self, d: int, shape: Shape, type_: int, special: bool, sources: tuple[int, ...]) -> None:
+        """Let the vector unit compute `shape` elements of register `d`; counts their work."""
+        count = shape[0] * shape[1]
+        groups = -(-count // self.lanes[type_])
+        if special:
+            groups *= self.special[type_]
+            self.lane_ops += count * self.special[type_]
+            self.work += max(count, SPECIAL_ELEMENTS) * SPECIAL_WORK
+        else:
+            self.lane_ops += count
+            self.work += count
+        self.first[d], self.last[d] = self.stream(VECTOR_UNIT, groups, sources, self.cycles)
+
+    def load(self, d: int, busy: int, sources: tuple[int, ...] = ()) -> None:
+        """Let the memory unit fill register `d`, after all stores before, which may be to the same place."""
+        self.first[d], self.last[d] = self.stream(MEMORY_UNIT, busy, sources, max(self.cycles, self.stored))
+
+    def store(self, busy: int, *sources: int) -> None:
+        """Let the memory unit write register `sources[0]`; another one is the index."""
+        _, end = self.stream(MEMORY_UNIT, busy, sources, self.cycles)
+        self.stored = max(self.stored, end)
+
+    def touch(self, tile: Access, write: bool) -> int:
+        """Check the addresses of `tile`, add its bytes to the log and return its cycles."""
         base, span, width, dims, elements = tile
         if base < 0 or base + span > ADDRESS_LIMIT:
             raise self.fault(ShaveFaultCode.ADDRESS, f"{base:#x} + {span}")
@@ -265,30 +323,23 @@ class Machine:
             rate = self.load_bytes
         if not dims:
             self.work += width
-            self.cycles += self.access_cycles(1, width, rate)
-        elif elements:
+            return access_cycles(1, width, rate)
+        if elements:
             self.work += elements * STRIDED_WORK
-            self.cycles += self.access_cycles(1, elements, self.strided)
-        else:
-            self.work += tile.run_count * width
-            self.cycles += self.access_cycles(tile.run_count, width, rate)
+            return access_cycles(1, elements, self.strided)
+        self.work += tile.run_count * width
+        return access_cycles(tile.run_count, width, rate)
 
-    def access_cycles(self, count: int, amount: int, rate: int) -> int:
-        """Return the cycles of an instruction that moves `amount` (bytes or elements) `count` times at `rate` per cycle."""
-        return self.issue + (count * -(-amount // rate) if rate < NO_COST_RATE else 0)
-
-    def touch_run(self, base: int, width: int, write: bool) -> None:
+    def touch_run(self, base: int, width: int, write: bool) -> int:
         """Do what `touch` does for one dense run of bytes."""
         if base < 0 or base + width > ADDRESS_LIMIT:
             raise self.fault(ShaveFaultCode.ADDRESS, f"{base:#x} + {width}")
         self.work += width
         if write:
             self.writes.add_run(self.pc, base, width)
-            rate = self.store_bytes
-        else:
-            self.reads.add_run(self.pc, base, width)
-            rate = self.load_bytes
-        self.cycles += self.issue + (-(-width // rate) if rate < NO_COST_RATE else 0)
+            return access_cycles(1, width, self.store_bytes)
+        self.reads.add_run(self.pc, base, width)
+        return access_cycles(1, width, self.load_bytes)
 
     def run(self, rows: list[Row]) -> bool:
         """Run on from `pc`; return True at HALT, False when suspended. ShaveFault, or whatever the memory raises, ends the program."""
@@ -319,21 +370,28 @@ class Machine:
                     continue
                 self.insns = insns
                 if target == HALT:
+                    self.drain()
                     return True
                 if target == SUSPEND:
+                    self.drain()
                     self.check_limits()
                     self.pc = pc + 1
                     return False
                 self.check_limits()
                 pc = target
 
+    def drain(self) -> None:
+        """Wait for all vector instructions."""
+        if self.ended > self.cycles:
+            self.cycles = self.ended
+
     def check_limits(self) -> None:
         """Raise WATCHDOG when the program has had its share."""
         work = self.total_work()
-        if self.cycles > self.max_cycles or work > MAX_WORK or self.starts > MAX_STARTS:
+        if max(self.cycles, self.ended) > self.max_cycles or work > MAX_WORK or self.starts > MAX_STARTS:
             raise self.fault(
                 ShaveFaultCode.WATCHDOG,
-                f"{self.cycles} cycles, {self.insns} instructions, work {work}, {self.starts} operations started",
+                f"{max(self.cycles, self.ended)} cycles, {self.insns} instructions, work {work}, {self.starts} operations started",
             )
 
     def total_work(self) -> int:
@@ -366,6 +424,11 @@ class Machine:
             self.reads.total_bytes,
             self.writes.total_bytes,
         )
+
+
+def access_cycles(count: int, amount: int, rate: int) -> int:
+    """Return the cycles of an instruction that moves `amount` (bytes or elements) `count` times at `rate` per cycle."""
+    return count * -(-amount // rate) if rate < NO_COST_RATE else 0
 
 
 def in_cmx(address: int) -> bool:

@@ -37,6 +37,10 @@ def _rsqrt(x: Array) -> Array:
     return 1.0 / np.sqrt(x)
 
 
+def _sigmoid(x: Array) -> Array:
+    return 1.0 / (1.0 + np.exp(-x))
+
+
 # erf(x) = x * P(u), u = 2 x^2 / ERF_LIMIT^2 - 1, for |x| <= ERF_LIMIT, where P interpolates at Chebyshev nodes (relative error
 # below 2e-11, measured); beyond, 1 - erf < 2^-25 and the fp32 result is +-1.
 _ERF_LIMIT = 4.0
@@ -191,6 +195,7 @@ UNARY_F32: dict[str, Callable[[Array], Array]] = {
     "vrcp": np.reciprocal,
     "vexp": in_float64(np.exp),
     "vlog": in_float64(np.log),
+    "vsigm": in_float64(_sigmoid),
     "vtanh": in_float64(np.tanh),
     "verf": in_float64(_erf),
     "vsin": in_float64(np.sin),
@@ -241,5 +246,5 @@ COMPARE: dict[str, Callable[[Array, Array], Array]] = {
     "vge": np.greater_equal,
 }
 SPECIAL = frozenset(
-    ("vdiv", "vmod", "vpow", "vsqrt", "vrsqrt", "vrcp", "vexp", "vlog", "vtanh", "verf", "vsin", "vcos")
+    ("vdiv", "vmod", "vpow", "vsqrt", "vrsqrt", "vrcp", "vexp", "vlog", "vsigm", "vtanh", "verf", "vsin", "vcos")
 )

@@ -157,6 +157,7 @@ def _table() -> dict[int, Opcode]:
         ],
         (0x66, "vfma", "d:v a:v b:v c:v", (F32, F16), (0,)),
         (0x67, "vsel", "d:v a:v b:v c:v", (), (0,)),
+        (0x68, "vsigm", "d:v a:v", (F32, F16), (0,)),
         # one operand
         *[
             (0x70 + i, name, "d:v a:v", (F32, F16), (0,))

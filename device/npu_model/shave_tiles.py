@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from npu_model.shave_faults import ShaveFaultCode
-from npu_model.shave_machine import STRIDED_WORK, VECTOR_WORK, Handler, Machine, Shape
+from npu_model.shave_machine import STRIDED_WORK, VECTOR_WORK, Handler, Machine, Shape, access_cycles
 from npu_model.shave_math import F32, S32, Array
 from npu_model.shave_memory import STORAGE, Access, access, load, store
 from npu_model.shave_opcodes import BF16, F16, FLAG_FLOAT, TYPE_BYTES, VECTOR_CAPACITY
@@ -40,7 +40,7 @@ def vld(m: Machine, arg: tuple[int, int, int, int, int, int, int]) -> int | None
     size = TYPE_BYTES[type_]
     if col_stride == size and (rows == 1 or row_stride == size * cols):
         nbytes = size * rows * cols
-        m.touch_run(base, nbytes, False)
+        m.load(d, m.touch_run(base, nbytes, False))
         if m.compute:
             raw: Array = np.ndarray((rows, cols), STORAGE[type_], m.memory.view(base, nbytes, False))
             m.v[d] = load(raw, type_, bool(flags & FLAG_FLOAT))
@@ -48,7 +48,7 @@ def vld(m: Machine, arg: tuple[int, int, int, int, int, int, int]) -> int | None
             m.memory.check(base, nbytes, False)
         return None
     tile = access(base, size, rows, cols, row_stride, col_stride)
-    m.touch(tile, False)
+    m.load(d, m.touch(tile, False))
     if m.compute:
         view = m.memory.view(tile.base, tile.span, False)
         shape = (1 if row_stride == 0 else rows, 1 if col_stride == 0 else cols)
@@ -76,7 +76,7 @@ def vst(m: Machine, arg: tuple[int, int, int, int, int, int, int]) -> int | None
     size = TYPE_BYTES[type_]
     if col_stride == size and (rows == 1 or row_stride == size * cols):
         nbytes = size * rows * cols
-        m.touch_run(base, nbytes, True)
+        m.store(m.touch_run(base, nbytes, True), d)
         if m.compute:
             out: Array = np.ndarray((rows, cols), STORAGE[type_], m.memory.view(base, nbytes, True))
             m.overflows += store(m.value(d, _register_dtype(type_, flags)), out, type_)
@@ -84,7 +84,7 @@ def vst(m: Machine, arg: tuple[int, int, int, int, int, int, int]) -> int | None
             m.memory.check(base, nbytes, True)
         return None
     tile = access(base, size, rows, cols, row_stride, col_stride)
-    m.touch(tile, True)
+    m.store(m.touch(tile, True), d)
     if m.compute:
         view = m.memory.view(tile.base, tile.span, True)
         out = _tile(view, type_, base - tile.base, (rows, cols), row_stride, col_stride)
@@ -103,7 +103,7 @@ def _indexed(m: Machine, arg: tuple[int, ...], write: bool) -> tuple[Access, Sha
 
     Element (i, j) is at r[b] + index[i, j] * r[imm] + j * r[imm2], 0 <= index < r[c]. The log holds the bounding box of all indices.
     """
-    _, a, b, c, index_stride, col_stride, type_, _ = arg
+    d, a, b, c, index_stride, col_stride, type_, _ = arg
     index_stride, col_stride = m.r[index_stride], m.r[col_stride]
     size = TYPE_BYTES[type_]
     index_shape = m.shape(a)
@@ -113,7 +113,7 @@ def _indexed(m: Machine, arg: tuple[int, ...], write: bool) -> tuple[Access, Sha
     if not 1 <= limit < 1 << 31:
         raise m.fault(ShaveFaultCode.INDEX, f"limit {limit}")
     tile = access(m.r[b], size, limit, m.cols, index_stride, col_stride)
-    cycles, work = m.cycles, m.work
+    work = m.work
     traffic = m.writes if write else m.reads
     total = traffic.total_bytes
     m.touch(tile, write)
@@ -121,9 +121,13 @@ def _indexed(m: Machine, arg: tuple[int, ...], write: bool) -> tuple[Access, Sha
     traffic.total_bytes = total + size * m.rows * m.cols
     rate = m.store_bytes if write else m.load_bytes
     if index_shape[1] == 1 and col_stride == size:
-        m.cycles = cycles + m.access_cycles(m.rows, size * m.cols, rate)
+        busy = access_cycles(m.rows, size * m.cols, rate)
     else:
-        m.cycles = cycles + m.access_cycles(1, m.rows * m.cols, m.strided)
+        busy = access_cycles(1, m.rows * m.cols, m.strided)
+    if write:
+        m.store(busy, d, a)
+    else:
+        m.load(d, busy, (a,))
     return tile, index_shape
 
 

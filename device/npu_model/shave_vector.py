@@ -12,20 +12,12 @@ import numpy as np
 
 from npu_model import shave_math as sm
 from npu_model.shave_faults import ShaveFaultCode, ShaveUnsupported
-from npu_model.shave_machine import SPECIAL_ELEMENTS, SPECIAL_WORK, Handler, Machine, Shape
+from npu_model.shave_machine import VECTOR_UNIT, Handler, Machine
 from npu_model.shave_math import F32, S32, Array
 from npu_model.shave_opcodes import F32 as TYPE_F32
 from npu_model.shave_opcodes import I32, INSN_BYTES
 
 VECTOR, INT_SCALAR, FLOAT_SCALAR = 0, 1, 2  # what operand b is
-
-
-def _charge(m: Machine, shape: Shape, type_: int, special: bool) -> None:
-    count = shape[0] * shape[1]
-    groups = -(-count // m.lanes[type_])
-    m.cycles += m.issue + (groups * m.special if special else groups)
-    m.lane_ops += count * m.special if special else count
-    m.work += max(count, SPECIAL_ELEMENTS) * SPECIAL_WORK if special else count
 
 
 def _int_scalar(value: int) -> Any:
@@ -37,7 +29,7 @@ def vsplat(m: Machine, arg: tuple[int, int, int]) -> int | None:
     """Make a [1, 1] vector of a scalar register."""
     d, b, type_ = arg
     value = _int_scalar(m.r[b]) if type_ == I32 else m.f[b]
-    _charge(m, (1, 1), type_, False)
+    m.arithmetic(d, (1, 1), type_, False, ())
     m.set(d, (1, 1), value.reshape(1, 1))
     return None
 
@@ -46,7 +38,7 @@ def viota(m: Machine, arg: tuple[int, int]) -> int | None:
     """Number the elements of the tile in row-major order."""
     d, flags = arg
     shape = m.extent(flags)
-    _charge(m, shape, I32, False)
+    m.arithmetic(d, shape, I32, False, ())
     m.set(d, shape, np.arange(shape[0] * shape[1], dtype=S32).reshape(shape) if m.compute else None)
     return None
 
@@ -55,7 +47,7 @@ def vmov(m: Machine, arg: tuple[int, int]) -> int | None:
     """Copy a register."""
     d, a = arg
     shape = m.shape(a)
-    _charge(m, shape, TYPE_F32, False)
+    m.arithmetic(d, shape, TYPE_F32, False, (a,))
     m.set(d, shape, m.v[a])
     return None
 
@@ -66,7 +58,7 @@ def vbcast(m: Machine, arg: tuple[int, int]) -> int | None:
     shape = (m.rows, m.cols)
     if m.broadcast(m.shape(a), shape) != shape:
         raise m.fault(ShaveFaultCode.SHAPE, f"{m.shape(a)} to {shape}")
-    _charge(m, shape, TYPE_F32, False)
+    m.arithmetic(d, shape, TYPE_F32, False, (a,))
     m.set(d, shape, np.broadcast_to(m.value(a, S32), shape) if m.compute else None)
     return None
 
@@ -75,7 +67,8 @@ def vtrans(m: Machine, arg: tuple[int, int]) -> int | None:
     """Transpose."""
     d, a = arg
     rows, cols = m.shape(a)
-    _charge(m, (rows, cols), TYPE_F32, False)
+    m.arithmetic(d, (rows, cols), TYPE_F32, False, (a,))
+    m.first[d] = m.last[d]  # the first column has the last element of a row
     m.set(d, (cols, rows), np.ascontiguousarray(m.value(a, S32).T) if m.compute else None)
     return None
 
@@ -87,7 +80,8 @@ def vext(m: Machine, arg: tuple[int, int, int, int, int]) -> int | None:
     i, j = m.r[b], m.r[c]
     if not (0 <= i < rows and 0 <= j < cols):
         raise m.fault(ShaveFaultCode.INDEX, f"element ({i}, {j}) of {rows} x {cols}")
-    _charge(m, (1, 1), type_, False)
+    _, m.cycles = m.stream(VECTOR_UNIT, 1, (a,), m.cycles)
+    m.work += 1
     if not m.compute:
         raise ShaveUnsupported(m.pc * INSN_BYTES, "vext cannot be followed without computing values")
     if type_ == I32:
@@ -101,7 +95,7 @@ def vsel(m: Machine, arg: tuple[int, int, int, int]) -> int | None:
     """Take b where the s32 condition a is not zero, else c."""
     d, a, b, c = arg
     shape = m.broadcast(m.broadcast(m.shape(a), m.shape(b)), m.shape(c))
-    _charge(m, shape, TYPE_F32, False)
+    m.arithmetic(d, shape, TYPE_F32, False, (a, b, c))
     m.set(d, shape, np.where(m.value(a, S32) != 0, m.value(b, S32), m.value(c, S32)) if m.compute else None)
     return None
 
@@ -110,7 +104,7 @@ def vfma(m: Machine, arg: tuple[int, int, int, int, int]) -> int | None:
     """Multiply and add."""
     d, a, b, c, type_ = arg
     shape = m.broadcast(m.broadcast(m.shape(a), m.shape(b)), m.shape(c))
-    _charge(m, shape, type_, False)
+    m.arithmetic(d, shape, type_, False, (a, b, c))
     value = None
     if m.compute:
         value = sm.fused(m.value(a, F32), m.value(b, F32), m.value(c, F32))
@@ -131,11 +125,7 @@ def binary(m: Machine, arg: Any) -> int | None:
         y_shape = m.shapes[b]
         if y_shape != x_shape:
             shape = m.broadcast(x_shape, m.shape(b))
-    count = shape[0] * shape[1]
-    groups = -(-count // m.lanes[type_])
-    m.cycles += m.issue + (groups * m.special if special else groups)
-    m.lane_ops += count * m.special if special else count
-    m.work += max(count, SPECIAL_ELEMENTS) * SPECIAL_WORK if special else count
+    m.arithmetic(d, shape, type_, special, (a, b) if form == VECTOR else (a,))
     m.shapes[d] = shape
     if m.compute:
         x = m.value(a, dtype)
@@ -160,11 +150,7 @@ def unary(m: Machine, arg: Any) -> int | None:
     shape = m.shapes[a]
     if shape is None:
         shape = m.shape(a)
-    count = shape[0] * shape[1]
-    groups = -(-count // m.lanes[type_])
-    m.cycles += m.issue + (groups * m.special if special else groups)
-    m.lane_ops += count * m.special if special else count
-    m.work += max(count, SPECIAL_ELEMENTS) * SPECIAL_WORK if special else count
+    m.arithmetic(d, shape, type_, special, (a,))
     m.shapes[d] = shape
     if m.compute:
         value = function(m.value(a, dtype))
@@ -230,7 +216,8 @@ def reduction(m: Machine, arg: Any) -> int | None:
     """Reduce the columns (COL, to [R, 1]) or the rows (ROW, to [1, C]); `arg` is made by `shave_decode`."""
     d, a, axis, function, dtype, type_, round16 = arg
     rows, cols = m.shape(a)
-    _charge(m, (rows, cols), type_, False)
+    m.arithmetic(d, (rows, cols), type_, False, (a,))
+    m.first[d] = m.last[d]
     value = None
     if m.compute:
         value = function(m.value(a, dtype), axis)

@@ -37,7 +37,7 @@ static double conv_at(const float *x, const float *w, int C, int H, int W, int k
     return sum;
 }
 
-enum { MOST = 16 * 48 * 48, BYTES = MOST * sizeof(float) };
+enum { MOST = 16 * 64 * 64, BYTES = MOST * sizeof(float) };
 static float x[MOST], w[MOST], y[MOST];
 static void *dx, *dw, *dy; /* in device memory */
 
@@ -82,7 +82,7 @@ int main(void)
     printf("conv2d, times in us  | %9s %9s %9s %9s %9s | %6s  %5s\n", "1 pack", "2 submit", "3 pick", "4 load", "5 execute", "blocks", "units");
     first = run("1 channel, 4x4", 1, 4);
     again = run("the same again", 1, 4);
-    large = run("16 channels, 48x48", 16, 48);
+    large = run("16 channels, 64x64", 16, 64);
     puts("");
     timeline_print();
     CLAIM(first.load_ps > first.execute_ps / 2, "of a small tensor the load is a large part");

@@ -29,7 +29,7 @@ class Convolution:
 
     def __init__(self, device: libnpu.Device) -> None:
         self.kernel = device.kernel("conv2d")
-        self.x, self.weights, self.y = (device.alloc(4 * 16 * 48 * 48) for _ in range(3))
+        self.x, self.weights, self.y = (device.alloc(4 * 16 * 64 * 64) for _ in range(3))
 
     def run(self, title: str, channels: int, side: int) -> libnpu.Job:
         """Convolve `channels` x `side` x `side`, check the result, print the steps and return the job."""
@@ -60,7 +60,7 @@ def main() -> None:
         print(f"{'':20} | {' '.join(f'{name:>9}' for name in names)} | blocks    loaded")
         first = conv2d.run("1 channel, 4x4", 1, 4)
         again = conv2d.run("the same again", 1, 4)
-        large = conv2d.run("16 channels, 48x48", 16, 48)
+        large = conv2d.run("16 channels, 64x64", 16, 64)
         device.primary.profiler.stop()
         print(f"\n{libnpu.timeline(device.primary)}", end="")
     if not first.steps.load_ps > first.steps.execute_ps / 2:

@@ -1,13 +1,14 @@
 """SHAVE kernels against NumPy: values, broadcasting, strides, special values, and that cost and device agree."""
 
 import math
+import re
 
 import numpy as np
 import pytest
 from npu_model import dtypes
 from npu_model.profile import load_profile
 from npu_model.shave_decode import ProgramCache
-from npu_model.shave_isa import ShaveFault, assemble
+from npu_model.shave_isa import ShaveFault, assemble, disassemble
 
 from libnpu.compiler.ir import EXPR_OPS
 from libnpu.compiler.kernels import (
@@ -434,3 +435,32 @@ def test_a_program_that_starts_operations_has_no_cost_of_its_own():
     program = Program(assemble("dmastart r1, 0, 0\ndmawait 0\nhalt"), "copy", lambda _: ArgsTemplate((0,), ()))
     with pytest.raises(Unsupported, match="NEEDS_ENGINES at pc 0x0"):
         cost_cycles(program, program.args([]), PROFILE)
+
+
+@pytest.mark.parametrize(
+    ("expr", "inputs", "out", "narrow"),
+    [
+        (("sigmoid", X), [dtypes.F16], dtypes.F16, True),
+        (("div", X, Y), [dtypes.F16] * 2, dtypes.F16, True),
+        (("div", ("const", 0.5), X), [dtypes.F16], dtypes.F16, True),
+        (("div", ("const", 0.1), X), [dtypes.F16], dtypes.F16, False),  # 0.1 is another number in fp16
+        (("div", X, ("const", 1e6)), [dtypes.F16], dtypes.F16, False),
+        (("exp", X), [dtypes.F16], dtypes.F32, False),
+        (("exp", X), [dtypes.F32], dtypes.F16, False),
+        (("exp", ("neg", X)), [dtypes.F16], dtypes.F16, False),  # its operand is a result in fp32
+        (("mul", X, ("sigmoid", X)), [dtypes.F16], dtypes.F16, False),
+        (("add", X, Y), [dtypes.F16] * 2, dtypes.F16, False),  # bound by memory anyway
+    ],
+)
+def test_a_special_function_between_fp16_tensors_computes_in_fp16(expr, inputs, out, narrow):
+    text = disassemble(elementwise(expr, tuple(inputs), out).code)
+    assert (re.search(r"v(sigm|div|exp)\.f16", text) is not None) == narrow
+
+
+@pytest.mark.parametrize("name", ["sqrt", "rsqrt", "reciprocal", "exp", "log", "tanh", "erf", "sin", "cos", "sigmoid"])
+def test_fp16_functions_round_as_if_in_fp32(name):
+    with np.errstate(all="ignore"):
+        x = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+        np.testing.assert_array_equal(
+            apply((name, X), x, out=np.float16), apply((name, X), x.astype(np.float32), out=np.float16)
+        )

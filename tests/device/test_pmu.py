@@ -346,7 +346,7 @@ def test_lane_operations_and_bytes_outside_of_cmx():
     before = rig.device.counters()
     Program(rig, text).launch()
     counted, _ = check(rig, before)
-    assert counted["SHAVE_LANE_OPS"] == 100 + 100 * rig.device.profile.shave.special_cycles
+    assert counted["SHAVE_LANE_OPS"] == 100 + 100 * rig.device.profile.shave.special_cycles["f32"]
     assert (counted["SHAVE_DDR_READ"], counted["SHAVE_DDR_WRITE"]) == (400, 0)
     assert (counted["SRAM_READ"], counted["SRAM_WRITE"]) == (0, 400)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -120,40 +121,111 @@ def test_a_wait_without_a_start_goes_on_at_once(wait):
     assert run(f"{wait}\nhalt").cycles == SHAVE.startup_cycles + 2 * SHAVE.scalar_cycles
 
 
-def cycles(body, rows=16, cols=100, shave=SHAVE):
-    """Return the cycles of the instructions in `body` beyond their set-up."""
-    setup = VL.format(rows, cols) + "viota.i32 v0\nli r6, 400\n"
+ROUND = msgspec.structs.replace(
+    SHAVE,
+    lanes={"f32": 16, "f16": 32, "i32": 16},
+    special_cycles={"f32": 4, "f16": 1, "i32": 5},
+    load_bytes_per_cycle=64,
+    store_bytes_per_cycle=32,
+    strided_elements_per_cycle=1,
+    latency_cycles=6,
+    scalar_cycles=1,
+)
+
+
+def cycles(body, rows=16, cols=100, shave=ROUND):
+    """Return the cycles of the instructions in `body` beyond the set-up; 1600 elements fill 100 groups of 16."""
+    setup = VL.format(rows, cols) + "li r6, 400\n"
     return run(setup + body + "\nhalt", shave=shave).cycles - run(setup + "halt", shave=shave).cycles
 
 
-# npu-40xx: 16 lanes of 32 bits, 32 of f16, issue 4, special 4, 64 bytes a cycle, 1 strided element a cycle, scalar 1
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
         ("add r7, r2, r3", 1),
         ("ld.i32 r7, r1, 0", 1),
         ("ldm r7, r1, 0, 5", 5),
-        ("vadd.i32 v1, v0, v0", 4 + 100),
-        ("vadd.f32 v1, v0, v0", 4 + 100),
-        ("vadd.f16 v1, v0, v0", 4 + 50),
-        ("vexp.f32 v1, v0", 4 + 400),
-        ("vdiv.f32 v1, v0, v0", 4 + 400),
-        ("vrsum.f32.col v1, v0", 4 + 100),
-        ("vld.f32 v1, r1, r5, r4, 0", 4 + 100),  # dense: 6400 bytes
-        ("vld.f16 v1, r1, r6, r2, 0", 4 + 1600),  # columns 16 bytes apart: element by element
-        ("vld.u8 v1, r1, r6, r0, 0", 4 + 16),  # one element a row, broadcast along it
-        ("vld.f32 v1, r1, r0, r4, 0", 4 + 7),  # one row of 400 bytes, broadcast
-        ("li r8, 512\nvld.f32 v1, r1, r8, r4, 0", 1 + 4 + 16 * 7),  # 16 rows of 400 bytes
-        ("vst.f32 v0, r1, r5, r4, 0", 4 + 100),
-        ("vld.f32.row v1, r1, r5, r4, 0", 4 + 7),
     ],
 )
-def test_cycles_follow_the_profile(body, expected):
+def test_scalar_instructions_are_issued_one_after_another(body, expected):
     assert cycles(body) == expected
 
 
+@pytest.mark.parametrize(
+    ("body", "busy"),
+    [
+        ("vadd.i32 v1, v0, v0", 100),
+        ("vadd.f32 v1, v0, v0", 100),
+        ("vadd.f16 v1, v0, v0", 50),
+        ("vexp.f32 v1, v0", 400),
+        ("vdiv.f32 v1, v0, v0", 400),
+        ("vsigm.f16 v1, v0", 50),
+        ("li r8, 7\nvdiv.i32.s v1, v0, r8", 500),
+        ("vrsum.f32.col v1, v0", 100),
+    ],
+)
+def test_arithmetic_keeps_the_vector_unit_busy(body, busy):
+    base = cycles("viota.i32 v0")
+    assert base == 100 + 6 - 1  # the halt is issued meanwhile
+    assert cycles("viota.i32 v0\n" + body) == base + busy
+
+
+@pytest.mark.parametrize(
+    ("body", "busy"),
+    [
+        ("vld.f32 v1, r1, r5, r4, 0", 100),  # dense: 6400 bytes
+        ("vld.f16 v1, r1, r6, r2, 0", 1600),  # columns 16 bytes apart: element by element
+        ("vld.u8 v1, r1, r6, r0, 0", 16),  # one element a row, broadcast along it
+        ("vld.f32 v1, r1, r0, r4, 0", 7),  # one row of 400 bytes, broadcast
+        ("vld.f32 v1, r1, r6, r4, 512", 100),  # rows that follow each other
+        ("vld.f32.row v1, r1, r5, r4, 0", 7),
+        ("fli f1, 1.0\nvsplat.f32.s v1, f1\nvst.f32 v1, r1, r5, r4, 0", 1 + 6 + 200),
+        ("vsplat.i32.s v1, r0\nvgather.f32 v2, v1, r1, r2, r6, r4", 6 + 16 * 7),
+    ],
+)
+def test_loads_and_stores_keep_the_memory_unit_busy(body, busy):
+    assert cycles(body) == busy + 6 - 1
+
+
+LOAD, STORE = (
+    "vld.f32 v{0}, r1, r5, r4, 0\n",
+    "vst.f32 v{0}, r1, r5, r4, 8192\n",
+)  # 100 and 200 cycles of the memory unit
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        # the memory unit sets the pace: nothing else is seen but the last results' way
+        (LOAD.format(0) + "vadd.f32 v1, v0, v0\n" + STORE.format(1), 300 + 6),
+        # the vector unit does: its first operand and its last result come on top
+        (LOAD.format(0) + "vexp.f32 v1, v0\n" + STORE.format(1), 6 + 400 + 6 + 6),
+        (LOAD.format(0) + "vexp.f32 v1, v0\nvadd.f32 v2, v1, v0\n" + STORE.format(2), 6 + 500 + 6 + 6),
+        # a slow producer: what follows on the other unit ends with it
+        ("viota.i32 v0\nvexp.f32 v1, v0\n" + STORE.format(1), 500 + 6 + 6),
+        # nothing goes on with a reduction before it has ended
+        (LOAD.format(0) + "vrmax.f32.col v1, v0\nvsub.f32 v2, v0, v1", 6 + 100 + 6 + 100 + 6),
+        # of two tiles the second begins when the first is stored
+        (2 * (LOAD.format(0) + STORE.format(0)), 2 * (300 + 6)),
+        # scalar instructions go on meanwhile
+        (LOAD.format(0) + 50 * "add r7, r2, r3\n", 100 + 6),
+        (LOAD.format(0) + 200 * "add r7, r2, r3\n", 200 + 1),
+        # but a scalar of a vector is waited for
+        (LOAD.format(0) + "vext.f32 f1, v0, r0, r0\n" + 10 * "add r7, r2, r3\n", 100 + 6 + 6 + 10 + 1),
+    ],
+)
+def test_units_work_side_by_side(body, expected):
+    assert cycles(body) == expected - 1
+
+
+def test_without_values_the_cycles_are_the_same():
+    body = VL.format(16, 100) + LOAD.format(0) + "vexp.f32 v1, v0\nvrsum.f32.col v2, v1\nvdiv.f32 v3, v1, v2\n"
+    body += STORE.format(3) + LOAD.format(4) + "halt"
+    assert run(body, compute=False).cycles == run(body).cycles
+
+
 def test_on_the_unit_device_only_lanes_count():
-    assert cycles("vadd.f32 v1, v0, v0", 2, 1000, UNIT) == 2
+    assert cycles("viota.i32 v0\nvadd.f32 v1, v0, v0", 2, 1000, UNIT) == 4
     assert cycles("add r7, r2, r3", 2, 1000, UNIT) == 0
     assert cycles("vld.f32 v1, r1, r5, r4, 0\nvadd.f32 v1, v1, v1\nvst.f32 v1, r1, r0, r4, 0", 1, 1024, UNIT) == 1
     assert cycles("vld.f32 v1, r1, r6, r6, 0\nvld.f32 v1, r1, r6, r4, 0", 4, 16, UNIT) == 0

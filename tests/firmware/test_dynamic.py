@@ -158,8 +158,8 @@ def test_tasks_behind_one_that_waits_start_earlier_when_their_engine_is_idle():
         times.append(ps(rig.execute(rig.command_buffer([command(blob.place(rig))]))))
     copy_ps = (1 << 20) / 27e9 * 1e12
     assert (
-        copy_ps < times[0] - times[1] < copy_ps + 8 * 1_100_000
-    )  # and the short ones, 1.1 us each, as they leave the FIFO
+        copy_ps < times[0] - times[1] < copy_ps + 8 * 3_200_000
+    )  # and the short ones, 3.2 us each, as they leave the FIFO
 
 
 def test_tasks_of_one_engine_stay_in_the_order_of_their_list():

@@ -82,10 +82,10 @@ def test_four_blocks_are_faster_than_one(npu, name, sizes, speedup):
 
 
 def test_loads_and_stores_overlap_with_compute(npu):
-    # Of 1,000,000 elements: load, maximum and store cost 3/4 of a cycle each, 769 us at 975 MHz; moving 4 MB in and out, 256 us.
+    # Of 1,000,000 elements: loads and stores of 8 bytes at 14 a cycle take 586 us at 975 MHz; moving 4 MB in and out, 256 us.
     x = np.zeros(1_000_000, np.float32)
     npu.compute("relu", x, x, x.size, grid=1)
-    assert 769e6 < npu.duration_ps < 800e6
+    assert 586e6 < npu.duration_ps < 610e6
 
 
 def test_a_kernel_of_a_user_runs_in_blocks():

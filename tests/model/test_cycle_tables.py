@@ -45,6 +45,28 @@ def test_transfers_are_predicted_at_all_sizes():
         assert ours == pytest.approx(theirs, rel=0.15), (device, nbytes, ends)
 
 
+@pytest.fixture(scope="module")
+def kernels():
+    return list(tables.kernels())
+
+
+def test_shave_kernels_are_predicted_from_units_that_work_side_by_side(kernels):
+    limits = {"C": 0.02, "M": 0.40}
+    for kernel in kernels:
+        if kernel.kind in limits:
+            assert kernel.predicted == pytest.approx(kernel.quoted, rel=limits[kernel.kind]), kernel
+    assert sum(kernel.kind == "M" for kernel in kernels) == 20
+
+
+def test_the_start_up_of_a_shave_task_is_near_the_profiled_ones(kernels):
+    for profile in ("npu-37xx", "npu-40xx"):
+        chosen = [kernel for kernel in kernels if kernel.profile == profile]
+        calibrated = next(kernel for kernel in chosen if kernel.operation == "Sigmoid")
+        assert calibrated.predicted_us == pytest.approx(calibrated.quoted_us, rel=0.02)
+        ratios = sorted(kernel.predicted_us / kernel.quoted_us for kernel in chosen)
+        assert ratios[len(ratios) // 2] == pytest.approx(1, abs=0.2)
+
+
 def test_the_document_has_the_tables():
     text = tables.DOCUMENT.read_text(encoding="utf-8")
     assert tables.update(text) == text, "benchmarks/dpu_cycles.py --update writes them"

@@ -20,6 +20,7 @@ TABLES = (
     "dpu.dw_macs_per_cycle",
     "shave.lanes",
     "energy.mac_fj",
+    "shave.special_cycles",
 )
 TEXT = (FOLDER / "npu-37xx.json").read_text(encoding="utf-8")
 

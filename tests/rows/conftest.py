@@ -90,7 +90,12 @@ def models(tmp_path_factory):
     """The models by name, as paths."""
     folder = tmp_path_factory.mktemp("rows")
     found = {}
-    for name, model in (("chain", chain_model()), ("attention", attention_model()), ("skips", skips_model())):
+    for name, model in (
+        ("chain", chain_model()),
+        ("small chain", chain_model(side=8)),
+        ("attention", attention_model()),
+        ("skips", skips_model()),
+    ):
         found[name] = str(folder / f"{name}.onnx")
         onnx.save(model, found[name])
     return found

@@ -116,7 +116,7 @@ def test_live_buffers_never_overlap_and_never_exceed_cmx(compiled, models, model
 
 def test_loads_that_run_further_ahead_hide_more_latency_until_nothing_is_left_to_hide(npu, npu_json, models):
     """E022: latency falls, then stays; peak CMX does not fall; the bytes of DDR are the same."""
-    points = npu_json("sweep", models["chain"], "--prefetchingLevelLimit", "0..4")
+    points = npu_json("sweep", models["small chain"], "--prefetchingLevelLimit", "0..4")
     assert [p["prefetching_level_limit"] for p in points] == [0, 1, 2, 3, 4]
     predicted = [p["predicted_ps"] for p in points]
     assert predicted == sorted(predicted, reverse=True)
@@ -125,7 +125,7 @@ def test_loads_that_run_further_ahead_hide_more_latency_until_nothing_is_left_to
     peaks = [p["peak_cmx_bytes"] for p in points]
     assert peaks == sorted(peaks)
     assert len({(p["ddr_read_bytes"], p["ddr_write_bytes"]) for p in points}) == 1
-    status, out, _ = npu("sweep", models["chain"], "--prefetchingLevelLimit", "0,2")
+    status, out, _ = npu("sweep", models["small chain"], "--prefetchingLevelLimit", "0,2")
     assert status == 0
     assert [line.split()[0] for line in out.splitlines()[3:5]] == ["0", "2"]
 

@@ -36,7 +36,7 @@ def elementwise(expr: Expr, in_dtypes: tuple[int, ...], out_dtype: int) -> Progr
 @lru_cache(maxsize=1024)
 def _elementwise(expr: Expr, in_dtypes: tuple[int, ...], out_dtype: int) -> Program:
     count = len(in_dtypes) + 1
-    lowering = Lowering(expr, in_dtypes)
+    lowering = Lowering(expr, in_dtypes, out_dtype)
     kernel = _Kernel(lowering, in_dtypes, out_dtype)
     builder = kernel.build()
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from npu_model import dtypes
+from npu_model.shave_math import SPECIAL
 
 from libnpu.compiler.ir import EXPR_OPS, Expr
 from libnpu.compiler.kernels.builder import is_float
@@ -24,6 +26,7 @@ _TO_FLOAT = {
     "reciprocal": "vrcp",
     "exp": "vexp",
     "log": "vlog",
+    "sigmoid": "vsigm",
     "tanh": "vtanh",
     "erf": "verf",
     "sin": "vsin",
@@ -78,9 +81,9 @@ def normalise(expr: Expr) -> Expr:
 
 
 class Lowering:
-    """Steps of one normalised expression over inputs of the given dtypes; `result` is its value."""
+    """Steps of one normalised expression over inputs of the given dtypes; `result` is its value, to be stored as `out_dtype`."""
 
-    def __init__(self, expr: Expr, in_dtypes: tuple[int, ...]) -> None:
+    def __init__(self, expr: Expr, in_dtypes: tuple[int, ...], out_dtype: int) -> None:
         self.expr = expr
         self.in_dtypes = in_dtypes
         self.steps: list[Step] = []
@@ -88,6 +91,8 @@ class Lowering:
         self._terms: dict[Expr, Term] = {}
         self._needs: dict[Expr, int] = {}
         self.result = self._vector(self._term(expr))
+        if out_dtype == dtypes.F16:
+            self._narrow(self.result.step)
 
     def _error(self, reason: str) -> Unsupported:
         return Unsupported(f"{reason} in expression {self.expr!r}")
@@ -138,6 +143,21 @@ class Lowering:
         if len(operands) == 2:
             return self._binary(name, operands[0], operands[1])
         return self._ternary(name, operands[0], operands[1], operands[2])
+
+    # -- types
+
+    def _narrow(self, index: int) -> None:
+        """Let the last step, if it is a special function of fp16, compute in fp16: cheaper, and the store rounds alike."""
+        step = self.steps[index]
+        name, _, type_ = step.mnemonic.partition(".")
+        halves = all(map(self._is_half, step.sources)) and (step.scalar is None or _is_half(step.scalar))
+        if name in SPECIAL and type_.startswith("f32") and halves:
+            self.steps[index] = replace(step, mnemonic=step.mnemonic.replace("f32", "f16"))
+
+    def _is_half(self, index: int) -> bool:
+        """Say whether a step loads fp16."""
+        step = self.steps[index]
+        return step.mnemonic == "load" and self.in_dtypes[step.operand] == dtypes.F16
 
     # -- steps
 
@@ -225,9 +245,6 @@ class Lowering:
                 return self._add(Step("vcvt.i32", (value.step,)), False) if value.is_float else value
             case "cast_bool":
                 return self._bool(value)
-            case "sigmoid":
-                exp = self._one("vexp", self._one("vneg", self._float_vector(value)))
-                return self._one("vrcp", self._two("vadd", exp, Const(1.0, True)))
             case "hard_swish":
                 value = self._float_vector(value)
                 gate = self._two("vadd", value, Const(3.0, True))
@@ -316,6 +333,13 @@ class Lowering:
 
 def _text(const: Const) -> str:
     return float_text(const.number) if const.is_float else str(int(const.number))
+
+
+def _is_half(text: str) -> bool:
+    """Say whether a constant, as assembly text of fp32, is the same in fp16."""
+    number = np.array(int(text, 16), np.uint32).view(np.float32)
+    with np.errstate(over="ignore"):
+        return bool(number.astype(np.float16) == number)
 
 
 def _both_bool(x: Term, y: Term) -> bool:
