@@ -22,15 +22,17 @@ def start(
     *,
     compute: bool,
     numerics: str,
+    fidelity: str,
     trace: bool,
     module_params: str = "",
     mmio: Callable[[str], object] | None = None,
 ) -> Kernel:
-    """Return the driver of a new device of hardware profile `profile`. EINVAL for `module_params` (params.py). `mmio` takes a line about
+    """Return the driver of a new device of hardware profile `profile`. EINVAL for `module_params` (params.py), MemoryUnsupported for a
+    fidelity "full" without the C helpers. `mmio` takes a line about
     each access to a register.
     """
     params = parse(module_params)
-    device: Any = Device(profile, compute=compute, numerics=numerics, trace=trace)
+    device: Any = Device(profile, compute=compute, numerics=numerics, fidelity=fidelity, trace=trace)
     return Kernel(TracedDevice(device, mmio) if mmio else device, params=params)
 
 

@@ -48,10 +48,11 @@ def execute(
     *,
     compute: bool = True,
     numerics: str = "exact",
+    fidelity: str = "fast",
 ) -> Execution:
     """Run the blob `data` once and return what was seen. Raises NpuError."""
     host: list[Slice] = []
-    with libnpu.open(profile, compute=compute, numerics=numerics, trace=True) as device:
+    with libnpu.open(profile, compute=compute, numerics=numerics, fidelity=fidelity, trace=True) as device:
 
         def step(name: str, since_ps: int) -> int:
             host.append(Slice("host", name, name, since_ps, device.now_ps))
