@@ -78,6 +78,7 @@ def open(
     *,
     compute: bool = True,
     numerics: str = "exact",
+    fidelity: str = "fast",
     trace: bool = False,
     semantics: str = "ascend",
     launch_blocking: bool | None = None,
@@ -85,12 +86,14 @@ def open(
     faults: str | None = None,
     where: str | None = None,
 ) -> Device:
-    """Return a new device of hardware profile `profile` (name, alias or .json path; None: npu-37xx), booted; a context manager.
+    """Return a new device of hardware profile `profile` (name, alias or .json path, also
+    "NAME+MEMORY" with another memory system; None: npu-37xx), booted; a context manager.
     `where` "unix:PATH" is the device that npud serves there (docs/daemon.md), which has to be what is asked for, "" one in this
     process; None: the environment variable NPU_DEVICE says.
 
-    `compute=False` runs the same path for its times alone: no values. `numerics` is "exact" or "fast". `trace=True`
-    records what the device does for `Device.trace`. `semantics` is "ascend", "cuda" or "strict", see
+    `compute=False` runs the same path for its times alone: no values. `numerics` is "exact" or "fast". `fidelity` of the
+    memory path is "fast", bandwidth shared as a fluid, or "full", cycle by cycle (docs/memory.md).
+    `trace=True` records what the device does for `Device.trace`. `semantics` is "ascend", "cuda" or "strict", see
     libnpu.runtime.semantics. `launch_blocking`: a call that enqueues returns when its operation has ended, and raises its
     error; None: the environment variable NPU_LAUNCH_BLOCKING says (1). `module_params` are parameters of the kernel module,
     "name=value ..." (npu_driver/params.py); None: the environment variable NPU_KMD_PARAMS says. `faults` names a file of
@@ -112,6 +115,7 @@ def open(
         profile,
         compute=compute,
         numerics=numerics,
+        fidelity=fidelity,
         trace=trace,
         semantics=semantics,
         launch_blocking=launch_blocking,

@@ -326,6 +326,7 @@ def open_device(
     *,
     compute: bool,
     numerics: str,
+    fidelity: str,
     trace: bool,
     module_params: str = "",
     faults: Sequence[Armed] = (),
@@ -333,7 +334,8 @@ def open_device(
     """Return an open node of a new simulated device, whose driver is loaded with `module_params` ("name=value ..."). `faults` are
     armed before it boots.
 
-    Raises ProfileError for an unknown profile, NpuError when it does not boot and for parameters and faults.
+    Raises ProfileError for an unknown profile, MemoryUnsupported for a fidelity without its helpers, NpuError when it does not boot and
+    for parameters and faults.
     """
     from npu_driver.platform import start
 
@@ -343,6 +345,7 @@ def open_device(
             hardware,
             compute=compute,
             numerics=numerics,
+            fidelity=fidelity,
             trace=trace,
             module_params=module_params,
             faults=faults,
@@ -393,7 +396,9 @@ def open_module(device: str, profile: str) -> Machine:
     text = os.environ.get("NPU_KMD_PARAMS", "")
     check_module_params(text)
     hardware = load_profile(profile)
-    kernel = start(hardware, compute=True, numerics="exact", trace=False, module_params=text, mmio=_mmio_lines())
+    kernel = start(
+        hardware, compute=True, numerics="exact", fidelity="fast", trace=False, module_params=text, mmio=_mmio_lines()
+    )
     return Machine(_traced(kernel.syscall), hardware, kernel.log)
 
 
@@ -438,7 +443,7 @@ def remote_path(device: str) -> str:
     return path
 
 
-def open_remote(path: str, profile: str | None, *, compute: bool, numerics: str, trace: bool) -> Node:
+def open_remote(path: str, profile: str | None, *, compute: bool, numerics: str, fidelity: str, trace: bool) -> Node:
     """Return an open node of the device that npud serves at `path`. None: of whatever profile it is.
 
     Raises DEVICE_LOST when nobody answers there, NOT_PERMITTED, INVALID_VALUE when its device is not what is asked for.
@@ -464,7 +469,7 @@ def open_remote(path: str, profile: str | None, *, compute: bool, numerics: str,
     asked = None if profile is None else load_profile(profile)
     for what, ours, theirs in (
         ("profile", asked and asked.name, asked and served.name), ("compute", compute, greeting.compute),
-        ("numerics", numerics, greeting.numerics), ("trace", trace, trace and greeting.trace),
+        ("numerics", numerics, greeting.numerics), ("fidelity", fidelity, greeting.fidelity), ("trace", trace, trace and greeting.trace),
     ):  # fmt: skip
         if ours != theirs:
             door.close()

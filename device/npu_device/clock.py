@@ -9,7 +9,10 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from itertools import count
 from math import gcd
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from npu_device.interrupts import Interrupts
 
 PS_PER_SECOND = 10**12
 PRIORITY_ENGINE = 0  # completions first,
@@ -51,6 +54,22 @@ class Clock:
         self.limit_ps = before
         if time_ps > self.now_ps:
             self.now_ps = time_ps
+
+    def run_until_interrupt(self, time_ps: int, interrupts: Interrupts) -> bool:
+        """Run events with time <= `time_ps` until one raised the interrupt line, and return True at that event's time; else
+        move to `time_ps`.
+        """
+        heap, before = self.heap, interrupts.edges
+        self.limit_ps = time_ps
+        while heap and heap[0][0] <= time_ps:
+            self.now_ps, _, _, unit, action, arg = heappop(heap)
+            unit.fire(action, arg)
+            if interrupts.edges != before:
+                self.limit_ps = -1
+                return True
+        self.limit_ps = -1
+        self.run_until(time_ps)
+        return False
 
     def next_event_ps(self) -> int | None:
         """Return the time of the next event, or None when nothing will ever happen by itself."""

@@ -111,6 +111,10 @@ class AddressSpace:
         if offset + nbytes > size:
             raise MemoryFault(address + size - offset, C.NPU_MMU_EVT_CMX_RANGE, write)
 
+    def physical(self, address: int, nbytes: int) -> list[tuple[int, int]]:
+        """Return a range of device memory as physical addresses and bytes. Raises MemoryFault."""
+        return self._mmu.physical(self.ssid, address, nbytes)
+
     def view(self, address: int, nbytes: int, write: bool) -> Bytes:
         """Return [address, address + nbytes) in place as uint8. Raises MemoryFault."""
         if BASE <= address < END:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from npu_model.memory_runs import NO_RUNS, Runs
+
 from npu_device.clock import PRIORITY_ENGINE, ClockDomain
 from npu_device.ddr import FIRST_TOKEN, demand_of
 
@@ -21,6 +24,7 @@ JOIN = 1  # the latency is over
 class CodeFetch:
     """The port, and the flow of its transfer."""
 
+    client = "npu_code"
     __slots__ = (
         "_clock", "_ddr", "_domain", "_engine", "_latency_ps", "_rate", "_shared", "demand", "remaining_ps", "share", "since_ps",
         "token",
@@ -36,6 +40,10 @@ class CodeFetch:
         self._engine = engine
         self.demand = self.remaining_ps = self.since_ps = self.share = 0
         self.token = FIRST_TOKEN
+
+    def runs(self) -> tuple[Runs, Runs]:
+        """Return the lines that are missing, those side by side as one run."""
+        return np.array(self._engine.missing_lines(), np.int64).reshape(-1, 2), NO_RUNS
 
     def begin(self, nbytes: int) -> None:
         """Fetch that many bytes, then call the engine's `loaded`."""

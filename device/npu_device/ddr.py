@@ -1,4 +1,6 @@
-"""External memory bandwidth as a fluid: transfers in progress share it max-min fairly, each at most at its port's rate.
+"""The memory path as the engines know it, and fidelity `fast` of it: external memory bandwidth as a fluid.
+
+Transfers in progress share it max-min fairly, each at most at its port's rate.
 
 A transfer that always gets its full rate ends on its port's clock edge; one that was slowed ends when its bytes are through.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 from heapq import heappush
 from typing import Protocol
 
+from npu_model.memory_runs import Runs
 from npu_model.profile import Ddr
 
 from npu_device.clock import PRIORITY_ENGINE, Clock, Unit
@@ -19,11 +22,46 @@ FIRST_TOKEN = 2  # actions from here on are tokens
 class Flow(Protocol):
     """A transfer in its data phase. `remaining_ps` is what it still needs at full rate."""
 
+    client: str  # of the memory system
     demand: int  # bytes per millisecond at full rate
     remaining_ps: int
     since_ps: int
     share: int  # bytes per millisecond that it gets
     token: int  # action of the end event that counts; older ones are stale
+
+    def runs(self) -> tuple[Runs, Runs]:
+        """Return the contiguous runs in memory that it reads and that it writes: physical addresses and bytes."""
+
+
+class MemoryPath(Protocol):
+    """Where engines move bytes to and from external memory. The end of a flow arrives as `unit.fire(flow.token, flow)`."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether no flow is in progress or announced."""
+
+    def clear(self) -> None:
+        """Forget every flow."""
+
+    def enter(self, flow: Flow, unit: Unit, joined_ps: int, join_action: int) -> None:
+        """Start `flow`, whose share is 0. Its data phase begins at `joined_ps`, after the latency, where latency is a number;
+        an event of the unit with `join_action` may have to call `arrive` then.
+        """
+
+    def arrive(self, flow: Flow, unit: Unit) -> None:
+        """Begin the data phase."""
+
+    def leave(self, flow: Flow) -> None:
+        """Take out a flow that has ended."""
+
+    def withdraw(self, flow: Flow) -> None:
+        """Take out a flow whose transfer is cancelled; its events are void."""
+
+    def pause(self, flow: Flow) -> None:
+        """Hold up a flow in its data phase; `join` lets it go on."""
+
+    def join(self, flow: Flow, unit: Unit, at_ps: int) -> None:
+        """Let a flow that was held up go on, now."""
 
 
 class DdrChannel:

@@ -6,7 +6,6 @@ Nothing happens between calls: `run_until` executes every event up to a time, in
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappop
 from typing import Any
 
 from npu_abi import C
@@ -26,15 +25,27 @@ from npu_device.shave import ShaveEngine
 
 
 class Device:
-    """One NPU of a hardware profile (or its name). `numerics` is "exact" or "fast"; `compute=False` models time only."""
+    """One NPU of a hardware profile (or its name). `numerics` is "exact" or "fast"; `compute=False` models time only.
+
+    `fidelity` of the memory path: "fast" (ddr.py) or "full" (memory_path.py), which raises MemoryUnsupported without the C
+    helpers. Values do not depend on it.
+    """
 
     def __init__(
-        self, profile: Profile | str, *, compute: bool = True, numerics: str = "exact", trace: bool = False
+        self,
+        profile: Profile | str,
+        *,
+        compute: bool = True,
+        numerics: str = "exact",
+        fidelity: str = "fast",
+        trace: bool = False,
     ) -> None:
         self.profile = load_profile(profile) if isinstance(profile, str) else profile
         if numerics not in ("exact", "fast"):
             raise ValueError(f"numerics {numerics!r}: 'exact' or 'fast'")
-        self.fabric = fabric = Fabric(self.profile, compute, numerics, trace)
+        if fidelity not in ("fast", "full"):
+            raise ValueError(f"fidelity {fidelity!r}: 'fast' or 'full'")
+        self.fabric = fabric = Fabric(self.profile, compute, numerics, fidelity, trace)
         dma, dpu = ClockDomain(self.profile.dma.clock_hz), ClockDomain(self.profile.dpu.clock_hz)
         shave = ClockDomain(self.profile.shave.clock_hz)
         self.ports: list[Engine[Any]] = [DmaPort(fabric, port, dma) for port in range(self.profile.dma_ports)]
@@ -80,20 +91,7 @@ class Device:
 
         The clock stays at the last event that ran, or moves to `time_ps` when there was no interrupt.
         """
-        interrupts = self.fabric.interrupts
-        before = interrupts.edges
-        clock = self._clock
-        heap = clock.heap
-        clock.limit_ps = time_ps
-        while heap and heap[0][0] <= time_ps:
-            clock.now_ps, _, _, unit, action, arg = heappop(heap)
-            unit.fire(action, arg)
-            if interrupts.edges != before:
-                clock.limit_ps = -1
-                return True
-        clock.limit_ps = -1
-        clock.run_until(time_ps)
-        return False
+        return self._clock.run_until_interrupt(time_ps, self.fabric.interrupts)
 
     def next_event_ps(self) -> int | None:
         """Return the time of the next event, or None: then only the host can make something happen."""

@@ -1,7 +1,7 @@
 """DMA ports: strided copies between DDR and CMX. Time is the port's cycles plus latency, or more when DDR is shared.
 
 1. Start: the source is gathered; an on-chip destination is poisoned.
-2. After the latency the data phase enters the DDR channel (only when a side is DDR).
+2. The data phase goes through the memory path, after its latency (only when a side is DDR).
 3. End: the destination is scattered.
 
 A port serves the jobs that have descriptors for it in turn: when another job waits, a descriptor gives the port back at
@@ -13,7 +13,7 @@ its requests follow each other.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappush
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ import numpy as np
 from npu_abi import C
 from npu_model import cycles as cost
 from npu_model.descriptors import Dma
+from npu_model.memory_runs import NO_RUNS, Runs
 from npu_model.profile import Profile
 
 from npu_device.clock import PRIORITY_ENGINE, ClockDomain
@@ -32,6 +33,7 @@ from npu_device.engine import END, Channel, Engine, Task, band_of, dependency_co
 from npu_device.scratch import Scratch
 
 if TYPE_CHECKING:
+    from npu_device.cmx import AddressSpace
     from npu_device.fabric import Fabric
     from npu_device.slot import JobSlot
 
@@ -77,8 +79,13 @@ class DmaTask(Task):
     remaining_ps: int  # of the data phase at full rate
     since_ps: int  # to which `remaining_ps` belongs
     token: int  # of the end event that counts
-    demand: int  # this and what follows: as a flow of the DDR channel
+    demand: int  # this and what follows: as a flow of the memory path
     share: int
+    client = "npu_dma"
+
+    def runs(self) -> tuple[Runs, Runs]:
+        """Return what it reads and what it writes outside of CMX."""
+        return self.plan.runs(self.entry, self.slot.space)
 
 
 class DmaPort(Engine[DmaTask]):
@@ -118,7 +125,7 @@ class DmaPort(Engine[DmaTask]):
             self.contend()
 
     def begin(self, task: DmaTask, cycles: int) -> None:
-        """Schedule the end: directly when DDR cannot be the limit, through the DDR channel otherwise."""
+        """Schedule the end: directly when DDR cannot be the limit, by the memory path otherwise."""
         clock, num, den = self._clock, self.domain.num, self.domain.den
         if task.ddr_bytes:
             task.own_cycles = cycles * self._num * den // (self._den * num)
@@ -205,7 +212,7 @@ class DmaPort(Engine[DmaTask]):
         self.start_next()
 
     def cancel(self, task: DmaTask) -> None:
-        """Void the end event and leave the DDR channel."""
+        """Void the end event and leave the memory path."""
         super().cancel(task)
         if task.ddr_bytes and self._memory_limits:
             self._ddr.withdraw(task)
@@ -288,6 +295,7 @@ class DmaPlan:
     moves: list[Move | None]  # by record, as they are first executed
     checked: list[int]  # by record: Mmu.era in which its addresses were translated, -1 = never
     snoops: list[int]  # by record: lines to ask the host's caches for, as translated then
+    located: dict[int, tuple[int, Runs, Runs]] = field(default_factory=dict)  # by record: `checked`, and its runs then
 
     def move(self, index: int) -> Move:
         """Return a descriptor, checked. Raises DescriptorError."""
@@ -295,6 +303,18 @@ class DmaPlan:
         if found is None:
             found = self.moves[index] = Move.decode(self.records[index])
         return found
+
+    def runs(self, index: int, space: AddressSpace) -> tuple[Runs, Runs]:
+        """Return what a descriptor, which is checked, reads and writes in physical memory."""
+        era, reads, writes = self.located.get(index, (-1, NO_RUNS, NO_RUNS))
+        if era != self.checked[index]:
+            move = self.move(index)
+            if not in_window(move.source.low):
+                reads = move.source.runs(space.physical)
+            if not in_window(move.target.low):
+                writes = move.target.runs(space.physical)
+            self.located[index] = self.checked[index], reads, writes
+        return reads, writes
 
     def tasks(self, slot: JobSlot, channel: Channel, list_id: int) -> Iterator[Task]:
         """Make fresh tasks for a job, one after the other."""

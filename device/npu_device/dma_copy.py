@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from npu_model.descriptors import Dma, check_disjoint
 from npu_model.footprint import dma_boxes
+from npu_model.memory_runs import Runs
 
 from npu_device.claims import Claim
 
@@ -60,6 +61,17 @@ class Pattern:
         for count, stride in zip(self.shape[:-1], self.strides[:-1], strict=True):
             starts = (starts[:, None] + np.arange(count) * stride).reshape(-1)
         return int(((starts % line_bytes + width - 1) // line_bytes + 1).sum())
+
+    def runs(self, physical: Callable[[int, int], list[tuple[int, int]]]) -> Runs:
+        """Return its rows in physical memory, in their order, as `physical` translates a range of addresses."""
+        starts = np.array([self.low + self.offset])
+        width = self.shape[-1] * self.strides[-1]
+        for count, stride in zip(self.shape[:-1], self.strides[:-1], strict=True):
+            starts = (starts[:, None] + np.arange(count) * stride).reshape(-1)
+        pieces = physical(self.low, self.span)
+        if len(pieces) == 1:
+            return np.stack([starts + (pieces[0][0] - self.low), np.full(len(starts), width)], axis=1)
+        return np.array([piece for start in starts.tolist() for piece in physical(start, width)], np.int64)
 
     def array(self, view: View, write: bool) -> npt.NDArray[Any]:
         """Return the elements in place. Raises MemoryFault."""

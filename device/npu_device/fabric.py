@@ -10,10 +10,11 @@ from npu_model.profile import Profile
 from npu_device.barriers import INVALID, Barrier
 from npu_device.clock import Clock, ClockDomain
 from npu_device.cmx import Cmx
-from npu_device.ddr import DdrChannel
+from npu_device.ddr import DdrChannel, MemoryPath
 from npu_device.dram import Dram
 from npu_device.energy import add_energy
 from npu_device.interrupts import Interrupts
+from npu_device.memory_path import CyclePath
 from npu_device.mmu import Mmu
 from npu_device.overflow import Overflows
 from npu_device.pmu import Pmu
@@ -42,22 +43,30 @@ RETIRE_RECORD = int(C.NPU_TRACE_BARRIER_RETIRE)
 class Fabric:
     """The shared parts of a device. `engine_clock` is the one that counters and traces are in."""
 
-    def __init__(self, profile: Profile, compute: bool, numerics: str, trace: bool) -> None:
+    def __init__(self, profile: Profile, compute: bool, numerics: str, fidelity: str, trace: bool) -> None:
         self.profile = profile
         self.compute = compute
         self.numerics = numerics
-        self.clock = Clock()
         self.memory: CycleMemory | None = None  # where the memory path is simulated cycle by cycle
+        self.clock: Clock
+        self.ddr: MemoryPath
+        if fidelity == "full":
+            self.ddr = cycles = CyclePath(profile.memory_system)
+            self.memory = cycles.memory
+            self.clock = cycles.clock
+        else:
+            self.clock = Clock()
+            self.ddr = DdrChannel(self.clock, profile.ddr)
         self.engine_clock = ClockDomain(profile.dpu.clock_hz)
         self.dram = Dram(profile.ddr.capacity_bytes, poison=compute)
         self.interrupts = Interrupts()
         self.mmu = Mmu(self.dram, lambda: self.interrupts.raise_cause(C.NPU_ICB_MMU_EVENT))
         self.cmx = Cmx(profile.tiles, profile.cmx.workspace_bytes)
-        self.ddr = DdrChannel(self.clock, profile.ddr)
         ports = profile.dma_ports * profile.dma.bytes_per_cycle * 2 * profile.dma.clock_hz
         shave = profile.shave
         fetches = profile.tiles * profile.shaves_per_tile * shave.fetch_bytes_per_cycle * shave.clock_hz
-        self.memory_limits = ports + fetches > profile.ddr.bytes_per_second  # else every transfer has its full rate
+        # else every transfer has its full rate
+        self.memory_limits = fidelity == "full" or ports + fetches > profile.ddr.bytes_per_second
         self.programs = ProgramCache()
         self.program_plans: dict[tuple[bytes, int, int, int], DmaPlan] = {}  # of shave_operations
         self.scratch = Scratch()

@@ -142,6 +142,19 @@ class Mmu:
         if offset + nbytes > len(memory):
             self.segments(ssid, va, nbytes, write)
 
+    def physical(self, ssid: int, va: int, nbytes: int) -> list[tuple[int, int]]:
+        """Return [va, va + nbytes) as physical addresses and bytes. Raises MemoryFault."""
+        pieces = []
+        while nbytes > 0:
+            self.locate(ssid, va, False)
+            tlb = self._tlb[ssid]
+            index = bisect_right(tlb.starts, va) - 1
+            size = min(tlb.ends[index] - va, nbytes)
+            pieces.append((tlb.pa[index] + va - tlb.starts[index], size))
+            va += size
+            nbytes -= size
+        return pieces
+
     def _join(self, ssid: int, va: int, nbytes: int) -> Bytes:
         """Return mapped bytes that are not physically contiguous as one array in place; the mapping lives with the TLB."""
         tlb = self._tlb[ssid]

@@ -158,6 +158,21 @@ class ShaveEngine(Engine[ShaveTask]):
             self._trace.add(CODE_LOAD_RECORD, self.kind, self.unit, task.task_id, slot.job_id, fetched)
         self._fetch.begin(fetched)
 
+    def missing_lines(self) -> list[tuple[int, int]]:
+        """Return the physical addresses and bytes of the lines that the running block's program lacks."""
+        task = self.task
+        assert isinstance(task, BlockTask)
+        span = self.cache.span(task.text_va, task.code_bytes)
+        found: list[tuple[int, int]] = []
+        for at, data in zip(span, task.lines, strict=True):
+            if data is None:
+                for address, nbytes in task.slot.space.physical(at, span.step):
+                    if found and found[-1][0] + found[-1][1] == address:
+                        address, before = found.pop()
+                        nbytes += before
+                    found.append((address, nbytes))
+        return found
+
     def loaded(self) -> None:
         """Go on with a block whose program is in the cache: start it, unless it waits for the others of its launch."""
         task = self.task

@@ -370,7 +370,8 @@ static struct port *next_port(struct npu_memory *m, int direction, int32_t clien
     return hop + 1 < m->c.hops[client] ? &m->ports[direction][client][hop + 1] : NULL;
 }
 
-static void move_link(struct npu_memory *m, int64_t number)
+/* Move one flit over a link; 0 when none can. */
+static int move_link(struct npu_memory *m, int64_t number)
 {
     struct link *l = &m->links[number];
     struct npu_memory_link_counters *counters = &m->counters.links[number];
@@ -396,7 +397,7 @@ static void move_link(struct npu_memory *m, int64_t number)
         highest = larger(highest, m->clients[client].priority);
     }
     if (!wanting)
-        return;
+        return 0;
     int stays = able[l->holder] && l->kept < m->c.keep_flits[m->users[number][l->holder].client] &&
                 m->clients[m->users[number][l->holder].client].priority == highest;
     for (int64_t k = stays ? 0 : 1; best == NONE; k++) {
@@ -420,6 +421,7 @@ static void move_link(struct npu_memory *m, int64_t number)
         access_done(m, &m->items[flit >> 1]);
         give_item(m, flit >> 1);
     }
+    return 1;
 }
 
 /* ---- the DDR controller ------------------------------------------------------------------------------------------ */
@@ -629,6 +631,17 @@ static int64_t request_bytes(const struct npu_memory *m, int32_t client, const s
     return smaller(r->bytes, m->c.request_accesses[client] * m->c.access_bytes - r->address % m->c.access_bytes);
 }
 
+/* The next request may go when the time of its share is over. */
+static void keep_pace(const struct npu_memory *m, int32_t client, struct stream *s)
+{
+    if (s->issued == s->total)
+        return;
+    int64_t accesses = accesses_of(m, s->run->address, request_bytes(m, client, s->run));
+    s->sum += s->remainder * accesses;
+    s->next += s->interval * accesses + s->sum / s->total;
+    s->sum %= s->total;
+}
+
 static int stream_state(const struct npu_memory *m, const struct transfer *t, int side)
 {
     const struct stream *s = &t->sides[side], *read = &t->sides[READ];
@@ -660,10 +673,8 @@ static int32_t issue(struct npu_memory *m, int32_t slot, int side)
     s->issued += accesses;
     r->address += bytes, r->bytes -= bytes, r->asked -= asked;
     s->run += !r->bytes;
-    /* on time if it is late by the rest of a cycle alone */
-    s->sum += s->remainder * accesses;
-    s->next = larger(s->next, (m->now - 1) * m->c.cycle_ticks + 1) + s->interval * accesses + s->sum / s->total;
-    s->sum %= s->total;
+    s->next = larger(s->next, (m->now - 1) * m->c.cycle_ticks + 1); /* on time if it is late by the rest of a cycle alone */
+    keep_pace(m, t->client, s);
     counters->bytes_asked += asked;
     counters->accesses_issued += accesses;
     return index;
@@ -751,8 +762,13 @@ static void run_cycle(struct npu_memory *m)
                 return_credits(m, &m->ports[THERE][i][hop]);
                 return_credits(m, &m->ports[BACK][i][hop]);
             }
-        for (int64_t i = 0; i < c->links; i++)
-            move_link(m, c->order[i]);
+        for (int64_t i = 0; i < c->links; i++) {
+            int64_t other = c->other[i];
+            if (other == NONE)
+                move_link(m, i);
+            else if (other > i && !move_link(m, m->now & 1 ? other : i))
+                move_link(m, m->now & 1 ? i : other);
+        }
     }
     for (int64_t i = 0; i < c->clients; i++)
         run_client(m, (int32_t)i);
@@ -827,7 +843,8 @@ int64_t npu_memory_advance(struct npu_memory *m, int64_t until_ticks, int64_t *a
 /* ---- transfers --------------------------------------------------------------------------------------------------- */
 
 /* Take over the runs of a side; one that begins in the access in which the one before ends goes on with it. */
-static int start_side(struct npu_memory *m, struct stream *s, const int64_t *runs, int64_t count, int64_t at, int64_t pace)
+static int start_side(struct npu_memory *m, int32_t client, struct stream *s, const int64_t *runs, int64_t count, int64_t at,
+                      int64_t pace)
 {
     int64_t size = m->c.access_bytes, kept = 0;
     memset(s, 0, sizeof *s);
@@ -850,9 +867,10 @@ static int start_side(struct npu_memory *m, struct stream *s, const int64_t *run
     }
     for (int64_t i = 0; i < kept; i++)
         s->total += accesses_of(m, s->runs[i].address, s->runs[i].bytes);
-    s->next = at;
     s->interval = pace / s->total;
     s->remainder = pace % s->total;
+    s->next = at;
+    keep_pace(m, client, s);
     return 1;
 }
 
@@ -870,8 +888,8 @@ int64_t npu_memory_submit(struct npu_memory *m, int64_t client, int64_t at_ticks
     struct transfer *t = &m->transfers[slot];
     memset(t, 0, sizeof *t);
     if (!GROW(c->active, c->active_room, c->active_count + 1) ||
-        !start_side(m, &t->sides[READ], read_runs, reads, at_ticks, pace_ticks) ||
-        !start_side(m, &t->sides[WRITE], write_runs, writes, at_ticks, pace_ticks)) {
+        !start_side(m, (int32_t)client, &t->sides[READ], read_runs, reads, at_ticks, pace_ticks) ||
+        !start_side(m, (int32_t)client, &t->sides[WRITE], write_runs, writes, at_ticks, pace_ticks)) {
         free(t->sides[READ].runs);
         t->sides[READ].runs = NULL;
         return NONE;

@@ -6,8 +6,9 @@
  *  1. Generators of background traffic take note of the bursts that have come.
  *  2. Each channel issues one command, for what was in its queue before this cycle.
  *  3. The controller puts one access of each client's read that it has taken into its channel's queue, if there is room.
- *  4. Each link, those nearest to the sinks first, moves one flit. A flit that waits at a router's port is ready for the next
- *     link `hop_cycles` after it came, and its credit is free again `credit_return_cycles` after it has left.
+ *  4. Each link, by number, those nearest to the sinks first, moves one flit. Of two directions that exclude each other both
+ *     are tried when the first has its turn: it before the other in even cycles, after it in odd ones. A flit that waits at a
+ *     router's port is ready for the next link `hop_cycles` after it came, and its credit is free again `credit_return_cycles` after it has left.
  *  5. The controller puts one flit of read data of each client into the first port of the way back, and each client one flit
  *     into the first port of the way there, if there are credits.
  *  6. Credits in use are summed, per port.
@@ -37,14 +38,14 @@ struct npu_memory_config {
     int64_t queue_depth;          /* accesses per channel */
     int64_t age_limit_cycles;     /* an access that has waited for longer goes first */
     int64_t flit_bytes, hop_cycles, credit_return_cycles, credits;
-    int64_t links;                /* both directions counted */
-    int64_t clients;
-    int64_t hops[NPU_MEMORY_CLIENTS];              /* per client, one way */
-    int64_t there[NPU_MEMORY_CLIENTS * NPU_MEMORY_HOPS], back[NPU_MEMORY_CLIENTS * NPU_MEMORY_HOPS];  /* links of the ways, [client][hop]: from client and from controller */
-    int64_t order[NPU_MEMORY_LINKS];            /* links in the order in which they move: nearest to the sinks first */
-    int64_t keep_flits[NPU_MEMORY_CLIENTS];       /* flits for which a client keeps a link that others of its priority want too */
-    int64_t request_accesses[NPU_MEMORY_CLIENTS];  /* of which a request has at most so many, all of one run */
-    int64_t requests[NPU_MEMORY_CLIENTS];         /* that a stream may have outstanding */
+    int64_t links, clients;       /* both directions of a link are counted */
+    int64_t hops[NPU_MEMORY_CLIENTS]; /* one way */
+    int64_t there[NPU_MEMORY_CLIENTS * NPU_MEMORY_HOPS]; /* links of the way from a client: [client][hop], */
+    int64_t back[NPU_MEMORY_CLIENTS * NPU_MEMORY_HOPS];  /* and from the controller */
+    int64_t other[NPU_MEMORY_LINKS]; /* the other direction of a link that moves one flit a cycle both together; or -1 */
+    int64_t keep_flits[NPU_MEMORY_CLIENTS]; /* flits for which a client keeps a link that others of its priority want too */
+    int64_t request_accesses[NPU_MEMORY_CLIENTS]; /* of which a request has at most so many, all of one run */
+    int64_t requests[NPU_MEMORY_CLIENTS]; /* that a stream may have outstanding */
 };
 
 /* Totals since the start; all exact. */
@@ -78,7 +79,7 @@ void npu_memory_free(struct npu_memory *m);
 const struct npu_memory_counters *npu_memory_read_counters(const struct npu_memory *m);
 
 /* Start a transfer of `client` not before `at_ticks`, and return its number, or -1 without memory. It reads `reads` runs and
- * writes `writes` runs: pairs of address and bytes. Accesses of each side are issued over `pace_ticks` or longer. Runs
+ * writes `writes` runs: pairs of address and bytes. Requests of each side are issued over `pace_ticks` or longer, each when the time of its share is over. Runs
  * follow each other; one that begins in the access in which the one before ends shares it. With both sides, a share of the
  * writes is issued when as large a share of the reads is done. The number is free again when advance returned it, or after cancel. */
 int64_t npu_memory_submit(struct npu_memory *m, int64_t client, int64_t at_ticks, const int64_t *read_runs, int64_t reads,

@@ -61,13 +61,14 @@ class Dram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Noc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Routers and links. A link moves one flit a cycle each way. The controller has the same clock."""
+    """Routers and links. A link moves one flit a cycle. The controller has the same clock."""
 
     clock_hz: int
     flit_bytes: int
     hop_cycles: int  # from one router's port to the next, when nothing is in the way
     credit_return_cycles: int  # after which a place that a flit has left can be used again
     credits: int  # places of a client at each port
+    duplex: bool  # between routers a link moves one flit each way, not one in all
 
     @property
     def link_bytes_per_second(self) -> int:
@@ -115,6 +116,42 @@ class MemorySystem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Unit of time of which a cycle and a beat on the pins are multiples."""
         return lcm(self.noc.clock_hz, self.dram.transfers_per_second)
 
+    def bytes_per_second(self, client: str) -> int:
+        """Return what a long transfer of `client` gets alone, in closed form; memory_cycles.py gives the same within 5 %.
+
+        The least of what its port, its requests and the controller's splitting of them carry, and of what the pins do
+        between refreshes and turns of pages that the queue does not hide.
+        """
+        dram, noc = self.dram, self.noc
+        own = self.clients[self.client(client)]
+        window_bytes = own.requests * own.request_accesses * dram.access_bytes
+        split = dram.access_bytes * noc.clock_hz
+        port = min(noc.port_bytes_per_second, split, int(window_bytes * 1e9 / self.network_latency_ns(client)))
+        if not noc.duplex:  # requests share the link with the data
+            flits = own.request_accesses * -(-dram.access_bytes // noc.flit_bytes)
+            port = port * flits // (flits + 1)
+        page_ns = dram.page_bytes * dram.channels / dram.pin_bytes_per_second * 1e9
+        hidden_ns = dram.queue_depth * dram.access_bytes * dram.channels / dram.pin_bytes_per_second * 1e9
+        opening_ns = max(dram.trp_ns + dram.trcd_ns - hidden_ns, 0)
+        lost = (dram.trfc_ns + dram.trp_ns + dram.trcd_ns) / dram.trefi_ns if dram.trefi_ns else 0.0
+        pins = dram.pin_bytes_per_second * page_ns / (page_ns + opening_ns) * (1 - lost)
+        # What is outstanding covers a refresh, if the memory is quick enough to catch up.
+        covers = min(split, pins) > port and window_bytes * 1e9 > port * dram.trfc_ns
+        return int(min(port if covers else port * (1 - lost), pins))
+
+    def network_latency_ns(self, client: str) -> float:
+        """Return what passes until the data of one read is back, in an idle system: network, activation, first data."""
+        dram, noc = self.dram, self.noc
+        hops = 2 * len(self.clients[self.client(client)].route)
+        flits = -(-dram.access_bytes // noc.flit_bytes)
+        cycles = hops * noc.hop_cycles + 2 + flits - 1
+        burst_ns = dram.burst_transfers * dram.chained_bursts / dram.transfers_per_second * 1e9
+        return cycles / noc.clock_hz * 1e9 + dram.trcd_ns + dram.cl_ns + burst_ns
+
+    def latency_ns(self, client: str) -> float:
+        """Return what passes until the data of a transfer's first read is back, in an idle system."""
+        return self.network_latency_ns(client) + self.clients[self.client(client)].latency_ns
+
     def links(self) -> list[tuple[str, str]]:
         """Return the links, both directions: those that are nearest to where their flits go first."""
         far: dict[tuple[str, str], int] = {}
@@ -129,6 +166,10 @@ class MemorySystem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         there = [*client.route, "ddr"]
         back = [*reversed(client.route), client.name]
         return list(pairwise(there)), list(pairwise(back))
+
+
+class MemoryUnsupported(RuntimeError):
+    """The C helpers are not there, and nothing else computes the memory path cycle by cycle."""
 
 
 class MemorySystemError(ValueError):

@@ -12,18 +12,12 @@ from math import ceil
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from npu_model import native
-from npu_model.memory import MemorySystem
+from npu_model.memory import MemorySystem, MemoryUnsupported
+from npu_model.memory_runs import Runs
 
-Runs = npt.NDArray[np.int64]  # [n, 2]: first address, bytes
-NO_RUNS: Runs = np.zeros((0, 2), np.int64)
 PS_PER_SECOND = 10**12
-
-
-class MemoryUnsupported(RuntimeError):
-    """The C helpers are not there, and nothing else computes the memory path cycle by cycle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +76,8 @@ class CycleMemory:
         c.flit_bytes, c.hop_cycles, c.credits = noc.flit_bytes, noc.hop_cycles, noc.credits
         c.credit_return_cycles = noc.credit_return_cycles
         c.links, c.clients = len(self.links), len(clients)
-        c.order[0 : c.links] = range(c.links)
+        for number, (start, end) in enumerate(self.links):
+            c.other[number] = -1 if noc.duplex or (end, start) not in self.links else self.links.index((end, start))
         hops = len(c.there) // len(c.hops)
         for number, client in enumerate(clients):
             c.hops[number] = len(client.route)

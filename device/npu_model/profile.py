@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from npu_model.memory import MemorySystem, MemorySystemError, load_memory
+from npu_model.memory_ranges import problem as memory_problem
 from npu_model.profile_ranges import problem
 
 FOLDER = Path(__file__).parent / "profiles"
@@ -84,11 +86,11 @@ class Core(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ddr(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """External memory, shared by all DMA ports."""
+    """External memory, shared by all DMA ports, as fidelity `fast` and the compiler see it: what the memory system gives."""
 
     capacity_bytes: int
     bytes_per_second: int
-    latency_ns: float
+    latency_ns: float  # until the first data of a transfer is there
 
 
 class Cmx(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -137,10 +139,16 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dma: Dma
     core: Core
     ddr: Ddr
+    memory: str | MemorySystem  # the name of a shipped one, or itself; in a file also a path from its folder
     cmx: Cmx
     energy: Energy
     host: Host
     sources: dict[str, str]  # dotted field name or group -> where the value comes from
+
+    @property
+    def memory_system(self) -> MemorySystem:
+        """What fidelity `full` runs cycle by cycle."""
+        return load_memory(self.memory) if isinstance(self.memory, str) else self.memory
 
 
 class ProfileError(ValueError):
@@ -155,16 +163,54 @@ def names() -> list[str]:
 def load_profile(name_or_path: str) -> Profile:
     """Return the shipped profile of that name or alias, or the one in the JSON file at that path, as it is now.
 
-    Raises ProfileError.
+    "NAME+MEMORY" is a profile with another memory system, a name or path as well. Raises ProfileError.
     """
-    if Path(name_or_path).suffix == ".json":
-        return _read(Path(name_or_path))
+    path = Path(name_or_path)
+    if "+" in name_or_path and not (path.suffix == ".json" and _exists(path)):
+        device, _, memory = name_or_path.partition("+")
+        return _with_memory(load_profile(device), memory)
+    if path.suffix == ".json":
+        return _read(path)
     for profile in _shipped():
         if name_or_path == profile.name or name_or_path in profile.aliases:
             return profile
     raise ProfileError(
         f"no hardware profile named {name_or_path!r}; there are {', '.join(names())}, or give a .json file"
     )
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _with_memory(profile: Profile, memory: str) -> Profile:
+    """Return `profile` with that memory system, and what it gives to the DMA ports."""
+    try:
+        system = load_memory(memory)
+    except MemorySystemError as error:
+        raise ProfileError(str(error)) from None
+    client = "npu_dma"
+    ddr = msgspec.structs.replace(
+        profile.ddr, bytes_per_second=system.bytes_per_second(client), latency_ns=round(system.latency_ns(client), 3)
+    )
+    combined = msgspec.structs.replace(
+        profile,
+        name=f"{profile.name}+{system.name}",
+        description=f"{profile.description}; {system.description}",
+        aliases=[],
+        ddr=ddr,
+        memory=system,
+        sources=profile.sources | {"ddr.bytes_per_second": f"memory system {system.name}, in closed form",
+                                   "ddr.latency_ns": f"memory system {system.name}, in closed form",
+                                   "memory": "chosen"},
+    )  # fmt: skip
+    why = problem(combined)
+    if why is not None:
+        raise ProfileError(f"{combined.name}: {why}")
+    return combined
 
 
 @cache
@@ -183,7 +229,24 @@ def _read(path: Path) -> Profile:
         raise ProfileError(f"no such profile file: {path}") from None
     except (OSError, ValueError) as error:
         raise ProfileError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    profile = _check_memory(profile, path)
     why = problem(profile)
     if why is not None:
         raise ProfileError(f"{path.name}: {why}")
     return profile
+
+
+def _check_memory(profile: Profile, path: Path) -> Profile:
+    """Return the profile out of the file at `path` with a memory system that exists; one out of a file becomes a part of it."""
+    memory = profile.memory
+    if isinstance(memory, MemorySystem):
+        why = memory_problem(memory)
+        if why is not None:
+            raise ProfileError(f"{path.name}: memory.{why}")
+        return profile
+    is_file = memory.endswith(".json")
+    try:
+        system = load_memory(str(path.parent / memory) if is_file else memory)
+    except MemorySystemError as error:
+        raise ProfileError(f"{path.name}: memory: {error}") from None
+    return msgspec.structs.replace(profile, memory=system) if is_file else profile

@@ -25,16 +25,18 @@ def start(
     *,
     compute: bool,
     numerics: str,
+    fidelity: str,
     trace: bool,
     module_params: str = "",
     faults: Iterable[Armed] = (),
     mmio: Callable[[str], object] | None = None,
 ) -> Kernel:
-    """Return the driver of a new device of hardware profile `profile`. EINVAL for `module_params` (params.py). `faults` are armed from the
-    beginning; EINVAL for a kind that cannot strike at its point. `mmio` takes a line about each access to a register.
+    """Return the driver of a new device of hardware profile `profile`. EINVAL for `module_params` (params.py), MemoryUnsupported for a
+    fidelity "full" without the C helpers. `faults` are armed from the beginning; EINVAL for a kind that cannot strike at its point.
+    `mmio` takes a line about each access to a register.
     """
     params = parse(module_params)
-    device: Any = Device(profile, compute=compute, numerics=numerics, trace=trace)
+    device: Any = Device(profile, compute=compute, numerics=numerics, fidelity=fidelity, trace=trace)
     kernel = Kernel(TracedDevice(device, mmio) if mmio else device, params=params)
     for fault in faults:
         kernel.injection.arm(fault)

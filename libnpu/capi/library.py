@@ -130,6 +130,7 @@ class Library:
                 self.profiles[number] or None,
                 compute=True,
                 numerics="exact",
+                fidelity="fast",
                 semantics=settings.semantics,
                 trace=settings.trace,
                 launch_blocking=settings.launch_blocking,

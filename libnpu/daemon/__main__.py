@@ -9,6 +9,7 @@ import sys
 import msgspec
 from npu_driver.error import KernelError
 from npu_driver.platform import start
+from npu_model.memory import MemoryUnsupported
 from npu_model.profile import ProfileError, load_profile
 
 from libnpu.daemon import wire
@@ -30,6 +31,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--profile", default="npu-37xx", help="hardware profile, or a .json file (default npu-37xx)")
     parser.add_argument("--numerics", choices=("exact", "fast"), default="exact")
+    parser.add_argument(
+        "--fidelity", choices=("fast", "full"), default="fast", help="of the memory path (docs/memory.md)"
+    )
     parser.add_argument("--no-compute", action="store_true", help="times alone: memory holds no values")
     parser.add_argument("--trace", action="store_true", help="record what the device does")
     parser.add_argument(
@@ -43,16 +47,17 @@ def main(arguments: list[str] | None = None) -> int:
             profile,
             compute=compute,
             numerics=options.numerics,
+            fidelity=options.fidelity,
             trace=options.trace,
             module_params=options.module_params,
         )
         kernel.exports.key = os.urandom(16)
         greeting = wire.Greeting(
             profile=msgspec.Raw(msgspec.json.encode(profile)), compute=compute, numerics=options.numerics,
-            trace=options.trace, now_ps=0,
+            fidelity=options.fidelity, trace=options.trace, now_ps=0,
         )  # fmt: skip
         server = Server(kernel, greeting, options.socket, options.mode, _log, os.getuid())
-    except (OSError, ProfileError, KernelError) as error:
+    except (OSError, ProfileError, KernelError, MemoryUnsupported) as error:
         print(f"npud: {error}", file=sys.stderr)
         return 2
     stop_on_signals(server)

@@ -68,6 +68,7 @@ class Greeting(msgspec.Struct, frozen=True):
     profile: msgspec.Raw
     compute: bool
     numerics: str
+    fidelity: str
     trace: bool
     now_ps: int
 

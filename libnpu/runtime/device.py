@@ -9,10 +9,11 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from npu_abi import C
+from npu_model.memory import MemoryUnsupported
 from npu_model.profile import ProfileError
 
 from libnpu import syscalls
-from libnpu.errors import NpuError
+from libnpu.errors import NpuError, Unsupported
 from libnpu.runtime import host_team
 from libnpu.runtime.arguments import environment_switch, whole
 from libnpu.runtime.context import Context
@@ -270,6 +271,7 @@ def open_device(
     *,
     compute: bool,
     numerics: str,
+    fidelity: str,
     trace: bool,
     semantics: str,
     launch_blocking: bool | None,
@@ -277,10 +279,10 @@ def open_device(
     faults: Sequence[Armed],
     where: str | None = None,
 ) -> Device:
-    """Return a new booted device. Raises INVALID_VALUE for an unknown profile, numerics policy, semantics or module
-    parameter, and for what NPU_SCHEDULE and NPU_LAUNCH_BLOCKING must not be. `where`: as NPU_DEVICE, which it defaults to:
-    "unix:PATH" is npud's device at PATH, nothing is one in this process. `profile` None: npud's, or npu-37xx. `faults` are armed before it
-    boots, which npud's has done.
+    """Return a new booted device. Raises INVALID_VALUE for an unknown profile, numerics policy, fidelity, semantics or module
+    parameter, and for what NPU_SCHEDULE and NPU_LAUNCH_BLOCKING must not be; Unsupported for a fidelity without its helpers. `where`: as
+    NPU_DEVICE, which it defaults to: "unix:PATH" is npud's device at PATH, nothing is one in this process. `profile` None: npud's, or
+    npu-37xx. `faults` are armed before it boots, which npud's has done.
     """
     rules = semantics_of(semantics)
     if launch_blocking is None:
@@ -290,6 +292,8 @@ def open_device(
     chosen = schedule_of(os.environ.get("NPU_SCHEDULE") or None)
     if numerics not in ("exact", "fast"):
         raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"numerics {numerics!r}; there are 'exact' and 'fast'")
+    if fidelity not in ("fast", "full"):
+        raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"fidelity {fidelity!r}; there are 'fast' and 'full'")
     where = os.environ.get("NPU_DEVICE", "") if where is None else where
     try:
         if where:
@@ -302,14 +306,18 @@ def open_device(
                 raise NpuError(
                     C.NPU_ERROR_INVALID_VALUE, f"{len(faults)} faults to arm before the boot: npud's device has booted"
                 )
-            node = syscalls.open_remote(path, profile, compute=compute, numerics=numerics, trace=trace)
+            node = syscalls.open_remote(
+                path, profile, compute=compute, numerics=numerics, fidelity=fidelity, trace=trace
+            )
         else:
             node = syscalls.open_device(
-                profile or DEFAULT_PROFILE, compute=compute, numerics=numerics, trace=trace,
+                profile or DEFAULT_PROFILE, compute=compute, numerics=numerics, fidelity=fidelity, trace=trace,
                 module_params=module_params, faults=faults,
             )  # fmt: skip
     except ProfileError as error:
         raise NpuError(C.NPU_ERROR_INVALID_VALUE, str(error)) from None
+    except MemoryUnsupported as error:
+        raise Unsupported(str(error)) from None
     device = Device(node, compute=compute, semantics=rules, launch_blocking=launch_blocking)
     if chosen is not TIMED:
         device.set_schedule(chosen.name)

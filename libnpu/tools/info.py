@@ -45,7 +45,8 @@ def run(options: argparse.Namespace) -> int:
         if options.json:
             print_json(_profile_json(profile))
         else:
-            rows = _rows("", _profile_json(profile), {"n_units": "tiles times shaves_per_tile"} | profile.sources)
+            fields = _profile_json(profile) | {"memory": profile.memory_system.name}  # --memory shows it
+            rows = _rows("", fields, {"n_units": "tiles times shaves_per_tile"} | profile.sources)
             print_table(f"{profile.name}: {profile.description}", ("field", "value", "source"), rows, left=3)
         return 0
     profiles = [load_profile(name) for name in names()]

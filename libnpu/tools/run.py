@@ -7,6 +7,8 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from npu_model.profile import load_profile
+
 from libnpu.tools import arithmetic, reference, source, values
 from libnpu.tools.console import CheckFailed, ToolError, json_text, print_json, progress
 from libnpu.tools.files import check_targets, write_file
@@ -50,6 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="exact: the same bits on every machine (default); fast: the matrix engine adds in an order of this machine",
     )
     parser.add_argument(
+        "--fidelity",
+        choices=("fast", "full"),
+        default="fast",
+        help="of the memory path. fast: bandwidth shared as a fluid (default); full: network and DDR cycle by cycle",
+    )
+    parser.add_argument(
         "--faults", metavar="FILE.json", help="arm these faults before the device boots (docs/recovery.md)"
     )
     parser.add_argument("--stats", metavar="FILE.json", help="write what --json prints to a file; - is stdout")
@@ -73,11 +81,19 @@ def run(options: argparse.Namespace) -> int:
     with progress(f"Running {model.image.name} on {profile}"):
         compute, numerics = not options.no_compute, options.numerics
         execution = execute(
-            model.data, model.image, profile, make_inputs, compute=compute, numerics=numerics, faults=options.faults
+            model.data,
+            model.image,
+            profile,
+            make_inputs,
+            compute=compute,
+            numerics=numerics,
+            fidelity=options.fidelity,
+            faults=options.faults,
         )
     if options.outputs:
         values.save_outputs(options.outputs, execution.outputs)
     report = report_json(options.model, model.image, profile, execution)
+    report["fidelity"], report["memory"] = options.fidelity, load_profile(profile).memory_system.name
     report["numerics"] = {"policy": numerics, "helpers": arithmetic.helpers(), "blas": arithmetic.blas()}
     for layer, count in execution.overflows:
         print(f"npu: warning: {layer}: {count} values left fp16's range and became infinite", file=sys.stderr)

@@ -63,7 +63,7 @@ def _usage(execution: Execution) -> list[timeline.Usage]:
 
 
 def print_report(report: dict[str, Any], execution: Execution, comparisons: Sequence[Comparison]) -> None:
-    """Print the report of `report_json`, with what was added to it: `numerics`, `untiled`, `check` of `comparisons`, `trace`."""
+    """Print the report of `report_json`, with what was added to it: `fidelity` and `memory`, `numerics`, `untiled`, `check` of `comparisons`, `trace`."""
     latency_ps = report["latency_ps"]
     moved = report["ddr_read_bytes"] + report["ddr_write_bytes"]
     seconds = latency_ps / PS_PER_S or 1.0
@@ -80,6 +80,7 @@ def print_report(report: dict[str, Any], execution: Execution, comparisons: Sequ
     energy = report["energy"]
     rows.append(("energy, launch to wake-up", format_energy(energy["total_fj"]), f"{energy['watts']:.3f} W on average"))
     numerics = report["numerics"]
+    rows.append(("memory path", report["fidelity"], f"memory system {report['memory']}"))
     rows.append(("numerics", numerics["policy"], f"C helpers: {numerics['helpers']}; BLAS: {numerics['blas']}"))
     print_table(f"{Path(report['model']).name} on {report['profile']}", ("", "", ""), rows)
     print_usage(_usage(execution), latency_ps)

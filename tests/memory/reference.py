@@ -173,6 +173,7 @@ class ReferenceMemory:
                     asked -= share
             total = sum(len(accesses) for accesses, _ in requests)
             sides.append(Side(bool(write), requests, total, self.ticks_of_ps(pace_ps), start_at))
+            self.keep_pace(sides[-1])
         transfer = Transfer(name, client, self.serial, sides)
         self.serial += 1
         self.active[client].append(transfer)
@@ -234,7 +235,12 @@ class ReferenceMemory:
             while port.returns and port.returns[0] <= self.now:
                 port.returns.popleft()
         for link in self.order:
-            self.move(link)
+            other = (link[1], link[0])
+            if self.system.noc.duplex or other not in self.order:
+                self.move(link)
+            elif self.order.index(link) < self.order.index(other):
+                first, second = (link, other) if self.now % 2 == 0 else (other, link)
+                self.move(first) or self.move(second)
         for client in range(clients):
             self.inject(client)
         for port in self.ports.values():
@@ -341,7 +347,7 @@ class ReferenceMemory:
 
     # the network
 
-    def move(self, link: tuple[str, str]) -> None:
+    def move(self, link: tuple[str, str]) -> bool:
         users, count = self.users[link], self.link_count[link]
         able = []
         for index, (direction, client, hop) in enumerate(users):
@@ -364,7 +370,7 @@ class ReferenceMemory:
                     continue
             able.append(index)
         if not able:
-            return
+            return False
         highest = max(self.priority[users[index][1]] for index in able)
         first = [index for index in able if self.priority[users[index][1]] == highest]
         holder = self.holder[link]
@@ -392,6 +398,7 @@ class ReferenceMemory:
                 what.flits = 0
                 assert self.enqueue(what)
                 self.access_done(what)
+        return True
 
     def put(self, port: Port, what, last: bool) -> None:
         port.flits.append((self.now + self.system.noc.hop_cycles, what, last))
@@ -465,14 +472,18 @@ class ReferenceMemory:
         accesses, asked = side.requests.popleft()
         side.open += 1
         side.issued += len(accesses)
-        whole, rest = divmod(side.pace, side.total)
-        side.left_over += rest * len(accesses)
-        late = max(side.due, (self.now - 1) * self.cycle + 1)
-        side.due = late + whole * len(accesses) + side.left_over // side.total
-        side.left_over %= side.total
+        side.due = max(side.due, (self.now - 1) * self.cycle + 1)
+        self.keep_pace(side)
         self.count[client]["bytes_asked"] += asked
         self.count[client]["accesses_issued"] += len(accesses)
         return Request(client, transfer, side.write, accesses, open=len(accesses))
+
+    def keep_pace(self, side: Side) -> None:
+        """Each request has its share of the side's pace before it, to the tick over all of them."""
+        if side.requests:
+            share = side.pace * len(side.requests[0][0]) + side.left_over
+            side.due += share // side.total
+            side.left_over = share % side.total
 
     def access_done(self, request: Request) -> None:
         self.count[request.client]["accesses_done"] += 1

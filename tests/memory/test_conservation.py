@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 from npu_model.memory import MemorySystem, load_memory, memory_names
-from npu_model.memory_cycles import NO_RUNS, Background, CycleMemory
+from npu_model.memory_cycles import Background, CycleMemory
+from npu_model.memory_runs import NO_RUNS
 
 from tests.memory.workloads import as_runs, backgrounds, run_compiled, submissions, systems
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from npu_model.memory import load_memory
-from npu_model.memory_cycles import NO_RUNS, Background, CycleMemory
+from npu_model.memory_cycles import Background, CycleMemory
+from npu_model.memory_runs import NO_RUNS
 
 from tests.memory.workloads import changed
 

@@ -8,9 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 from npu_model import native
-from npu_model.memory import FOLDER, MemorySystemError, load_memory, memory_names
-from npu_model.memory_cycles import NO_RUNS, CycleMemory, MemoryUnsupported
+from npu_model.memory import FOLDER, MemorySystemError, MemoryUnsupported, load_memory, memory_names
+from npu_model.memory_cycles import CycleMemory
 from npu_model.memory_ranges import RANGES
+from npu_model.memory_runs import NO_RUNS
 
 TEXT = (FOLDER / "edge-soc.json").read_text()
 NUMBERS = sorted(

@@ -73,6 +73,7 @@ def systems(draw):
             "hop_cycles": draw(few),
             "credit_return_cycles": draw(few),
             "credits": pick(1, 2, 7, 16),
+            "duplex": draw(st.booleans()),
         },
         {name: client() for name in ("npu_dma", "npu_code", "cpu")},
     )
