@@ -128,7 +128,7 @@ def test_r108_strides_of_all_banks_conflict_in_one_bank_unless_rows_are_mixed_in
 
 
 # One link and two clients: the NPU offers 0.40 flits a cycle, the CPU more and more in bursts of 8. The figures are those of a
-# link alone, so there is no refresh here. With it all reads pause for 8 % of the time, and at 0.72 the NPU loses 41 %.
+# link alone, so there is no refresh here. With it all reads pause for 8 % of the time, and at 0.72 the NPU loses 42 %.
 
 LINK = changed(EDGE, {"trefi_ns": 0.0})
 
@@ -154,7 +154,7 @@ def test_b24_r033_cpu_traffic_takes_a_quarter_to_a_third_of_the_npus_bandwidth_a
     assert -0.35 <= flits / 0.40 - 1 <= -0.25
     beats = sum(memory.counters.channels[i].data_ticks for i in range(4)) / 4
     assert beats / (memory.counters.cycles * EDGE.ticks_per_second // EDGE.noc.clock_hz) < 0.9
-    assert share_link(0.72, system=EDGE)[0] / 0.40 - 1 == pytest.approx(-0.41, abs=0.02)
+    assert share_link(0.72, system=EDGE)[0] / 0.40 - 1 == pytest.approx(-0.42, abs=0.02)
 
 
 def test_b25_r109_the_load_at_which_the_port_is_92_percent_full_costs_little_and_neighbours_show_their_own_load():
