@@ -83,6 +83,7 @@ def open(
     semantics: str = "ascend",
     launch_blocking: bool | None = None,
     module_params: str | None = None,
+    faults: str | None = None,
     where: str | None = None,
 ) -> Device:
     """Return a new device of hardware profile `profile` (name, alias or .json path, also
@@ -95,10 +96,20 @@ def open(
     `trace=True` records what the device does for `Device.trace`. `semantics` is "ascend", "cuda" or "strict", see
     libnpu.runtime.semantics. `launch_blocking`: a call that enqueues returns when its operation has ended, and raises its
     error; None: the environment variable NPU_LAUNCH_BLOCKING says (1). `module_params` are parameters of the kernel module,
-    "name=value ..." (npu_driver/params.py); None: the environment variable NPU_KMD_PARAMS says. Raises NpuError
-    (INVALID_VALUE for an unknown profile).
+    "name=value ..." (npu_driver/params.py); None: the environment variable NPU_KMD_PARAMS says. `faults` names a file of
+    faults that are armed before the device boots (docs/recovery.md), "" none; None: the environment variable NPU_FAULTS says,
+    and what has struck once in this process is spent. Raises NpuError (INVALID_VALUE for an unknown profile, FILE for faults
+    that cannot be read).
     """
+    import os
+
+    from libnpu.faults import faults_of_process, read_faults
     from libnpu.runtime.device import open_device
+
+    if faults is None:
+        armed = faults_of_process(os.environ.get("NPU_FAULTS", ""))
+    else:
+        armed = tuple(read_faults(faults)) if faults else ()
 
     return open_device(
         profile,
@@ -109,6 +120,7 @@ def open(
         semantics=semantics,
         launch_blocking=launch_blocking,
         module_params=module_params,
+        faults=armed,
         where=where,
     )
 

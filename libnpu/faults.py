@@ -1,22 +1,21 @@
 """Faults to inject: what to break, where and when, by the names of npu_uapi.h in small letters ("dma_task", "engine_hang").
 
-A file of faults is a JSON list of {"point", "kind", "after", "count", "seed"}, of which the last three may be left out. NPU_FAULTS names one;
-its faults are armed before the device boots.
+A file of faults is a JSON list of {"point", "kind", "after", "count", "seed"}, of which the last three may be left out. Its faults are armed before
+the device boots. NPU_FAULTS names one for the process: every device that the process opens passes its points, and a fault that has struck is spent.
 """
 
 from __future__ import annotations
 
 import json
-import os
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import npu_abi
 from npu_abi import C
+from npu_model.armed import Armed
 
 from libnpu.errors import NpuError
-from libnpu.runtime.arguments import whole
 
 if TYPE_CHECKING:
     from enum import IntEnum
@@ -24,34 +23,20 @@ if TYPE_CHECKING:
 FIELDS = ("point", "kind", "after", "count", "seed")
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One fault: struct npu_emu_inject. It strikes at the `after`-th time (0: the next) that its point is passed, `count` times in a row."""
-
-    point: int  # enum npu_fault_point
-    kind: int  # enum npu_fault_kind
-    after: int = 0
-    count: int = 1
-    seed: int = 0
-
-    @property
-    def fields(self) -> dict[str, int]:
-        """The fields of struct npu_emu_inject."""
-        return {name: getattr(self, name) for name in FIELDS}
-
-
-def fault_of(point: str, kind: str, after: int = 0, count: int = 1, seed: int = 0) -> Fault:
-    """Return a fault. Raises INVALID_VALUE for an unknown name or a number that does not fit."""
-    return Fault(
+def fault_of(point: str, kind: str, after: int = 0, count: int = 1, seed: int = 0) -> Armed:
+    """Return a fault; `count` 0 is as 1. Raises INVALID_VALUE for an unknown name or a number that does not fit."""
+    return Armed(
         _named("npu_fault_point", "NPU_POINT_", point),
         _named("npu_fault_kind", "NPU_FAULT_", kind),
         _number(after, "after", 32),
-        _number(count, "count", 32),
+        _number(count, "count", 32) or 1,
         _number(seed, "seed", 64),
     )
 
 
 def _number(value: object, name: str, bits: int) -> int:
+    from libnpu.runtime.arguments import whole  # the runtime knows faults, too
+
     number = whole(value, name)
     if number >> bits:
         raise _bad(f"{name} {number}; it has {bits} bits")
@@ -67,7 +52,16 @@ def _named(enum: str, prefix: str, name: object) -> int:
     return known[name]
 
 
-def read_faults(path: str) -> list[Fault]:
+@cache
+def faults_of_process(path: str) -> tuple[Armed, ...]:
+    """Return the faults of the file that NPU_FAULTS names, none for "": always the same ones, as far as they have counted down.
+
+    Raises as `read_faults`.
+    """
+    return tuple(read_faults(path)) if path else ()
+
+
+def read_faults(path: str) -> list[Armed]:
     """Return the faults of a file. Raises FILE when it cannot be read, INVALID_VALUE for what is in it."""
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -80,7 +74,7 @@ def read_faults(path: str) -> list[Fault]:
     return [_entry(path, entry) for entry in found]
 
 
-def _entry(path: str, entry: dict[str, Any]) -> Fault:
+def _entry(path: str, entry: dict[str, Any]) -> Armed:
     unknown = [name for name in entry if name not in FIELDS]
     if unknown or "point" not in entry or "kind" not in entry:
         raise _bad(f"{path}: {entry} needs point and kind, and may have after, count, seed")
@@ -89,9 +83,3 @@ def _entry(path: str, entry: dict[str, Any]) -> Fault:
 
 def _bad(why: str) -> NpuError:
     return NpuError(C.NPU_ERROR_INVALID_VALUE, f"fault: {why}")
-
-
-def faults_of_environment() -> list[Fault]:
-    """Return the faults of the file that NPU_FAULTS names. Raises as `read_faults`."""
-    path = os.environ.get("NPU_FAULTS", "")
-    return read_faults(path) if path else []

@@ -33,7 +33,8 @@ ENUMS = {
     ("npu_param_arg", "param"): "npu_param", ("npu_bo_sync", "direction"): "npu_sync_dir", ("npu_bo_wait", "job_status"): "npu_job_status",
     ("npu_submit", "priority"): "npu_job_priority", ("npu_cmdq_create", "priority"): "npu_job_priority",
     ("npu_get_info", "kind"): "npu_info_kind", ("npu_recover", "kind"): "npu_recover_kind", ("npu_emu_schedule", "kind"): "npu_schedule",
-    ("npu_emu_inject", "point"): "npu_fault_point", ("npu_emu_inject", "kind"): "npu_fault_kind", ("npu_emu_job", "job_status"): "npu_job_status",
+    ("npu_emu_inject", "point"): "npu_fault_point", ("npu_emu_inject", "kind"): "npu_fault_kind", ("npu_emu_inject", "action"): "npu_inject_action",
+    ("npu_emu_job", "job_status"): "npu_job_status",
 }  # fmt: skip
 FLAGS = {
     "npu_bo_create": "npu_bo_flag", "npu_bo_userptr": "npu_bo_flag", "npu_bo_info": "npu_bo_flag", "npu_bo_import": "npu_bo_flag",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from npu_abi import C, ffi, ioctl_request
@@ -18,8 +19,9 @@ from npu_model.profile import load_profile
 from libnpu.errors import NpuError, errno_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
+    from npu_model.armed import Armed
     from npu_model.profile import Profile
 
     from libnpu.runtime.host_participants import Participant
@@ -53,8 +55,8 @@ class Machine:
     """
 
     __slots__ = (
-        "__weakref__", "_power_cycle", "begun_ps", "behind", "blocked_ps", "disorder", "host", "log", "lost", "nodes", "now_ps", "number",
-        "positions", "profile", "syscall",
+        "__weakref__", "_power_cycle", "begun_ps", "behind", "blocked_ps", "disorder", "host", "left_ps", "log", "lost", "nodes", "now_ps",
+        "number", "positions", "profile", "syscall",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +75,7 @@ class Machine:
         self.host: Host | None = None  # the threads that share the clock, once they are told of this machine
         self.number = 0  # among the machines of `host`
         self.positions: dict[Participant, int] = {}  # of the threads of `host` that use it
+        self.left_ps = 0  # the furthest position of those that use it no more
         self.begun_ps: dict[Participant | None, int] = {}  # where threads came in, if not at 0, and what they skipped
         self.blocked_ps: dict[Participant | None, int] = {}  # how long threads were blocked in `Node.wait`
         self.disorder: str | None = None  # why the order of calls was not the clock's
@@ -149,7 +152,7 @@ class Node:
         """The calling thread's position on the clock."""
         machine = self.machine
         host = machine.host
-        return machine.now_ps if host is None or host.solo else host.position_of_caller(machine)
+        return machine.now_ps if host is None or host.solo == get_ident() else host.position_of_caller(self)
 
     def sibling(self) -> Node:
         """Open the node once more: another context on the same machine, with the same clock."""
@@ -306,6 +309,18 @@ def check_module_params(text: str) -> None:
         raise NpuError(C.NPU_ERROR_INVALID_VALUE, error.why, errno=error.code) from None
 
 
+def check_faults(faults: Sequence[Armed]) -> None:
+    """Raise INVALID_VALUE for a fault of a kind that cannot strike at its point (npu_driver/inject.py)."""
+    from npu_driver.error import KernelError
+    from npu_driver.platform import check_fault
+
+    try:
+        for fault in faults:
+            check_fault(fault)
+    except KernelError as error:
+        raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"fault: {error.why}", errno=error.code) from None
+
+
 def open_device(
     profile: str,
     *,
@@ -314,12 +329,13 @@ def open_device(
     fidelity: str,
     trace: bool,
     module_params: str = "",
-    faults: Sequence[Mapping[str, int]] = (),
+    faults: Sequence[Armed] = (),
 ) -> Node:
-    """Return an open node of a new simulated device, whose driver is loaded with `module_params` ("name=value ..."). `faults`: fields of
-    struct npu_emu_inject of those that are armed before it boots.
+    """Return an open node of a new simulated device, whose driver is loaded with `module_params` ("name=value ..."). `faults` are
+    armed before it boots.
 
-    Raises ProfileError for an unknown profile, MemoryUnsupported for a fidelity without its helpers, NpuError when it does not boot and for the parameters.
+    Raises ProfileError for an unknown profile, MemoryUnsupported for a fidelity without its helpers, NpuError when it does not boot and
+    for parameters and faults.
     """
     from npu_driver.platform import start
 
@@ -327,18 +343,15 @@ def open_device(
         mmio = _mmio_lines()
         kernel = start(
             hardware, compute=compute, numerics=numerics, fidelity=fidelity, trace=trace,
-            module_params=module_params, mmio=mmio,
+            module_params=module_params, faults=faults, mmio=mmio,
         )  # fmt: skip
         return _traced(kernel.syscall), kernel.log
 
     check_module_params(module_params)
-
+    check_faults(faults)
     hardware = load_profile(profile)
     syscall, log = power_on()
-    machine = Machine(syscall, hardware, log, power_on)
-    for fault in faults:
-        arm_fault(machine, fault)
-    return Node(machine)
+    return Node(Machine(syscall, hardware, log, power_on))
 
 
 def _mmio_lines() -> Callable[[str], object] | None:
@@ -383,6 +396,17 @@ def open_module(device: str, profile: str) -> Machine:
     return Machine(_traced(kernel.syscall), hardware, kernel.log)
 
 
+def installed_firmware() -> bytes:
+    """Return the firmware image that is installed. Raises DEVICE_LOST when there is none."""
+    from npu_driver.error import KernelError
+    from npu_driver.platform import firmware_image
+
+    try:
+        return firmware_image()
+    except KernelError as error:
+        raise errno_error(error.code, "firmware", [str(error)]) from None
+
+
 def load_module(machine: Machine, params: str) -> None:
     """Load the kernel module anew with `params`. Raises INVALID_VALUE for one of them, BUSY while a file is open, NOT_PERMITTED."""
     request = Request(C.NPU_SYS_MODULE_LOAD, "npu_module", "MODULE_LOAD")
@@ -403,16 +427,6 @@ def _module_call(machine: Machine, request: Request, segments: list[bytes]) -> l
     if ret < 0:
         raise errno_error(-ret, request.name, machine.log)
     return replies
-
-
-def arm_fault(machine: Machine, fault: Mapping[str, int]) -> None:
-    """Arm a fault, by the fields of struct npu_emu_inject, before the node is open. Raises INVALID_VALUE."""
-    request = Request(C.NPU_IOCTL_EMU_INJECT, "npu_emu_inject", "EMU_INJECT")
-    for name, value in fault.items():
-        setattr(request.arg, name, value)
-    ret, *_ = machine.syscall(request.number, bytes(request.buffer), [], machine.now_ps)
-    if ret < 0:
-        raise errno_error(-ret, request.name, machine.log)
 
 
 def remote_path(device: str) -> str:

@@ -1,4 +1,4 @@
-"""Boot ROM: finds the firmware that an image names, checks it, and returns its entry point.
+"""Boot ROM: finds the firmware that an image names, checks it, and returns its entry point and its release.
 
 1. The image at BOOT_ENTRY: magic, header version, size, checksum, reserved fields; else BAD_IMAGE.
 2. The entry "module:function" is imported; SHA-256 over the `*.py` of its package in file-name order must be the header's
@@ -31,8 +31,8 @@ class BootError(Exception):
         self.status = status
 
 
-def read_image(dram: Dram, pa: int) -> Callable[[Any], Any]:
-    """Return the entry point of the image at physical address `pa`. Raises BootError."""
+def read_image(dram: Dram, pa: int) -> tuple[Callable[[Any], Any], int]:
+    """Return entry point and release of the image at physical address `pa`. Raises BootError."""
     header_bytes = sizeof("npu_fw_header")
     try:
         image_size = view("npu_fw_header", dram.view(pa, header_bytes)).image_size
@@ -51,7 +51,7 @@ def read_image(dram: Dram, pa: int) -> Callable[[Any], Any]:
         raise BootError(C.NPU_BOOT_BAD_IMAGE)
     start = offsetof("npu_fw_header", "entry")
     entry = bytes(image[start : start + 128]).split(b"\0")[0]
-    return _resolve(entry, bytes(header.digest))
+    return _resolve(entry, bytes(header.digest)), header.release
 
 
 def read_params(dram: Dram, pa: int) -> bytes:

@@ -62,7 +62,12 @@ class Device:
         self._clock = fabric.clock
         self._on_removal: Callable[[], None] | None = None
         injector = Injector(self)
-        self.inject, self.strike, self.disarm = injector.arm, injector.strike, injector.disarm
+        self.inject, self.struck, self.strike, self.disarm = (
+            injector.arm,
+            injector.struck,
+            injector.strike,
+            injector.disarm,
+        )
         # Runs all events up to a time and moves to it; an earlier time changes nothing.
         self.run_until: Callable[[int], None] = self._clock.run_until
 

@@ -46,7 +46,7 @@ class Inputs:
 
 
 class Hal:
-    """The management core's view. `params` are the bytes of struct npu_boot_params."""
+    """The management core's view. `params` are the bytes of struct npu_boot_params, `release` is the image's, as in struct npu_fw_header."""
 
     Fault = MemoryFault
     DescriptorError = DescriptorError
@@ -56,6 +56,7 @@ class Hal:
         fabric: Fabric,
         core: ManagementCore,
         params: bytes,
+        release: int,
         inputs: Inputs,
         ports: list[Engine[Any]],
         dpus: list[Engine[Any]],
@@ -69,10 +70,15 @@ class Hal:
         self._dpus = dpus
         self._shaves = shaves
         self.params = params
+        self.release = release
         self.inputs = inputs
         self.profile: Profile = fabric.profile
         trace = fabric.trace
         self.trace: Callable[[int, int, int, int, int, int], None] | None = None if trace is None else trace.add
+
+    def enable_snooping(self) -> None:
+        """Let DMA look into the host's caches where the page table says so, until the next reset."""
+        self._fabric.mmu.snooping = True
 
     def now_ps(self) -> int:
         """Return the time."""

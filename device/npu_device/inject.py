@@ -11,7 +11,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from npu_abi import C, codec, offsetof, sizeof
-from npu_model.armed import Armed, strike
+from npu_model.armed import Armed, ArmedFaults
 
 from npu_device.engine import Channel
 from npu_device.faults import CoreStopped, MemoryFault
@@ -57,17 +57,21 @@ class Injector:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._armed: list[Armed] = []
+        self._armed = ArmedFaults()
         self._wrapped: list[tuple[Any, str]] = []
         self._lose_edge = 0  # interrupts that will not arrive
         device.fabric.injector = self
 
     # ---- arming ----
 
-    def arm(self, point: int, kind: int, after: int, count: int, seed: int) -> None:
+    def arm(self, fault: Armed) -> None:
         """Arm a fault; the caller has checked that the kind can strike at the point."""
-        self._armed.append(Armed(point, kind, after, max(count, 1), seed))
+        self._armed.add(fault)
         self.wrap()
+
+    def struck(self, point: int, kind: int) -> int:
+        """Return how often a fault has struck."""
+        return self._armed.struck[point, kind]
 
     def disarm(self) -> None:
         """Forget all faults."""
@@ -105,21 +109,17 @@ class Injector:
             setattr(owner, name, function)
             self._wrapped.append((owner, name))
 
-    def _passes(self, *points: int) -> Armed | None:
-        """Count that a point is passed; return the fault that strikes, if one does. Points are names of the same moment."""
-        return strike(self._armed, *points)
-
-    def pass_at_once(self, *points: int) -> Armed | None:
-        """Pass points; what ends the core or the device strikes here, other faults are returned."""
-        fault = self._passes(*points)
+    def pass_at_once(self, point: int) -> Armed | None:
+        """Pass a point; what ends the core or the device strikes here, other faults are returned."""
+        fault = self._armed.strike(point)
         if fault is not None and fault.kind in _AT_ONCE:
             self.strike(fault.kind)
             return None
         return fault
 
-    def pass_in_step(self, *points: int) -> Armed | None:
+    def pass_in_step(self, point: int) -> Armed | None:
         """As `pass_at_once`, from within a step of the firmware, which goes no further when the core was struck."""
-        fault = self._passes(*points)
+        fault = self._armed.strike(point)
         if fault is not None and fault.kind in _AT_ONCE:
             self.strike(fault.kind)
             raise CoreStopped
@@ -141,7 +141,7 @@ class Injector:
 
     def _start(self, image_pa: int, params_pa: int) -> None:
         core = self._device.core
-        fault = self._passes(C.NPU_POINT_BOOT_START)
+        fault = self._armed.strike(C.NPU_POINT_BOOT_START)
         if fault is not None and fault.kind == C.NPU_FAULT_IMAGE_BITFLIP:
             memory = self._device.dram.view(image_pa, sizeof("npu_fw_header"))
             bit = fault.seed % (8 * len(memory))
@@ -188,10 +188,11 @@ class Injector:
         return channel
 
     def _deliver(self) -> None:
-        fault = self._passes(C.NPU_POINT_IRQ)
         if self._lose_edge:
             self._lose_edge -= 1
-        elif fault is None:
+            return
+        fault = self._armed.strike(C.NPU_POINT_IRQ)
+        if fault is None:
             type(self._device.fabric.interrupts).deliver(self._device.fabric.interrupts)
         elif fault.kind in _AT_ONCE:
             self.strike(fault.kind)

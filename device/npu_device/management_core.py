@@ -70,7 +70,7 @@ class ManagementCore:
             return
         fabric = self._fabric
         try:
-            entry = boot_rom.read_image(fabric.dram, image_pa)
+            entry, release = boot_rom.read_image(fabric.dram, image_pa)
             params = boot_rom.read_params(fabric.dram, params_pa)
         except boot_rom.BootError as error:
             self.status = error.status
@@ -78,7 +78,7 @@ class ManagementCore:
         self.status = int(C.NPU_BOOT_RUNNING)
         if fabric.trace is not None:
             fabric.trace.add(C.NPU_TRACE_BOOT, C.NPU_ENGINE_CORE, 0, 0, 0, 0)
-        self.hal = Hal(fabric, self, params, self.inputs, *self._units)
+        self.hal = Hal(fabric, self, params, release, self.inputs, *self._units)
         self._core = entry(self.hal)
         self.sleeping = True
         self.wake()

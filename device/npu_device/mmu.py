@@ -75,6 +75,7 @@ class Mmu:
         """Disable translation, drop the TLB and the event queue."""
         self.era += 1
         self.enabled = False
+        self.snooping = False  # the firmware has switched it on
         self.context_table_pa = 0
         self.events: deque[MmuEvent] = deque()
         self._tlb: dict[int, _Tlb] = {}
@@ -133,7 +134,7 @@ class Mmu:
         """Whether accesses to `va` look into the host's caches. Raises MemoryFault."""
         self.locate(ssid, va, False)
         tlb = self._tlb[ssid]
-        return tlb.snooped[bisect_right(tlb.starts, va) - 1]
+        return self.snooping and tlb.snooped[bisect_right(tlb.starts, va) - 1]
 
     def check(self, ssid: int, va: int, nbytes: int, write: bool) -> None:
         """Translate [va, va + nbytes), at least one byte. Raises MemoryFault."""

@@ -383,13 +383,17 @@ class Machine:
 
     def check_limits(self) -> None:
         """Raise WATCHDOG when the program has had its share."""
-        runs = len(self.reads.runs) + len(self.writes.runs)
-        work = self.work + self.insns * INSN_WORK + runs * RUN_WORK
+        work = self.total_work()
         if max(self.cycles, self.ended) > self.max_cycles or work > MAX_WORK or self.starts > MAX_STARTS:
             raise self.fault(
                 ShaveFaultCode.WATCHDOG,
                 f"{max(self.cycles, self.ended)} cycles, {self.insns} instructions, work {work}, {self.starts} operations started",
             )
+
+    def total_work(self) -> int:
+        """Return what the watchdog has counted so far."""
+        runs = len(self.reads.runs) + len(self.writes.runs)
+        return self.work + self.insns * INSN_WORK + runs * RUN_WORK
 
     def charge(self, work: int) -> None:
         """Add the work of the operation that the program, suspended, starts. WATCHDOG when it is too much."""

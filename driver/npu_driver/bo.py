@@ -36,6 +36,7 @@ class BufferObject:
     owned: bool = True  # made by BO_CREATE: it may be exported
     freed: bool = False
     job: Job | None = field(default=None, repr=False)  # last job whose command buffer it is
+    preempt: tuple[int, int] | None = None  # address and bytes, once it was found fit for a preemption buffer
     mappings: list[weakref.ref[Any]] = field(default_factory=list, repr=False)
 
     @property

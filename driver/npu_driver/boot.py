@@ -1,6 +1,6 @@
 """Firmware: find the image, check it, load it, start the core.
 
-1. read npu_fw.bin from the npu_firmware package without importing it; check magic, sizes, checksum and API versions;
+1. read the file that the module parameter `firmware` names, else npu_fw.bin from the npu_firmware package without importing it; check magic, sizes, checksum and API versions;
 2. put image and struct npu_boot_params in DRAM; write their addresses in BOOT_PARAMS and BOOT_ENTRY (LO last, with
    DONE);
 3. the boot ROM checks the image again, and the firmware answers BOOT_DONE. `Firmware.boot` waits for it.
@@ -32,8 +32,13 @@ OWN_API = {
 }
 
 
-def read_image() -> bytes:
-    """Return the firmware file of the npu_firmware package. ENODEV when there is none."""
+def read_image(name: str = "") -> bytes:
+    """Return the firmware file `name`, of the npu_firmware package for "". ENODEV when there is none."""
+    if name:
+        try:
+            return Path(name).read_bytes()
+        except OSError as error:
+            raise KernelError(errno.ENODEV, f"firmware={name}: {error.strerror}") from None
     spec = importlib.util.find_spec("npu_firmware")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         path = Path(folder) / IMAGE_NAME
@@ -63,6 +68,11 @@ def check_image(image: bytes) -> Any:
         if found_major != major or found_minor < minor:
             raise _bad(f"API {index} is {found_major}.{found_minor}, the driver needs {major}.{minor}")
     return header
+
+
+def release_text(release: int) -> str:
+    """Return a release of struct npu_fw_header as "major.minor.patch"."""
+    return f"{release >> 16}.{release >> 8 & 0xFF}.{release & 0xFF}"
 
 
 def _bad(why: str) -> KernelError:

@@ -129,7 +129,7 @@ class DmaDevice:
     @property
     def coherent(self) -> bool:
         """Whether the device snoops them."""
-        return bool(self._kernel.params.coherent)
+        return bool(self._kernel.params.coherent and self._kernel.firmware.coherent_dma)
 
     @property
     def debug(self) -> DmaDebug | None:
@@ -150,7 +150,7 @@ class DmaDevice:
         try:
             self.space.map(va, memory.pa + first * PAGE, end - first, read_only=read_only, snooped=snooped)
         except KernelError:
-            self.addresses.free(va)
+            self.addresses.cancel(va)
             raise
         return va + offset % PAGE
 

@@ -111,18 +111,18 @@ class Context:
                 errno.ENOMEM, f"{size_bytes} bytes asked, the device has {memory.capacity_bytes} bytes of memory"
             )
         self.sweep()
-        addresses: VaRange | UserAddresses
-        if flags & C.NPU_BO_SVA:
-            addresses = self.user_addresses
-            va = addresses.alloc_at(user_va, pages)
-        else:
-            addresses = self.ranges[bool(flags & C.NPU_BO_SHAVE_MEM)]
+        own_bytes = 0 if source else pages * PAGE
+        addresses = self._addresses(flags)
+        va = addresses.alloc_at(user_va, pages) if isinstance(addresses, UserAddresses) else addresses.alloc(pages)
+        tables_bytes = self.space.missing_bytes(va, pages)
+        if own_bytes + tables_bytes > memory.free_bytes >= own_bytes and isinstance(addresses, VaRange):
+            addresses.cancel(va)  # fewer tables are missing where something has been before
+            addresses.end_quarantine()
             va = addresses.alloc(pages)
+            tables_bytes = self.space.missing_bytes(va, pages)
         pa = None
         try:
-            tables_bytes = self.space.missing_bytes(va, pages)
-            needed = tables_bytes + (0 if source else pages * PAGE)
-            if needed > memory.free_bytes:
+            if own_bytes + tables_bytes > memory.free_bytes:
                 raise KernelError(
                     errno.ENOMEM,
                     f"{size_bytes} bytes asked, {memory.free_bytes} bytes of device memory free, "
@@ -131,7 +131,7 @@ class Context:
             pa = memory.alloc(pages, self.ssid) if source is None else memory.share(source.pa)
             self.space.map(va, pa, pages, read_only=bool(flags & C.NPU_BO_READ_ONLY), snooped=is_snooped(flags))
         except KernelError:
-            addresses.free(va)
+            addresses.cancel(va)
             if pa is not None:
                 memory.free(pa)
             raise

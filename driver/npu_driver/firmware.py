@@ -45,6 +45,7 @@ class Firmware:
         self._kernel = kernel
         self._image = image
         self._places: tuple[int, int] | None = None  # physical addresses of image and boot parameters
+        self._header: Any = None  # struct npu_fw_header of it
         self._size = 0  # of the image that has a place
         self._started = False
         self.running = False  # it has booted, and nothing has ended it
@@ -94,6 +95,20 @@ class Firmware:
         how = "warm" if boot_type == WARM else "cold"
         kernel.note(f"firmware {version}, {how} boot, {kernel.tile_config.bit_count()} tiles, {kernel.frequency_hz} Hz")
 
+    @property
+    def coherent_dma(self) -> bool:
+        """Whether the firmware makes DMA look into the host's caches, where the board can."""
+        return self._header is None or self._header.release >= C.NPU_FW_COHERENT_DMA
+
+    def check_snooped(self) -> None:
+        """EOPNOTSUPP for a mapping that the device would have to snoop, and does not."""
+        if not self.coherent_dma and not self._kernel.params.force_coherent:
+            found, needed = (boot.release_text(r) for r in (self._header.release, int(C.NPU_FW_COHERENT_DMA)))
+            raise KernelError(
+                errno.EOPNOTSUPP,
+                f"a cached mapping: firmware {found} has no cache-coherent DMA, which came with {needed}; coherent=0 does without",
+            )
+
     def stop(self) -> None:
         """Reset the device: nothing runs any more, and nobody is answered."""
         self._started = self.running = False
@@ -101,7 +116,7 @@ class Firmware:
         self.ipc.forget_all()
 
     def _read(self) -> bytes:
-        return self._image if self._image is not None else boot.read_image()
+        return self._image if self._image is not None else boot.read_image(self._kernel.params.firmware)
 
     def _load(self, image: bytes) -> None:
         """Check an image and put it in DRAM, where the one before it was if it fits. ENODEV, ENOMEM; then nothing has changed."""
@@ -139,7 +154,7 @@ class Firmware:
                 space.map(area.va, area.pa, AREA_PAGES)
         except KernelError:
             for area in areas:
-                self.addresses.free(area.va)
+                self.addresses.cancel(area.va)
                 memory.free(area.pa)
             space.destroy()
             raise

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from npu_abi import C, codec, name_of
-from npu_model.armed import Armed, strike
+from npu_model.armed import Armed, ArmedFaults
 
 from npu_driver.error import KernelError
 from npu_driver.ipc import SLOT_BYTES
@@ -73,25 +73,31 @@ DOORBELLS = range(
 _TYPE = codec("npu_ipc_slot", "msg.type")
 
 
+def lies_in_device(point: int, kind: int) -> bool:
+    """Say whether a fault lies in the device, not in the driver. EINVAL for a kind that cannot strike at the point."""
+    if kind in DEVICE_KINDS.get(point, ()):
+        return True
+    if kind in DRIVER_KINDS.get(point, ()):
+        return False
+    raise KernelError(
+        errno.EINVAL, f"{name_of('npu_fault_kind', kind)} cannot strike at {name_of('npu_fault_point', point)}"
+    )
+
+
 class Faults:
     """The faults that are armed in one driver."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._armed: list[Armed] = []
+        self._armed = ArmedFaults()
 
-    def arm(self, point: int, kind: int, after: int, count: int, seed: int) -> None:
+    def arm(self, fault: Armed) -> None:
         """Arm a fault. EINVAL for a kind that cannot strike at the point."""
         kernel = self._kernel
-        count = max(count, 1)
-        if kind in DEVICE_KINDS.get(point, ()):
-            kernel.device.inject(point, kind, after, count, seed)
+        if lies_in_device(fault.point, fault.kind):
+            kernel.device.inject(fault)
             return
-        if kind not in DRIVER_KINDS.get(point, ()):
-            raise KernelError(
-                errno.EINVAL, f"{name_of('npu_fault_kind', kind)} cannot strike at {name_of('npu_fault_point', point)}"
-            )
-        self._armed.append(Armed(point, kind, after, count, seed))
+        self._armed.add(fault)
         if kernel.faults is None:
             kernel.faults = self
             kernel.registers.bus = _Bus(self, kernel)
@@ -111,6 +117,12 @@ class Faults:
         kernel.memory.dram = kernel.device.dram
         kernel.restore_rows()
 
+    def struck(self, point: int, kind: int) -> int:
+        """Return how often a fault has struck, since the device is there. EINVAL for a kind that cannot strike at the point."""
+        if lies_in_device(point, kind):
+            return self._kernel.device.struck(point, kind)
+        return self._armed.struck[point, kind]
+
     def passes(self, point: int) -> Armed | None:
         """Count that a point is passed. What ends firmware or device strikes here, other faults are returned. ENOMEM."""
         struck = self.take(point)
@@ -125,7 +137,7 @@ class Faults:
 
     def take(self, point: int) -> Armed | None:
         """Count that a point is passed; return the fault that strikes there, if one does."""
-        return strike(self._armed, point)
+        return self._armed.strike(point)
 
     def image(self, image: bytes) -> bytes:
         """Return a firmware image as it is read."""
@@ -185,7 +197,7 @@ class _Bus:
             self._bus.write32(offset, value)
             fault = self._faults.take(C.NPU_POINT_RESET)
             if fault is not None:  # it strikes the firmware that starts after the reset
-                self._kernel.device.inject(C.NPU_POINT_BOOT_START, fault.kind, 0, 1, fault.seed)
+                self._kernel.device.inject(Armed(C.NPU_POINT_BOOT_START, fault.kind))
         else:
             self._bus.write32(offset, value)
 

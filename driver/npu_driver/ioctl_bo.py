@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from npu_abi import C
 
-from npu_driver.bo import allows_uncached, check_flags, check_policy, flags_in_force
+from npu_driver.bo import allows_uncached, check_flags, check_policy, flags_in_force, is_snooped
 from npu_driver.cpu_cache import LINE_BYTES, policy_of
 from npu_driver.error import KernelError
 
@@ -56,8 +56,8 @@ def _userptr_error(arg: Any) -> str | None:
 
 
 def bo_create_from_userptr(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
-    """Make an object with the content of user memory; its own memory is to take the place of that. EINVAL, EBUSY, and as
-    `bo_create`.
+    """Make an object with the content of user memory; its own memory is to take the place of that. EINVAL, EBUSY,
+    EOPNOTSUPP as `map_object`, and as `bo_create`.
     """
     if why := _userptr_error(arg):
         raise KernelError(errno.EINVAL, why)
@@ -76,7 +76,8 @@ def bo_create_from_userptr(kernel: Kernel, context: Context, arg: Any, segments:
 def map_object(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
     """Return the object's memory (mmap), as the CPU sees it by the mapping's policy, as the reply's only segment.
 
-    EINVAL for an offset that is not an object's, a length beyond it, or a policy; ENOMEM, ENOBUFS without room for a shadow.
+    EINVAL for an offset that is not an object's, a length beyond it, or a policy; EOPNOTSUPP for a cached one that the firmware is too old
+    for; ENOMEM, ENOBUFS without room for a shadow.
     """
     bo = context.mmaps.get(arg.offset)
     if bo is None:
@@ -95,7 +96,10 @@ def map_object(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]
 
 
 def _map(kernel: Kernel, context: Context, bo: BufferObject, flags: int, length: int) -> memoryview:
-    policy = policy_of(flags, coherent=bool(kernel.params.coherent))
+    params, firmware = kernel.params, kernel.firmware
+    if params.coherent and is_snooped(flags):
+        firmware.check_snooped()
+    policy = policy_of(flags, coherent=bool(params.coherent and firmware.coherent_dma))
     shadow = kernel.caches.shadow(bo.pa, policy, context.ssid)
     view = bo.map(kernel.memory.view(bo.pa if shadow is None else shadow.view_pa, length))
     if shadow is not None:

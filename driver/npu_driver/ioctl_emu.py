@@ -7,6 +7,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from npu_abi import C, sizeof
+from npu_model.armed import Armed
 
 from npu_driver.clock import LAST_PS, NEVER_PS, until
 from npu_driver.error import KernelError
@@ -110,13 +111,19 @@ def job(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tu
 
 
 def inject(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
-    """Arm a fault, or disarm all. EPERM for who may not; EINVAL for an unknown point, or a kind that cannot strike there."""
+    """Arm a fault, disarm all, or tell how often a fault has struck. EPERM for who may not; EINVAL for another action, an unknown point,
+    a kind that cannot strike there, or an output that is not zero.
+    """
     if not kernel.current.privileged:
         raise KernelError(errno.EPERM, f"user {kernel.current.uid} may not inject faults")
-    if arg.disarm > 1:
-        raise KernelError(errno.EINVAL, f"disarm {arg.disarm}; 0 or 1 is needed")
-    if arg.disarm:
+    if arg.struck:
+        raise KernelError(errno.EINVAL, "struck is an output and must be zero")
+    if arg.action == C.NPU_INJECT_ARM:
+        kernel.injection.arm(Armed(arg.point, arg.kind, arg.after, max(arg.count, 1), arg.seed))
+    elif arg.action == C.NPU_INJECT_DISARM:
         kernel.injection.disarm()
+    elif arg.action == C.NPU_INJECT_QUERY:
+        arg.struck = min(kernel.injection.struck(arg.point, arg.kind), 0xFFFFFFFF)
     else:
-        kernel.injection.arm(arg.point, arg.kind, arg.after, arg.count, arg.seed)
+        raise KernelError(errno.EINVAL, f"unknown action {arg.action} of fault injection")
     return 0, []

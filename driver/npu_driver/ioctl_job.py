@@ -18,6 +18,7 @@ from npu_driver.queue import FIRST_QUEUE_ID, LEGACY_QUEUE, priority_band
 from npu_driver.watchdog import NEVER_PS
 
 if TYPE_CHECKING:
+    from npu_driver.bo import BufferObject
     from npu_driver.file import Context
     from npu_driver.kernel import Completion, Kernel
     from npu_driver.queue import CommandQueue
@@ -108,11 +109,18 @@ def cmdq_submit(kernel: Kernel, context: Context, arg: Any, segments: list[bytes
     return 0, []
 
 
-def _preempt_buffer(kernel: Kernel, buffers: list[Any], index: int) -> tuple[int, int]:
+def _preempt_buffer(kernel: Kernel, buffers: list[BufferObject], index: int) -> tuple[int, int]:
     """Return address and bytes of the preemption buffer at an index of the list. EINVAL for an index or object that cannot be one."""
     if index >= len(buffers):
         raise KernelError(errno.EINVAL, f"preempt_buffer_index {index}; the list has {len(buffers)} buffers")
     bo = buffers[index]
+    if bo.preempt is None:
+        _check_preempt_buffer(kernel, bo)
+        bo.preempt = bo.va, min(bo.size, 0xFFFFFFFF)
+    return bo.preempt
+
+
+def _check_preempt_buffer(kernel: Kernel, bo: BufferObject) -> None:
     if bo.flags & (C.NPU_BO_MAPPABLE | C.NPU_BO_READ_ONLY | C.NPU_BO_READONLY_WEIGHT):
         raise KernelError(errno.EINVAL, f"object {bo.handle} is MAPPABLE or READ_ONLY: no preemption buffer")
     needed = preempt_bytes(kernel)
@@ -121,7 +129,6 @@ def _preempt_buffer(kernel: Kernel, buffers: list[Any], index: int) -> tuple[int
             errno.EINVAL,
             f"preemption buffer {bo.handle} has {bo.size} bytes; NPU_PARAM_PREEMPT_BUFFER_SIZE is {needed}",
         )
-    return bo.va, min(bo.size, 0xFFFFFFFF)
 
 
 def preempt_bytes(kernel: Kernel) -> int:

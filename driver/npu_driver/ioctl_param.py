@@ -77,6 +77,7 @@ PARAMS: dict[int, tuple[int, Callable[[Kernel, Context, int], int]]] = {
     C.NPU_PARAM_MAX_JOBS: (1, lambda k, c, i: C.NPU_JOBQ_SLOTS - 1),
     C.NPU_PARAM_PROFILE_NAME: (NAME_WORDS, _name_word),
     C.NPU_PARAM_MAX_QUEUES: (1, lambda k, c, i: MAX_QUEUE_ID - 1),
+    C.NPU_PARAM_FW_RELEASE: (1, lambda k, c, i: k.firmware_header.release),
 }
 
 

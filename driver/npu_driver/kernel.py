@@ -26,6 +26,7 @@ from npu_driver.inject import Faults
 from npu_driver.interrupts import InterruptHandler
 from npu_driver.ioctls import NUMBERS, TABLE
 from npu_driver.job import Job
+from npu_driver.limits import check_contexts, check_doorbells
 from npu_driver.memory import Memory
 from npu_driver.params import Params
 from npu_driver.process import Process, this_process
@@ -188,16 +189,14 @@ class Kernel:
     def open(self) -> int:
         """Open the node: a file descriptor with a context of its own.
 
-        EMFILE when all contexts are taken, or those of one user (max_contexts); boots on first use, and again when the boot before failed.
+        EMFILE when all contexts are taken, or those that are for one user (limits.py); boots on first use, and again when the boot before failed.
         """
         if not self.firmware.running:
             self.recovery.boot()
         ssid = next((s for s in range(C.NPU_SSID_FIRST_USER, C.NPU_NUM_SSIDS) if s not in self.contexts), None)
         if ssid is None:
             raise KernelError(errno.EMFILE, f"all {C.NPU_NUM_SSIDS - C.NPU_SSID_FIRST_USER} contexts are in use")
-        limit, uid = self.params.max_contexts, self.current.uid
-        if limit and sum(context.owner.uid == uid for context in self.contexts.values()) >= limit:
-            raise KernelError(errno.EMFILE, f"user {uid} has max_contexts {limit} contexts")
+        check_contexts(self)
         context = Context(ssid, self.memory, self.mmu, self._lingering, self.current)
         fd = FIRST_FD
         while fd in self.files:
@@ -237,15 +236,22 @@ class Kernel:
 
     def destroy_queue(self, context: Context, queue: CommandQueue) -> None:
         """Unregister and free a queue that has no job in flight."""
-        self._unregister(queue)
-        dma_free_coherent(self.firmware.dma, RING_BYTES, queue.pages, queue.va)
+        self._free_ring(queue)
         del context.queues[queue.cmdq_id]
 
+    def _free_ring(self, queue: CommandQueue) -> None:
+        """Take a queue without jobs from the firmware, and give its ring back."""
+        self._unregister(queue)
+        if queue.pages is not None:
+            dma_free_coherent(self.firmware.dma, RING_BYTES, queue.pages, queue.va)
+            queue.pages = None
+
     def register(self, context: Context, queue: CommandQueue) -> None:
-        """Give the queue a doorbell and tell the firmware. EBUSY when all doorbells are taken; else as `request`."""
+        """Give the queue a doorbell and tell the firmware. EBUSY when all doorbells are taken, or those that are for one user; else as `request`."""
         doorbell = next((d for d in range(1, C.NPU_NUM_DOORBELLS) if d not in self.doorbells), None)
         if doorbell is None:
             raise KernelError(errno.EBUSY, f"all {C.NPU_NUM_DOORBELLS - 1} doorbells are in use")
+        check_doorbells(self, context)
         try:
             self.request(
                 C.NPU_JSM_REGISTER_DB, "npu_jsm_register_db", db_idx=doorbell, host_ssid=context.ssid, jobq_va=queue.va,
@@ -301,6 +307,12 @@ class Kernel:
             self._unregister(queue)
         for job in list(context.jobs.values()):
             self.abort_job(context, job, reason)
+
+    def end_queues(self, context: Context) -> None:
+        """End what a lost context has with the firmware: its jobs are aborted, its doorbells and rings freed. Its queues keep their ids."""
+        self.abort_jobs(context, C.NPU_ABORT_LOST)
+        for queue in context.queues.values():
+            self._free_ring(queue)
 
     def abort_job(self, context: Context, job: Job, reason: int = 0) -> None:
         """End a job in flight that the firmware does not have any more."""
@@ -378,7 +390,7 @@ class Kernel:
             if self.removed:
                 self.recovery.unplug()
             while self._banned:
-                self.abort_jobs(self._banned.pop(0), C.NPU_ABORT_LOST)
+                self.end_queues(self._banned.pop(0))
             self.recovery.work()
             while self._released:
                 context, bo = self._released.pop(0)

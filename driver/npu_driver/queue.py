@@ -37,7 +37,7 @@ def priority_band(priority: int) -> int:
 
 
 class CommandQueue:
-    """One queue of a context. `doorbell` is 0 until it is registered. Jobs end in ring order."""
+    """One queue of a context. `doorbell` is 0 until it is registered. Jobs end in ring order. `pages` is None once the ring was given back."""
 
     __slots__ = ("_flags", "_memory", "_tail", "cmdq_id", "doorbell", "jobs", "pages", "priority", "registered", "va")
 
@@ -45,7 +45,7 @@ class CommandQueue:
         """`flags`: of struct npu_job_queue_header. `pages`: RING_BYTES of zeros, which the firmware has at `va`."""
         self.cmdq_id = cmdq_id
         self.priority = priority
-        self.pages = pages
+        self.pages: Pointer | None = pages
         self.va = va
         self.doorbell = 0
         self.registered = False
@@ -56,13 +56,15 @@ class CommandQueue:
 
     @property
     def pa(self) -> int:
-        """Physical address of the ring."""
+        """Physical address of the ring, which is there."""
+        assert self.pages is not None
         return self.pages.memory.pa
 
     def reset(self) -> None:
-        """Empty the ring: the firmware forgot it."""
-        self._memory[:HEADER_BYTES] = bytes(HEADER_BYTES)
-        self._memory[FLAGS_OFFSET : FLAGS_OFFSET + 4] = self._flags
+        """Empty the ring, if it is there: the firmware forgot it."""
+        if self.pages is not None:
+            self._memory[:HEADER_BYTES] = bytes(HEADER_BYTES)
+            self._memory[FLAGS_OFFSET : FLAGS_OFFSET + 4] = self._flags
         self._tail = 0  # the driver's own: what is in the ring, the firmware can write
         self.registered = False
 

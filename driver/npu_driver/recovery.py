@@ -136,7 +136,7 @@ class Recovery:
         return found
 
     def ban(self, context: Context, why: str) -> None:
-        """End a context whose task hung: its jobs are aborted, its doorbells freed, and its calls fail from now on (EBADFD)."""
+        """End a context whose task hung: its jobs are aborted, its doorbells and rings freed, and its calls fail from now on (EBADFD)."""
         kernel = self._kernel
         kernel.note(f"context {context.ssid}: {why}")
         if context.lost is None:
@@ -145,7 +145,7 @@ class Recovery:
         heads = [queue.jobs[0] for queue in context.queues.values() if queue.jobs]
         for job in context.jobs.values():
             job.abort_reason = C.NPU_ABORT_HUNG if job in heads else C.NPU_ABORT_LOST
-        kernel.abort_jobs(context, C.NPU_ABORT_LOST)
+        kernel.end_queues(context)
 
     # ---- interrupts that did not come, devices that are not there ----
 

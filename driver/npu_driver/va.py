@@ -2,34 +2,53 @@
 after each area.
 
 Knows numbers only; mapping is `mmu.py`. The guard page makes an overrun by one descriptor a translation fault instead
-of a write into the neighbouring buffer object.
+of a write into the neighbouring buffer object. Freed areas are in quarantine before they are used again: a use after
+free is a translation fault, and not an access to what somebody has there by now.
 """
 
 from __future__ import annotations
 
 import errno
 from bisect import bisect_left
+from collections import deque
 
 from npu_abi import C
 
 from npu_driver.error import KernelError
 
 GUARD_PAGES = 1  # chosen: the smallest that catches an overrun
+QUARANTINED = 64  # chosen: few enough that all are known yet to who keeps things by address (the firmware's Transfers)
+QUARANTINED_PART = 4  # chosen: at most the fourth part of the range is withheld
 
 
 class VaRange:
-    """Addresses `base` to `end` (exclusive, both page aligned). Free areas are a sorted list of [start, end)."""
+    """Addresses `base` to `end` (exclusive, both page aligned). Free areas are a sorted list of [start, end). The last
+    QUARANTINED areas that were freed are not among them, as long as there is room without.
+    """
 
-    __slots__ = ("_areas", "_free", "base", "end")
+    __slots__ = ("_areas", "_free", "_quarantine", "_withheld", "base", "end")
 
     def __init__(self, base: int, end: int) -> None:
         self.base = base
         self.end = end
         self._free: list[tuple[int, int]] = [(base, end)]
         self._areas: dict[int, int] = {}
+        self._quarantine: deque[tuple[int, int]] = deque()  # (start, bytes), oldest first
+        self._withheld = 0  # bytes of it
 
     def alloc(self, pages: int) -> int:
-        """Return the address of `pages` free pages. ENOSPC when no hole is large enough."""
+        """Return the address of `pages` free pages. When no hole is large enough, the quarantine ends for the oldest areas,
+        one by one; ENOSPC when none is then.
+        """
+        while (va := self._take(pages)) is None:
+            if not self._quarantine:
+                raise KernelError(
+                    errno.ENOSPC, f"no {pages} free pages in device addresses {self.base:#x}..{self.end:#x}"
+                )
+            self._give_back_oldest()
+        return va
+
+    def _take(self, pages: int) -> int | None:
         size = (pages + GUARD_PAGES) * C.NPU_PAGE_SIZE
         for i, (start, end) in enumerate(self._free):
             if end - start >= size:
@@ -39,11 +58,33 @@ class VaRange:
                     self._free[i] = (start + size, end)
                 self._areas[start] = size
                 return start
-        raise KernelError(errno.ENOSPC, f"no {pages} free pages in device addresses {self.base:#x}..{self.end:#x}")
+        return None
 
     def free(self, va: int) -> None:
-        """Give back the area that `alloc` returned at `va`; neighbours merge."""
-        start, end = va, va + self._areas.pop(va)
+        """Give back the area that `alloc` returned at `va`, into quarantine."""
+        size = self._areas.pop(va)
+        self._quarantine.append((va, size))
+        self._withheld += size
+        while len(self._quarantine) > QUARANTINED or self._withheld * QUARANTINED_PART > self.end - self.base:
+            self._give_back_oldest()
+
+    def cancel(self, va: int) -> None:
+        """Give back an area that `alloc` returned and nobody has seen."""
+        self._give_back(va, self._areas.pop(va))
+
+    def end_quarantine(self) -> None:
+        """Let every address that is not in use be used."""
+        while self._quarantine:
+            self._give_back_oldest()
+
+    def _give_back_oldest(self) -> None:
+        start, size = self._quarantine.popleft()
+        self._withheld -= size
+        self._give_back(start, size)
+
+    def _give_back(self, start: int, size: int) -> None:
+        """Let an area be free; neighbours merge."""
+        end = start + size
         i = bisect_left(self._free, (start, end))
         if i < len(self._free) and self._free[i][0] == end:
             end = self._free.pop(i)[1]
@@ -77,5 +118,7 @@ class UserAddresses:
         return va
 
     def free(self, va: int) -> None:
-        """Give back what was taken at `va`."""
+        """Give back what was taken at `va`; the user may ask for it again at once."""
         del self._areas[va]
+
+    cancel = free

@@ -11,7 +11,8 @@ from npu_abi import C, new, pack
 FOLDER = Path(__file__).parent
 PATH = FOLDER / "npu_fw.bin"
 ENTRY = b"npu_firmware.boot:entry"
-VERSION = b"libnpu firmware 0.1.0"
+RELEASE = 2, 1, 0
+VERSION = b"libnpu firmware %d.%d.%d" % RELEASE
 
 
 def build() -> bytes:
@@ -27,6 +28,7 @@ def build() -> bytes:
         version=VERSION,
         digest=state.digest(),
     )
+    header.release = RELEASE[0] << 16 | RELEASE[1] << 8 | RELEASE[2]
     header.preemption_buffer_size = C.NPU_PREEMPT_STATE_BYTES
     header.image_size = len(pack(header))
     header.api_version[C.NPU_FW_API_BOOT] = (C.NPU_FW_BOOT_API_MAJOR, C.NPU_FW_BOOT_API_MINOR)

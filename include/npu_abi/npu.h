@@ -145,7 +145,8 @@ typedef enum npu_semantics {
  * are first used. NPU_DEVICE=unix:PATH: the one device is that of npud at PATH (docs/daemon.md), and NPU_PROFILE, when it is set, has to name its profile; when nobody
  * answers there, who uses the device first gets NPU_ERROR_DEVICE_LOST.
  *   INVALID_VALUE    flags is neither 0 nor NPU_INIT_CHECK of some header, or NPU_PROFILE names no profile, or too many, or NPU_SEMANTICS or
- *                    NPU_SCHEDULE is none that exists, NPU_LAUNCH_BLOCKING is neither 0 nor 1, or NPU_KMD_PARAMS is refused by the kernel module, or NPU_DEVICE is not unix:PATH
+ *                    NPU_SCHEDULE is none that exists, NPU_LAUNCH_BLOCKING is neither 0 nor 1, or NPU_KMD_PARAMS is refused by the kernel module, or NPU_DEVICE is not unix:PATH,
+ *                    or NPU_FAULTS names no file of faults (docs/recovery.md)
  *   VERSION_MISMATCH NPU_INIT_CHECK of a header with another major version than the library's or a newer minor one
  *   NOT_INITIALIZED  the library cannot start: its Python environment is gone, or the process runs another Python version */
 NPU_API npu_result_t npu_init(uint32_t flags);
@@ -288,6 +289,8 @@ typedef struct npu_stream_s *npu_stream_t;
 NPU_API npu_result_t npu_malloc(void **ptr, size_t size, uint32_t flags);
 /* Free an allocation by its first address. Work in flight that uses it: semantics ascend: does not wait, the pointer is stale at once and the memory goes when that work
  * has ended; cuda: waits for all work of the context first; strict: IN_USE.
+ * The addresses of the last 64 that were freed, in whatever way, are no other allocation's while the context has others left: until then a use of them, a second free
+ * too, is STALE_HANDLE and changes nothing. Only addresses are kept: the memory is free.
  *   STALE_HANDLE   it was freed before  INVALID_VALUE  not the first address of an allocation
  *   WRONG_CONTEXT  it is memory of another context than the current one
  *   NULL_POINTER   ptr is NULL (semantics cuda: success)              IN_USE  semantics strict, see above */
@@ -336,6 +339,7 @@ enum npu_host_flag {
  *   OUT_OF_DEVICE_MEMORY (pinned memory is taken from it), NOT_SUPPORTED  see npu_host_flag */
 NPU_API npu_result_t npu_malloc_host(void **ptr, size_t size, uint32_t flags);
 /* Free it by its first address; work in flight as in npu_free. The address must not be used any more: what is there then is not defined.
+ * Unlike a device address it may be the next allocation's at once: a second free then frees that.
  *   STALE_HANDLE, INVALID_VALUE, WRONG_CONTEXT, NULL_POINTER, IN_USE  as npu_free */
 NPU_API npu_result_t npu_free_host(void *ptr);
 /* Pin memory that the program has: whole pages of private read-write memory, such as the heap's, initialised data, and private mappings of files, which then are no
@@ -409,7 +413,9 @@ typedef enum npu_priority { NPU_PRIORITY_IDLE = 1, NPU_PRIORITY_NORMAL = 2, NPU_
 /* Create a stream in the current context, of normal priority.
  *   NULL_POINTER, BAD_ADDRESS  stream   OUT_OF_RESOURCES  no command queue is left */
 NPU_API npu_result_t npu_create_stream(npu_stream_t *stream);
-/* The same with flags and priority; the firmware serves streams of a higher priority first, at task boundaries (docs/preemption.md).
+/* The same with flags and priority; the firmware serves streams of a higher priority first, at task boundaries (docs/preemption.md): an inference of a lower one leaves
+ * its tiles to them and resumes with the same result. For its state a stream below NPU_PRIORITY_REALTIME takes NPU_PARAM_PREEMPT_BUFFER_SIZE bytes of device memory with
+ * its first inference, and gives them back when it is destroyed; without memory for it inferences run, but keep their tiles to their ends.
  *   INVALID_VALUE  flags; priority is none of npu_priority_t (semantics cuda: the nearest one is taken)
  *   otherwise results as npu_create_stream */
 NPU_API npu_result_t npu_create_stream_with_priority(npu_stream_t *stream, uint32_t flags, npu_priority_t priority);

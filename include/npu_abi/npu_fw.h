@@ -26,13 +26,15 @@ struct npu_fw_header {
     uint32_t crc32;               /* of the file with this field zero */
     uint16_t api_version[8][2];   /* {major, minor} by enum NPU_FW_API_*; unused entries zero */
     uint32_t preemption_buffer_size; /* bytes that a preemption buffer has besides the CMX of all tiles (NPU_PARAM_PREEMPT_BUFFER_SIZE is the sum); 0 = no preemption */
-    uint32_t reserved0[3];
+    uint32_t release;             /* of the firmware: major << 16 | minor << 8 | patch; what it can do goes by it (enum npu_fw_since) */
+    uint32_t reserved0[2];
     uint8_t  digest[32];          /* SHA-256 over the firmware's sources in file-name order */
     char     entry[128];          /* entry point, NUL-terminated; resolved by the boot ROM */
     char     version[128];        /* text for people */
     uint8_t  reserved[4096 - 352];
 };
 _Static_assert(sizeof(struct npu_fw_header) == 4096, "npu_fw_header");
+enum npu_fw_since { NPU_FW_COHERENT_DMA = 0x020100 /* 2.1.0: it makes DMA look into the host's caches, where the page table says so */ };
 
 struct npu_boot_params {
     uint32_t magic;               /* NPU_BOOT_MAGIC */

@@ -29,12 +29,16 @@ enum npu_syscall_nr { NPU_SYS_OPEN = 1, /* no structure; returns the descriptor 
     NPU_SYS_MODULE_LOAD = 5, /* struct npu_module: the driver is loaded anew with these parameters; needs no file. EBUSY while a file is open */
     NPU_SYS_MODULE_PARAMS = 6 /* struct npu_module: writes the parameters, as below, out; needs no file */ };
 /* Each mapping has a cache policy of its own: the object's, unless `flags` name another one (a mapping of one object with two policies is an
- * alias mismatch, and behaves as one). What the policies show is said at enum npu_bo_flag. */
+ * alias mismatch, and behaves as one). What the policies show is said at enum npu_bo_flag. EOPNOTSUPP, also of BO_CREATE_FROM_USERPTR: a CACHED mapping without NON_SNOOPED,
+ * and a firmware before NPU_FW_COHERENT_DMA, unless the module parameter force_coherent is 1: then the CPU's cache is between, and nobody has said so. */
 struct npu_mmap { uint64_t offset; /* [in] mmap_offset of struct npu_bo_info */ uint64_t length; /* [in] bytes, 1..size of the object */
     uint32_t flags; /* [in] 0, or NPU_MMAP_POLICY | bits of NPU_BO_CACHE_MASK and NPU_BO_NON_SNOOPED */ uint32_t reserved; };
 enum npu_mmap_flag { NPU_MMAP_POLICY = 1 };
 /* Parameters of the kernel module, as insmod takes them: "name=value name=value", ASCII. EINVAL names an unknown one. docs/driver.md lists them. */
 enum { NPU_MAX_MODULE_PARAMS_BYTES = 4096 };
+/* What one user who is not privileged may have of what all share, half of it: open of one context more is EMFILE, the first submit to one queue more EBUSY. A
+ * privileged user (root, and whose device it is) may have all. The module parameters max_contexts and max_doorbells say otherwise, for every user. */
+enum { NPU_USER_CONTEXTS = 32, NPU_USER_DOORBELLS = 127 };
 struct npu_module { uint64_t params_ptr; /* [in] LOAD: text, [out] PARAMS: one "name=value" a line */ uint32_t params_bytes; /* [in] of it, at most NPU_MAX_MODULE_PARAMS_BYTES */ uint32_t used_bytes; /* [out] of PARAMS: written, or needed when params_bytes is 0; ENOSPC when they do not fit */ };
 _Static_assert(sizeof(struct npu_module) == 16, "npu_module");
 struct npu_poll { int64_t deadline_ps; /* [in] as struct npu_bo_wait; returns 0 when it passes, else 1 */ uint32_t ready_jobs; /* [out] finished and not yet waited for */ uint32_t reserved; };
@@ -48,7 +52,8 @@ enum npu_param {
     NPU_PARAM_PREEMPT_BUFFER_SIZE = 14, NPU_PARAM_CMX_BYTES = 15, /* per tile */ NPU_PARAM_BARRIER_COUNT = 16, NPU_PARAM_SHAVES_PER_TILE = 17, NPU_PARAM_DMA_PORTS = 18,
     NPU_PARAM_DDR_BYTES = 19, NPU_PARAM_DDR_FREE_BYTES = 20, NPU_PARAM_MAX_JOBS = 21,
     NPU_PARAM_PROFILE_NAME = 22,   /* index 0..7: eight bytes of the profile's name, NUL padded */
-    NPU_PARAM_MAX_QUEUES = 23      /* that NPU_IOCTL_CMDQ_CREATE makes in one context */
+    NPU_PARAM_MAX_QUEUES = 23,     /* that NPU_IOCTL_CMDQ_CREATE makes in one context */
+    NPU_PARAM_FW_RELEASE = 24      /* of the firmware that runs, as in struct npu_fw_header */
 };
 enum npu_platform { NPU_PLATFORM_SIMULATED = 2 };
 enum npu_capability { NPU_CAP_METRIC_STREAMER = 1, NPU_CAP_DMA_MEMORY_RANGE = 2, NPU_CAP_MANAGE_CMDQ = 3, NPU_CAP_USER_POINTERS = 4 };
@@ -188,7 +193,8 @@ struct npu_emu_job {
     uint32_t reserved;
 };
 _Static_assert(sizeof(struct npu_emu_job) == 24, "npu_emu_job");
-/* Fault injection: arms one fault. It strikes at the `after`-th time (0: the next) from now on that its point is passed, once, or `count` times in a row. */
+/* Fault injection, EPERM for who may not. ARM: one fault, which strikes at the `after`-th time (0: the next) from now on that its point is passed, once, or `count`
+ * times in a row. DISARM: all that are armed are forgotten. QUERY tells how often a fault of a kind has struck at a point since the device is there. */
 enum npu_fault_point {            /* where */
     NPU_POINT_BOOT_IMAGE = 0, NPU_POINT_BOOT_START = 1, NPU_POINT_BOOT_DONE = 2, NPU_POINT_OPEN = 3, NPU_POINT_ALLOC = 4 /* device memory */, NPU_POINT_MAP = 5 /* page tables */,
     NPU_POINT_REGISTER_DB = 6, NPU_POINT_RING_WRITE = 7, NPU_POINT_DOORBELL = 8, NPU_POINT_JOB_TAKE = 9 /* firmware takes a job */, NPU_POINT_COMMAND = 10 /* firmware opens a slot or a launch for a command, or writes to the job's memory */,
@@ -198,7 +204,8 @@ enum npu_fault_kind {             /* what; EINVAL for a kind that cannot strike 
     NPU_FAULT_NO_MEMORY = 1, NPU_FAULT_FW_CRASH = 2, NPU_FAULT_FW_SILENT = 3 /* the core runs no more and answers nothing */, NPU_FAULT_IRQ_LOST = 4, NPU_FAULT_UNPLUG = 5,
     NPU_FAULT_ENGINE_HANG = 6 /* the task never ends */, NPU_FAULT_MMU = 7 /* the access faults */, NPU_FAULT_MESSAGE_LOST = 8, NPU_FAULT_MESSAGE_TWICE = 9, NPU_FAULT_MESSAGE_GARBAGE = 10 /* bytes from `seed` */,
     NPU_FAULT_IMAGE_BITFLIP = 11 /* bit `seed` of the image; at BOOT_START of its header */, NPU_FAULT_BARRIER_LOST = 12 /* a post that does not arrive */ };
-struct npu_emu_inject { uint32_t point; uint32_t kind; uint32_t after; uint32_t count; /* 0 as 1 */ uint64_t seed; uint32_t disarm; /* 1: forget all that are armed */ uint32_t reserved; };
+enum npu_inject_action { NPU_INJECT_ARM = 0, NPU_INJECT_DISARM = 1, NPU_INJECT_QUERY = 2 };
+struct npu_emu_inject { uint32_t point; uint32_t kind; uint32_t after; uint32_t count; /* 0 as 1 */ uint64_t seed; uint32_t action; /* [in] enum npu_inject_action */ uint32_t struck; /* [out] of QUERY */ };
 _Static_assert(sizeof(struct npu_emu_inject) == 32, "npu_emu_inject");
 enum npu_trace_kind { NPU_TRACE_FETCH = 0, /* core read a descriptor */ NPU_TRACE_DISPATCH = 1, /* core put it in a FIFO */ NPU_TRACE_START = 2, NPU_TRACE_END = 3,
     NPU_TRACE_BARRIER_LOAD = 4, NPU_TRACE_BARRIER_READY = 5, NPU_TRACE_BARRIER_RETIRE = 6, NPU_TRACE_DOORBELL = 7, NPU_TRACE_JOB_START = 8, NPU_TRACE_JOB_END = 9,

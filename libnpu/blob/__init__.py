@@ -62,4 +62,7 @@ def assemble(source: str, weights: bytes | None = None) -> BlobImage:
     """Return the image whose text form is `source`; see assembler.py. Raises BlobError naming the line."""
     from libnpu.blob import assembler
 
+    if not isinstance(source, str):
+        raise TypeError(f"source must be a str, not {type(source).__name__}")
+
     return assembler.assemble(source, weights)

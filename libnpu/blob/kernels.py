@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, SupportsIndex
 
 import npu_abi
 from npu_abi import C
@@ -16,7 +17,7 @@ from libnpu.blob.image import BlobError, BlobImage, Kernel, KernelParam
 from libnpu.blob.netdesc import pack_name, u32, unpack_name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
 LIBRARY_PROFILE = "any"
 TEXT_ALIGNMENT = 64  # of a program in .text.shave
@@ -37,7 +38,8 @@ class KernelSource:
 
 
 def kernel_library(name: str, kernels: Mapping[str, KernelSource]) -> bytes:
-    """Return the file of a library of `kernels` by name. Raises BlobError naming the kernel that is wrong.
+    """Return the file of a library of `kernels` by name. Raises BlobError naming the kernel that is wrong, TypeError for what
+    has another type than its place asks for.
 
     >>> out = KernelParam("out", C.NPU_ARG_BUFFER, C.NPU_ARG_OUT, C.NPU_DT_I64)
     >>> text = "ld.i64 r6, r1, 0\\nst.i64 r2, r6, 0\\nhalt"
@@ -48,6 +50,7 @@ def kernel_library(name: str, kernels: Mapping[str, KernelSource]) -> bytes:
 
     from libnpu.blob.writer import write
 
+    _check_types(name, kernels)
     nop = shave_isa.assemble("nop")
     code = bytearray()
     found = []
@@ -56,12 +59,36 @@ def kernel_library(name: str, kernels: Mapping[str, KernelSource]) -> bytes:
             program = shave_isa.assemble(source.text) if isinstance(source.text, str) else source.text
         except shave_isa.AssemblyError as error:
             raise BlobError(f"kernel {kernel!r}: {error}") from None
+        if not program:
+            raise BlobError(f"kernel {kernel!r}: no instruction in its text; expected at least 1")
         code += nop * (-len(code) % TEXT_ALIGNMENT // len(nop))
-        found.append(Kernel(kernel, source.params, len(code), len(program), source.flags, source.max_grid))
+        found.append(Kernel(kernel, tuple(source.params), len(code), len(program), source.flags, source.max_grid))
         code += program
     if not found:
         raise BlobError(f"library {name!r}: no kernels; expected at least 1")
     return write(BlobImage(name, LIBRARY_PROFILE, 0, 0, 0, [], [], {}, text=bytes(code), kernels=found))
+
+
+def _check_types(name: object, kernels: object) -> None:
+    """Raise TypeError unless the arguments of `kernel_library` are of the types that it says."""
+    _expect(name, str, "the name of a library", "a str")
+    _expect(kernels, Mapping, "kernels", "a mapping of names to KernelSource")
+    for kernel, source in kernels.items():  # type: ignore[attr-defined]
+        _expect(kernel, str, "the name of a kernel", "a str")
+        where = f"of kernel {kernel!r}"
+        _expect(source, KernelSource, f"kernel {kernel!r}", "a KernelSource")
+        _expect(source.text, (str, bytes, bytearray), f"the text {where}", "a str or bytes")
+        _expect(source.params, (tuple, list), f"the params {where}", "a tuple of KernelParam")
+        _expect(source.flags, SupportsIndex, f"the flags {where}", "an integer")
+        _expect(source.max_grid, SupportsIndex, f"max_grid {where}", "an integer")
+        for param in source.params:
+            _expect(param, KernelParam, f"a parameter {where}", "a KernelParam")
+            _expect(param.name, str, f"the name of a parameter {where}", "a str")
+
+
+def _expect(value: object, kind: type | tuple[type, ...], what: str, wanted: str) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(f"{what} must be {wanted}, not {type(value).__name__}")
 
 
 def check_library(sections: Collection[str], profile: str, resources: tuple[int, int, int]) -> None:

@@ -101,15 +101,12 @@ def _guard(library: Library, lib: Any, function: Callable[..., int | None]) -> C
         with host.lock:
             me = node = mark = None
             try:
-                if of_team and (known := host.known()) is not None:
-                    known.arrived = False
+                host.has_arrived()
                 if host.solo != ident and not (of_team and not host.in_function):
                     host.check_permitted()
                     node = library.node
                     if node is not None:
                         me = host.enter(node, name)
-                    elif (known := host.known()) is not None:
-                        known.arrived = False
                 if not library.users and not starts:
                     raise Refusal(
                         "NPU_ERROR_NOT_INITIALIZED",

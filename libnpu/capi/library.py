@@ -123,15 +123,19 @@ class Library:
         """Return device `index` (default: the current one), booted."""
         number = self.current if index is None else index
         if number not in self._devices:
-            import libnpu
+            from libnpu.runtime.device import open_device
 
             settings = self.settings
-            device = libnpu.open(
+            device = open_device(
                 self.profiles[number] or None,
+                compute=True,
+                numerics="exact",
+                fidelity="fast",
                 semantics=settings.semantics,
                 trace=settings.trace,
                 launch_blocking=settings.launch_blocking,
                 module_params=settings.module_params,
+                faults=settings.faults,
                 where=settings.device,
             )
             device.set_schedule(settings.schedule)

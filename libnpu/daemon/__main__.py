@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
             profile=msgspec.Raw(msgspec.json.encode(profile)), compute=compute, numerics=options.numerics,
             fidelity=options.fidelity, trace=options.trace, now_ps=0,
         )  # fmt: skip
-        server = Server(kernel, greeting, options.socket, options.mode, _log)
+        server = Server(kernel, greeting, options.socket, options.mode, _log, os.getuid())
     except (OSError, ProfileError, KernelError, MemoryUnsupported) as error:
         print(f"npud: {error}", file=sys.stderr)
         return 2

@@ -10,6 +10,7 @@ its jobs are aborted, its files closed.
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import signal
@@ -38,25 +39,28 @@ MAX_CONNECTIONS_OF_USER = 128  # chosen: so that one user leaves room for others
 STEPS = 4  # chosen: of a call that waits, before others are looked at; a short job ends within them
 DEADLOCK_GRACE_S = 2.0  # chosen: as for threads: another process may still do what a wait without end waits for
 BACKLOG = 64
+FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # of accept: who wants to come in stays at the door
 
 
 class Server:
-    """Serves `kernel`'s device at `path`. `log` takes lines for people."""
+    """Serves `kernel`'s device at `path`. `log` takes lines for people. `owner_uid`: who may reset the device, besides root."""
 
     def __init__(
-        self, kernel: Kernel, greeting: wire.Greeting, path: str, mode: int, log: Callable[[str], None]
+        self, kernel: Kernel, greeting: wire.Greeting, path: str, mode: int, log: Callable[[str], None], owner_uid: int
     ) -> None:
         """Listen. Raises OSError: EADDRINUSE when another daemon does, EEXIST when there is another file."""
         self.kernel = kernel
         self.path = path
         self._greeting = greeting
         self._log = log
+        self._owner_uid = owner_uid
         self._selector = selectors.DefaultSelector()
         self._connections: dict[int, Connection] = {}  # by descriptor
         self._waiting: list[Connection] = []  # with a call under way, in the order in which they came
         self._shared = False  # a second process has come
         self._listener = _listen(path, mode)
         self._selector.register(self._listener, selectors.EVENT_READ)
+        self._listening = True
         self._wakeup, self._waker = socket.socketpair()
         self._selector.register(self._wakeup, selectors.EVENT_READ)
         self._stopping = False
@@ -98,9 +102,14 @@ class Server:
         try:
             peer, _ = self._listener.accept()
         except OSError as error:
-            self._log(f"accept: {error}")
+            if error.errno not in FULL:
+                self._log(f"accept: {error}")
+                return
+            self._log(f"accept: {error}: nobody is let in before one of {len(self._connections)} connections closes")
+            self._selector.unregister(self._listener)
+            self._listening = False
             return
-        connection = Connection(peer, os.getuid())
+        connection = Connection(peer, self._owner_uid)
         uid = connection.process.uid
         others = sum(other.process.uid == uid for other in self._connections.values())
         if len(self._connections) >= MAX_CONNECTIONS or others >= MAX_CONNECTIONS_OF_USER:
@@ -109,6 +118,12 @@ class Server:
             return
         self._connections[peer.fileno()] = connection
         self._selector.register(peer, selectors.EVENT_READ)
+
+    def _listen_again(self) -> None:
+        """Let in who waits at the door: descriptors have come free."""
+        if not self._listening:
+            self._selector.register(self._listener, selectors.EVENT_READ)
+            self._listening = True
 
     def _talk(self, connection: Connection, events: int) -> None:
         """Send and receive what there is; who breaks the protocol goes."""
@@ -149,6 +164,7 @@ class Server:
             context = kernel.files[fd]
             kernel.abort_jobs(context)
             kernel.syscall(fd << 32 | CLOSE, b"", [], kernel.device.now_ps)
+        self._listen_again()
 
     # ---- calls ----
 
@@ -190,6 +206,7 @@ class Server:
                 connection.files[ret] = set()
             elif request == CLOSE:
                 connection.files.pop(call.number >> 32, None)
+                self._listen_again()
         connection.device_ps = device.now_ps
         message = kernel.log[-1].encode() if ret < 0 and kernel.log else b""
         flags = wire.SHARED if self._shared else 0

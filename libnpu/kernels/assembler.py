@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from npu_model.shave_isa import INT_REGISTERS
+from npu_model.shave_machine import STRIDED_WORK
+
+from libnpu.kernels.work import BY_STRIDE, TYPE_SIZES, Meter
 
 _FIRST_FREE = 6  # r0 to r5 have their meaning
 KEPT_AT, KEPT_WORDS = 448, 16  # where in the block's CMX `keep` puts values; behind the descriptors of `operations`
@@ -123,6 +126,8 @@ class Program:
         self._lines: list[str] = []
         self._labels = 0
         self._free = list(range(_FIRST_FREE, INT_REGISTERS))
+        self.meter = Meter()
+        self._element_work = STRIDED_WORK  # of the load or store that is being emitted
 
     @property
     def params(self) -> tuple[str, ...]:
@@ -229,7 +234,10 @@ class Program:
 
     def _emit(self, mnemonic: str, *operands: Reg | int | float | str) -> None:
         words = [f"r{operand.index}" if isinstance(operand, Reg) else str(operand) for operand in operands]
-        self._lines.append(f"    {mnemonic} {', '.join(words)}")
+        line = f"{mnemonic} {', '.join(words)}"
+        self._lines.append(f"    {line}")
+        name, *rest = line.replace(",", " ").split()
+        self.meter.count(name, rest, self._element_work)
 
     def length(self, rows: Value, cols: Value) -> None:
         """Set the vector length."""
@@ -237,39 +245,61 @@ class Program:
 
     def load(self, vector: str, dtype: str, address: Expr, row_bytes: Value, col_bytes: Value, shape: str = "") -> None:
         """Load a tile whose rows and columns are `row_bytes` and `col_bytes` apart; `shape` is "", ".row" or ".col"."""
-        self.emit(f"vld.{dtype}{shape}", vector, address, expr(row_bytes), expr(col_bytes), 0)
+        self._move("vld", vector, dtype, address, row_bytes, col_bytes, shape)
 
     def store(
         self, vector: str, dtype: str, address: Expr, row_bytes: Value, col_bytes: Value, shape: str = ""
     ) -> None:
         """Store a tile; as `load`."""
-        self.emit(f"vst.{dtype}{shape}", vector, address, expr(row_bytes), expr(col_bytes), 0)
+        self._move("vst", vector, dtype, address, row_bytes, col_bytes, shape)
+
+    def _move(
+        self, name: str, vector: str, dtype: str, address: Expr, row_bytes: Value, col_bytes: Value, shape: str
+    ) -> None:
+        if not isinstance(col_bytes, int):
+            self._element_work = BY_STRIDE
+        elif col_bytes == TYPE_SIZES[dtype]:  # elements beside each other count by their bytes
+            self._element_work = col_bytes
+        self.emit(f"{name}.{dtype}{shape}", vector, address, expr(row_bytes), expr(col_bytes), 0)
+        self._element_work = STRIDED_WORK
 
     # ---- control ----
 
     @contextmanager
     def when(self, left: Value, comparison: str, right: Value) -> Iterator[None]:
         """Run the body when the comparison (<, >=, ==, !=) holds."""
-        end = self._label()
-        self.emit(_BRANCH_OVER[comparison], expr(left), expr(right), end)
+        end = self._branch_over(left, comparison, right)
         yield
         self._lines.append(f"{end}:")
 
-    @contextmanager
-    def repeat_while(self, left: Value, comparison: str, right: Value) -> Iterator[None]:
-        """Run the body as long as the comparison holds, which is looked at before each turn."""
-        top = self._label()
-        self._lines.append(f"{top}:")
-        with self.when(left, comparison, right), self.scope():
-            yield
-            self._emit("jmp", top)
+    def _branch_over(self, left: Value, comparison: str, right: Value) -> str:
+        """Branch to a label, which is returned, unless the comparison holds."""
+        end = self._label()
+        self.emit(_BRANCH_OVER[comparison], expr(left), expr(right), end)
+        return end
 
     @contextmanager
-    def loop(self, start: Value, stop: Value, step: Value = 1) -> Iterator[Reg]:
-        """Run the body with a register that is start, start + step, ... below `stop`."""
+    def repeat_while(self, left: Value, comparison: str, right: Value, part: str = "") -> Iterator[None]:
+        """Run the body as long as the comparison holds, which is looked at before each turn.
+
+        `part` is what `meter` calls the body, with the comparison; the last comparison, which fails, belongs to the part around it.
+        """
+        part = part or f"loop {self._labels}"
+        top = self._label()
+        self._lines.append(f"{top}:")
+        with self.meter.part(*self.meter.current, part):
+            end = self._branch_over(left, comparison, right)
+        with self.meter.part(part), self.scope():
+            yield
+            self._emit("jmp", top)
+        self._lines.append(f"{end}:")
+
+    @contextmanager
+    def loop(self, start: Value, stop: Value, step: Value = 1, part: str = "") -> Iterator[Reg]:
+        """Run the body with a register that is start, start + step, ... below `stop`; `part` as in `repeat_while`."""
         with self.scope():
             counter = self.let(start)
-            with self.repeat_while(counter, "<", stop):
+            with self.repeat_while(counter, "<", stop, part):
                 yield counter
                 self.set(counter, counter + step)
 

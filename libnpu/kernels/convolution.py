@@ -111,10 +111,10 @@ def conv2d(dtype: str) -> Program:
     loaded = p.keep(-1)  # group and output channels of the weights that are here
     first, cols = p.keep(0), p.let(0)  # output channels of the item
     span = p.keep(0)  # and its output columns
-    with p.repeat_while(item, "<", last):
+    with p.repeat_while(item, "<", last, "item"):
         with p.scope():
             wanted = p.let(item // down // over // p["n"])
-            with p.when(wanted, "!=", loaded):
+            with p.when(wanted, "!=", loaded), p.meter.part("weights"):
                 p.rekeep(loaded, wanted)
                 channel = p.let(wanted % across * wide)
                 p.set(cols, minimum(wide, k - channel))
@@ -140,7 +140,7 @@ def conv2d(dtype: str) -> Program:
                 dpu_fields(p, in_x=row, act_stride_y=row * c * es)
                 p.set(pixels, pixels * row)
             wait(p, LOAD)
-            transpose(p, dtype, raw, act, c, pixels)
+            transpose(p, "in", dtype, raw, act, c, pixels)
         with p.scope():
             following = p.let(item + 1)
             with p.when(following, "<", last):
@@ -149,7 +149,7 @@ def conv2d(dtype: str) -> Program:
         wait(p, STORE)
         with p.scope():
             pixels = p.let(rows * span)
-            transpose(p, dtype, out, turned, pixels, cols)
+            transpose(p, "out", dtype, out, turned, pixels, cols)
             place = p.let(item // down // over % p["n"] * p["k"] + first)
             p.set(place, (place * out_h + item % down * high) * out_w + item // down % over * broad)
             p.set(pixels, pixels * es)
@@ -162,7 +162,10 @@ def conv2d(dtype: str) -> Program:
 
 
 def _load_weights(p: Program, dtype: str, target: Word, first: Word, cols: Reg, c: Reg, taps: Word) -> None:
-    """Load [cols][c][taps] weights as [cols][taps][c]: turned in place when a channel fits in a register, else by the DMA."""
+    """Load [cols][c][taps] weights as [cols][taps][c]: turned in place when a channel fits in a register, else by the DMA.
+
+    With one tap or one input channel there is nothing to turn.
+    """
     es = ITEM_BYTES[dtype]
     with p.scope():
         size = p.let(taps * c)  # elements of an output channel
@@ -170,13 +173,15 @@ def _load_weights(p: Program, dtype: str, target: Word, first: Word, cols: Reg, 
         with p.when(size, "<", CAPACITY + 1):
             copy(p, source, target, cols * size * es, STORE, _WEIGHTS)
             wait(p, _WEIGHTS)
-            with p.when(taps, "!=", 1), p.loop(0, cols) as channel:
-                place = p.let(channel * size * es + target)
-                p.length(c, taps)
-                p.load("v0", dtype, place, taps * es, es)
-                p.emit("vtrans", "v0", "v0")
-                p.length(taps, c)
-                p.store("v0", dtype, place, c * es, es)
+            with p.when(taps, "!=", 1), p.when(c, "!=", 1), p.scope():
+                place, window = p.let(target), p.let(taps)
+                with p.loop(0, cols, part="turn"):
+                    p.length(c, window)
+                    p.load("v0", dtype, place, window * es, es)
+                    p.emit("vtrans", "v0", "v0")
+                    p.length(window, c)
+                    p.store("v0", dtype, place, c * es, es)
+                    p.set(place, size * es + place)
         with p.when(CAPACITY, "<", size):
             copy_planes(
                 p, STORE, _WEIGHTS, src=source, dst=target, length=cols * c * es, num_planes=taps, src_plane_stride=es,
@@ -209,7 +214,7 @@ def _tiles(
     with p.scope():
         span = p.let(out_w)
         fresh = p.let(1)  # nothing has been halved
-        with p.repeat_while(high, "<", 1):
+        with p.repeat_while(high, "<", 1, "halve"):
             with p.when(fresh, "==", 0):
                 p.trap_when(maximum(wide, span), "<", 2, TRAP_TOO_LARGE)
                 p.set(fresh, span)

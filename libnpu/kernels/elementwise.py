@@ -8,7 +8,7 @@ from libnpu.kernels.assembler import ARGS, CMX, Const, Program, Reg, minimum
 from libnpu.kernels.operations import CAPACITY, HEADER_BYTES, ITEM_BYTES, STORE, begin, copy, copy_planes, share
 from libnpu.kernels.streams import Stream, run
 
-_LEAST = 1024  # elements for which a DMA is worth its latency
+LEAST = 1024  # elements for which a DMA is worth its latency
 
 # Kernel -> (buffers that are read, the instructions on v0, v1 that give v2).
 _BODIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -40,7 +40,7 @@ def elementwise(name: str, dtype: str) -> Program:
         p.store("v2", dtype, outs[0], 0, es)
 
     loads = [Stream(p[name], es) for name in reads]
-    run(p, first, last, CAPACITY, _LEAST, loads, [Stream(p["output"], es)], compute)
+    run(p, first, last, CAPACITY, LEAST, loads, [Stream(p["output"], es)], compute)
     return p
 
 

@@ -93,21 +93,21 @@ def _gemm(p: Program, dtype: str, batch: Value, *, transposed: bool) -> Program:
         load_rows(item, x)
         load_weights(item, w)
     fresh = p.let(1)  # the weights of this item are not those of the one before
-    with p.repeat_while(item, "<", last):
+    with p.repeat_while(item, "<", last, "item"):
         rows, cols = p.let(minimum(high, m - row_of(item))), p.let(minimum(wide, n - col_of(item)))
         wait(p, LOAD)
-        with p.when(fresh, "!=", 0):
+        with p.when(fresh, "!=", 0), p.meter.part("weights"):
             if transposed:
                 weight_table(p, dtype, table, p["bias"], col_of(item), cols)
             else:
                 p.set(w, w_both - w)
-                transpose(p, dtype, w_both - w, w, k, cols)
+                transpose(p, "turn", dtype, w_both - w, w, k, cols)
         following = p.let(item + 1)
         p.set(fresh, following // down - item // down)
         with p.when(following, "<", last):
-            with p.when(other_rows(), "!=", 0):
+            with p.when(other_rows(), "!=", 0), p.meter.part("load rows"):
                 load_rows(following, x_both - x)
-            with p.when(fresh, "!=", 0):
+            with p.when(fresh, "!=", 0), p.meter.part("load weights"):
                 load_weights(following, w_both - w)
         dpu_fields(p, act_addr=x, wt_addr=w, out_addr=y, in_x=rows, out_x=rows, size_x=rows, out_z=cols, size_z=cols)
         dpu_fields(p, out_stride_x=cols * es, out_stride_y=rows * cols * es, act_stride_y=rows * k * es)
@@ -141,7 +141,7 @@ def _tiles(p: Program, es: int, batch: Value, m: Reg, k: Reg, n: Reg) -> tuple[R
 def _shrink(p: Program, es: int, batch: Value, m: Reg, k: Reg, n: Reg, high: Reg, wide: Reg) -> None:
     need = p.let(0)
     turn = p.let(1)
-    with p.repeat_while(turn, "!=", 0):
+    with p.repeat_while(turn, "!=", 0, "halve"):
         p.set(turn, 0)
         p.set(need, ((high + wide) * k + high * wide) * (2 * es) + wide * 16)
         with p.when(room(7), "<", need):

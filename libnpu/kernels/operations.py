@@ -25,6 +25,7 @@ from libnpu.kernels.assembler import (
     Value,
     align,
     expr,
+    maximum,
     minimum,
 )
 
@@ -34,6 +35,7 @@ HEADER_BYTES = KEPT_AT + 8 * KEPT_WORDS  # of CMX, for descriptors and what `kee
 
 ITEM_BYTES = {"f32": 4, "f16": 2}
 CAPACITY = 16384  # elements of a vector register
+TRANSPOSED_ROWS = 128  # of a chunk that is transposed, or more when they are short
 LOAD, STORE = 0, 1  # tags of DMAs
 _STORES = {"<u4": "u32", "<i4": "i32", "<u8": "i64", "<u2": "u16", "|u1": "u8", "<f4": "u32"}
 TRAP_TOO_LARGE = 1  # not even the smallest tile fits in the block's CMX
@@ -160,15 +162,18 @@ def window_outputs(p: Program, h: Reg, w: Reg, kernel_h: Value, stride_h: Reg) -
     return out_h, out_w
 
 
-def transpose(p: Program, dtype: str, source: Expr, target: Expr, rows: Reg, cols: Reg) -> None:
-    """Write [rows, cols] at `source` as [cols, rows] at `target`; both dense, in CMX. Uses v0 and v1."""
+def transpose(p: Program, part: str, dtype: str, source: Expr, target: Expr, rows: Reg, cols: Reg) -> None:
+    """Write [rows, cols] at `source` as [cols, rows] at `target`; both dense, in CMX. Uses v0 and v1.
+
+    The parts of the program are `part` rows, for each chunk of rows, and `part` chunk.
+    """
     es = ITEM_BYTES[dtype]
     with p.scope():
-        high = p.let(minimum(rows, 128))
+        high = p.let(minimum(rows, maximum(CAPACITY // cols, TRANSPOSED_ROWS)))
         wide = p.let(minimum(cols, CAPACITY // high))
-        with p.loop(0, rows, high) as row:
+        with p.loop(0, rows, high, f"{part} rows") as row:
             h = p.let(minimum(high, rows - row))
-            with p.loop(0, cols, wide) as col:
+            with p.loop(0, cols, wide, f"{part} chunk") as col:
                 w = p.let(minimum(wide, cols - col))
                 p.length(h, w)
                 p.load("v0", dtype, (row * cols + col) * es + source, cols * es, es)

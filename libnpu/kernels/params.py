@@ -2,26 +2,28 @@
 how many bytes each buffer needs, and in how many blocks to launch it. Pure functions; no runtime.
 
 The rule of the default grid: a block for every `WORTH` elements of the result (of a matrix kernel: every `WORTH_MACS`
-multiply-accumulates), but not more blocks than SHAVEs; then as many as it takes to keep each block within the work that the
-watchdog allows a program, at most NPU_MAX_KERNEL_GRID.
+multiply-accumulates), but not more blocks than SHAVEs; then as many as it takes to keep each block within what the
+watchdog allows a program (`bounds`), at most NPU_MAX_KERNEL_GRID.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil, prod
 from operator import index
 from typing import TYPE_CHECKING, Any
 
 from npu_abi import C
+from npu_model.shave_machine import MAX_STARTS, MAX_WORK
 
-from libnpu.kernels.catalogue import BUILTINS, FLOATS
-from libnpu.kernels.convolution import LARGEST_WIDTH, SMALLEST_SHARE
-from libnpu.kernels.matrix import LARGEST_TILE
-from libnpu.kernels.operations import CAPACITY, HEADER_BYTES, ITEM_BYTES
-from libnpu.kernels.pooling import LARGE, LARGE_READS, LARGE_STEPS
+from libnpu.kernels import bounds
+from libnpu.kernels.bounds import Block, Bound, TileError, Window
+from libnpu.kernels.catalogue import BUILTINS, DTYPES, FLOATS
+from libnpu.kernels.operations import CAPACITY, ITEM_BYTES
+from libnpu.kernels.pooling import LARGE
 
 if TYPE_CHECKING:
     from npu_model.profile import Profile
@@ -29,12 +31,9 @@ if TYPE_CHECKING:
 WORTH = 4096  # elements; below, a block costs more than it saves
 WORTH_MACS = 1 << 18
 MAX_BUFFER_BYTES = (1 << 31) - 1  # strides of a DMA have 31 bits
+MAX_GRID = int(C.NPU_MAX_KERNEL_GRID)
 MAX_WINDOW = 255  # a kernel's or stride's field of struct npu_dpu_invariant
 OPTIONAL = ("bias", "gamma", "beta")  # buffers that may be absent: address 0
-_MAX_STARTS = 768  # of a block: three quarters of what the watchdog allows
-_MAX_WORK = 1 << 27  # of a block: half
-_MAX_ROW_WORK = 6 << 25  # of a row, which is not cut: three quarters; the pieces of a row cost up to a fifth more
-_ITEM_WORK = 1 << 20  # of one tile, beside bytes and multiply-accumulates
 _LAYERNORM_EPSILON = 1e-5  # of npu_submit_kernel, which has no field for it
 
 
@@ -56,10 +55,6 @@ class Unit:
             profile.tiles * profile.shaves_per_tile, profile.cmx.workspace_bytes // profile.shaves_per_tile // 64 * 64
         )
 
-    def room(self, buffers: int) -> int:
-        """Return the bytes for `buffers` buffers, as `operations.room`."""
-        return self.cmx_bytes - HEADER_BYTES - 64 * buffers
-
 
 @dataclass(frozen=True, slots=True)
 class BufferNeed:
@@ -73,14 +68,26 @@ class BufferNeed:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A launch that is known to fit: what its buffers need, in the order of the parameters, the default grid, and the least, with which no
-    block does more than the watchdog allows.
+    """A launch that is known to fit: what its buffers need, in the order of the parameters, the default grid, and the least. More blocks than the
+    least may still be too few, in rare cases: see `excess`.
     """
 
     kernel: str
     buffers: tuple[BufferNeed, ...]
     grid: int
     least_grid: int
+    bound: Bound = field(repr=False, compare=False)
+
+    def excess(self, grid: int) -> str | None:
+        """Say what a block of `grid` blocks may use more of than the watchdog allows; None when nothing."""
+        return _excess(self.bound(grid))
+
+
+def _excess(block: Block) -> str | None:
+    for what, value, limit in (("units of work", block.work, MAX_WORK), ("operations", block.starts, MAX_STARTS)):
+        if value > limit:
+            return f"{value} {what} in a block; the watchdog allows {limit}"
+    return None
 
 
 def plan(name: str, arguments: Sequence[Any], unit: Unit) -> Plan:
@@ -100,10 +107,11 @@ def plan(name: str, arguments: Sequence[Any], unit: Unit) -> Plan:
 @lru_cache(maxsize=256)
 def _plan(name: str, numbers: tuple[tuple[str, int], ...], unit: Unit) -> Plan:
     """Return the plan for the integers of a launch."""
-    base, es = _split(name)
+    base, dtype = _split(name)
     builtin = BUILTINS[base]
-    sizes = _Sizes(name, es, dict(numbers), unit)
-    elements, work = _RULES[base](sizes)
+    sizes = _Sizes(name, bounds.Program(base, dtype, unit.cmx_bytes), dict(numbers))
+    elements, blocks, bound = _RULES[base](sizes)
+    es = ITEM_BYTES[dtype]
     for buffer, count in elements.items():
         if count * es > MAX_BUFFER_BYTES:
             raise KernelArgumentError(
@@ -113,10 +121,28 @@ def _plan(name: str, numbers: tuple[tuple[str, int], ...], unit: Unit) -> Plan:
         BufferNeed(buffer, elements[buffer] * es, direction, buffer in OPTIONAL)
         for buffer, direction in builtin.buffers.items()
     )
-    least = max(ceil(max(work.starts / _MAX_STARTS, work.work / _MAX_WORK)), 1)
-    if least > C.NPU_MAX_KERNEL_GRID:
-        raise KernelArgumentError(f"{name}: takes {least} blocks; at most {C.NPU_MAX_KERNEL_GRID} are possible")
-    return Plan(name, needs, max(min(ceil(work.blocks), unit.shaves), least), least)
+    least = _least_grid(bound, 1)
+    wanted = max(min(ceil(blocks), unit.shaves), 1)
+    grid = _least_grid(bound, wanted)
+    if least is None or grid is None:
+        raise KernelArgumentError(f"{name}: with {MAX_GRID} blocks, the most, {_excess(bound(MAX_GRID))}")
+    return Plan(name, needs, grid, least, bound)
+
+
+def _least_grid(bound: Bound, first: int) -> int | None:
+    """Return the fewest blocks, from `first` on, each of which stays within what the watchdog allows; None when even the most do not."""
+    low = high = first
+    while _excess(bound(high)):
+        if high == MAX_GRID:
+            return None
+        low, high = high + 1, min(2 * high, MAX_GRID)
+    while low < high:
+        middle = (low + high) // 2
+        if _excess(bound(middle)):
+            low = middle + 1
+        else:
+            high = middle
+    return high
 
 
 def from_kernel_params(
@@ -127,9 +153,9 @@ def from_kernel_params(
     The comment of kernel_params_t in npu.h says what the fields mean to each kernel; layernorm has no gamma and beta, and an
     epsilon of 1e-5.
     """
-    for field, value in (("N", n), ("C", c), ("H", h), ("W", w)):
+    for dimension, value in (("N", n), ("C", c), ("H", h), ("W", w)):
         if value < 1:
-            raise KernelArgumentError(f"{name}: {field} is {value}; expected at least 1")
+            raise KernelArgumentError(f"{name}: {dimension} is {value}; expected at least 1")
     base, _ = _split(name)
     ends = (input_addr, output_addr)
     count = n * c * h * w
@@ -160,14 +186,14 @@ def from_conv2d_params(
     return (*addresses, *sizes, groups, relu)
 
 
-def _split(name: str) -> tuple[str, int]:
-    """Return the kernel without its type, and the bytes of an element."""
+def _split(name: str) -> tuple[str, str]:
+    """Return the kernel without its type, and the type."""
     base, dot, dtype = name.partition(".")
-    if base not in BUILTINS or (dot and dtype != "f16"):
+    if base not in BUILTINS or (dot and (dtype not in DTYPES or dtype == "f32")):
         raise KernelArgumentError(
             f"{name!r} is no built-in kernel; there are {', '.join(BUILTINS)}, each also with .f16"
         )
-    return base, ITEM_BYTES[dtype or "f32"]
+    return base, dtype or "f32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +201,8 @@ class _Sizes:
     """The integers of a launch, by name."""
 
     kernel: str
-    es: int  # bytes of an element
+    program: bounds.Program
     values: Mapping[str, int]
-    unit: Unit
 
     def __getitem__(self, name: str) -> int:
         return self.values[name]
@@ -192,67 +217,50 @@ class _Sizes:
         return KernelArgumentError(f"{self.kernel}: {reason}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """How much there is to do, for the grid: blocks that are worth it, starts of operations, work as the watchdog counts it."""
-
-    blocks: float
-    starts: float
-    work: float
-
-
-_Needs = tuple[dict[str, int], _Work]
+# Elements of each buffer, blocks that are worth it, and what a block does at most.
+_Needs = tuple[dict[str, int], float, Bound]
 
 
 def _elementwise(*buffers: str) -> Callable[[_Sizes], _Needs]:
     def rule(s: _Sizes) -> _Needs:
         s.expect(["count"], 1, MAX_BUFFER_BYTES)
-        streams = len(buffers) + (s.kernel.startswith("scale_add"))  # its output is read, too
-        chunk = min(CAPACITY, s.unit.room(2 * streams) // (2 * streams * s.es))
-        chunks = s["count"] / chunk
-        work = _Work(s["count"] / WORTH, chunks * streams, s["count"] * s.es * 3 * streams + chunks * _ITEM_WORK)
-        return dict.fromkeys(buffers, s["count"]), work
+        loads = len(buffers) - (not s.kernel.startswith("scale_add"))  # its output is read, too
+        return dict.fromkeys(buffers, s["count"]), s["count"] / WORTH, bounds.elementwise(s.program, s["count"], loads)
 
     return rule
 
 
 def _moved(*buffers: str) -> Callable[[_Sizes], _Needs]:
-    """The rule of copy and fill, which are a DMA or two for each block."""
+    """The rule of copy and fill."""
 
     def rule(s: _Sizes) -> _Needs:
         s.expect(["count"], 1, MAX_BUFFER_BYTES)
-        return dict.fromkeys(buffers, s["count"]), _Work(s["count"] / WORTH, 2, s["count"] * s.es)
+        return dict.fromkeys(buffers, s["count"]), s["count"] / WORTH, bounds.moved(s.program, s["count"])
 
     return rule
 
 
-def _rows(passes: int, *shared: str, cost: int, out: bool = True) -> Callable[[_Sizes], _Needs]:
-    """The rule of kernels over rows: `passes` over a long row, `shared` operands of one row, a result of one row or one element. `cost`: the
-    work that the watchdog counts for an element of a long row, measured on rows near the limit, rounded up.
-    """
+def _rows(passes: int, *shared: str, out: bool = True) -> Callable[[_Sizes], _Needs]:
+    """The rule of kernels over rows: `passes` over a long row, `shared` operands of one row, a result of one row or one element."""
 
     def rule(s: _Sizes) -> _Needs:
         s.expect(["rows", "cols"], 1, MAX_BUFFER_BYTES)
         rows, cols = s["rows"], s["cols"]
-        limit = min(CAPACITY // cols, s.unit.room(4) // (cols * s.es * 4))
-        if limit:
-            tiles, starts = rows / limit, 2.0
-        else:
-            piece = min(s.unit.room(4) // 256 * 64 // s.es, CAPACITY)
-            tiles = float(rows * ceil(cols / piece))
-            starts = passes + len(shared) + 1.0
-            longest = min(int(_MAX_STARTS / starts) * piece, _MAX_ROW_WORK // cost)
-            if cols > longest:
-                raise s.fail(f"cols is {cols}; a block computes a whole row, of at most {longest} on this device")
+
+        def bound(rows: int, cols: int) -> Bound:
+            return bounds.rows(s.program, rows, cols, cols if out else 1, passes + len(shared))
+
+        if _excess(bound(1, cols)(1)):
+            longest = bisect_left(range(cols), True, key=lambda n: _excess(bound(1, n + 1)(1)) is not None)
+            raise s.fail(f"cols is {cols}; a block computes a whole row, of at most {longest} on this device")
         elements = {"input": rows * cols, **dict.fromkeys(shared, cols), "output": rows * cols if out else rows}
-        work = _Work(rows * cols / WORTH, tiles * starts, rows * cols * 64 + tiles * _ITEM_WORK * passes)
-        return elements, work
+        return elements, rows * cols / WORTH, bound(rows, cols)
 
     return rule
 
 
-def _window(s: _Sizes) -> tuple[int, int]:
-    """Check a window and return the output's height and width."""
+def _window(s: _Sizes) -> Window:
+    """Check a window and return it."""
     s.expect(["n", "c", "h", "w"], 1, MAX_BUFFER_BYTES)
     s.expect(["kernel_h", "kernel_w", "stride_h", "stride_w"], 1, MAX_WINDOW)
     found = []
@@ -261,88 +269,50 @@ def _window(s: _Sizes) -> tuple[int, int]:
         s.expect([f"pad_{axis}"], 0, kernel - 1)
         if size + 2 * pad < kernel:
             raise s.fail(f"kernel_{axis} is {kernel}; {axis} with its padding has {size + 2 * pad}")
-        found.append((size + 2 * pad - kernel) // stride + 1)
-    return found[0], found[1]
+        found.append((size, (size + 2 * pad - kernel) // stride + 1, kernel, stride, pad))
+    return Window(s["n"], *zip(*found, strict=True))
 
 
 def _conv2d(s: _Sizes) -> _Needs:
     s.expect(["k"], 1, MAX_BUFFER_BYTES)
     s.expect(["activation"], 0, 1)
     s.expect(["groups"], 1, min(s["c"], s["k"]) if min(s["c"], s["k"]) > 0 else 1)
-    out_h, out_w = _window(s)
+    window = _window(s)
     n, groups = s["n"], s["groups"]
     if s["c"] % groups or s["k"] % groups:
         raise s.fail(f"groups is {groups}; it must divide c {s['c']} and k {s['k']}")
     c, k = s["c"] // groups, s["k"] // groups
-    taps = s["kernel_h"] * s["kernel_w"]
-    tile = _conv_tile(s, c, k, out_h, out_w, taps)
-    if tile is None:
+    weights, outputs = s["k"] * c * window.taps, n * s["k"] * prod(window.out)
+    try:
+        bounds.conv_tile(s.program, window, c, k, groups, 1)
+    except TileError:
         raise s.fail(
-            f"a window of {s['kernel_h']} by {s['kernel_w']} inputs in {c} channels, twice, and its {taps * c} weights "
-            f"do not fit in the {s.unit.cmx_bytes} bytes of CMX that a block has"
-        )
-    high, wide, broad = tile
-    macs = n * groups * k * out_h * out_w * c * taps
-    tiles = n * groups * ceil(k / wide) * ceil(out_h / high) * ceil(out_w / broad)
-    moved = tiles * (high * s["stride_h"] + s["kernel_h"]) * (broad * s["stride_w"] + s["kernel_w"]) * c * s.es * 4
-    elements = {
-        "input": n * s["c"] * s["h"] * s["w"],
-        "weights": s["k"] * c * taps,
-        "bias": s["k"],
-        "output": n * s["k"] * out_h * out_w,
-    }
-    return elements, _Work(macs / WORTH_MACS, tiles * 4, macs / 4 + moved + tiles * _ITEM_WORK)
-
-
-def _conv_tile(s: _Sizes, c: int, k: int, out_h: int, out_w: int, taps: int) -> tuple[int, int, int] | None:
-    """Return rows, channels and columns of a tile, as `convolution` chooses them for many blocks; None when not one fits."""
-    wide, broad = min(k, LARGEST_WIDTH), out_w
-    if s["n"] * s["h"] * s["w"] < k * taps:
-        wide = min(wide, SMALLEST_SHARE)
-    while True:
-        row = min((broad - 1) * s["stride_w"] + s["kernel_w"], s["w"]) * c * 2 * s.es
-        left = s.unit.room(6) - wide * (taps * c * s.es + 16) - (s["kernel_h"] - s["stride_h"]) * row
-        high = max(left, 0) // (s["stride_h"] * row + broad * wide * 2 * s.es)
-        if high or max(wide, broad) == 1:
-            return (min(high, out_h), wide, broad) if high else None
-        if broad > wide:
-            broad = -(-broad // 2)
-        else:
-            wide = -(-wide // 2)
+            f"a window of {s['kernel_h']} by {s['kernel_w']} inputs in {c} channels, twice, and its {window.taps * c} weights "
+            f"do not fit in the {s.program.cmx_bytes} bytes of CMX that a block has"
+        ) from None
+    elements = {"input": n * s["c"] * s["h"] * s["w"], "weights": weights, "bias": s["k"], "output": outputs}
+    return elements, outputs * c * window.taps / WORTH_MACS, bounds.conv2d(s.program, window, c, k, groups)
 
 
 def _pool2d(s: _Sizes) -> _Needs:
     s.expect(["average"], 0, 1)
-    out_h, out_w = _window(s)
+    window = _window(s)
+    (out_h, out_w), planes = window.out, s["n"] * s["c"]
     if out_w > CAPACITY:
         raise s.fail(f"the output is {out_w} wide; expected 1 to {CAPACITY}")
-    wide = s["w"] + 2 * s["pad_w"]
-    line = wide * s.es
-    taps, steps = s["kernel_h"] * s["kernel_w"], s["kernel_h"] + s["kernel_w"]
-    is_large = taps > LARGE
-    room = s.unit.room(4) - is_large * wide * 4
-    left = room - (s["kernel_h"] - s["stride_h"]) * line
-    high = min(max(left, 0) // (s["stride_h"] * line + out_w * s.es), out_h, CAPACITY // out_w)
-    if high < 1:
+    try:
+        high = bounds.pool_rows(s.program, window)
+    except TileError:
         raise s.fail(
-            f"{s['kernel_h']} rows of {s['w']} inputs do not fit in the {s.unit.cmx_bytes} bytes of CMX that a block has"
-        )
-    if is_large:
-        high = min(high, max(min(LARGE_STEPS // steps, LARGE_READS // (out_w * s["kernel_w"])), 1))
-    planes = s["n"] * s["c"]
-    tiles = planes * ceil(out_h / high)
+            f"{s['kernel_h']} rows of {s['w']} inputs do not fit in the {s.program.cmx_bytes} bytes of CMX that a block has"
+        ) from None
     results = planes * out_h * out_w
-    starts = tiles * 2
-    if high == out_h:
-        plane = ((out_h - 1) * s["stride_h"] + s["kernel_h"]) * line + out_h * out_w * s.es
-        starts = ceil(planes / max(room // plane, 1)) * 2
-    if is_large:
-        reads = planes * out_h * (s["kernel_h"] * wide + s["kernel_w"] * out_w)
-        blocks, taken = min(reads / WORTH, tiles), reads * 24 + planes * out_h * steps * (1 << 15)
-    else:
-        blocks, taken = results * taps / WORTH, results * taps * 24 + tiles * taps * (1 << 15)
-    work = _Work(blocks, starts, taken + tiles * _ITEM_WORK // 8)
-    return {"input": planes * s["h"] * s["w"], "output": results}, work
+    blocks = results * window.taps / WORTH
+    if window.taps > LARGE:
+        reads = planes * out_h * (s["kernel_h"] * (s["w"] + 2 * s["pad_w"]) + s["kernel_w"] * out_w)
+        blocks = min(reads / WORTH, planes * ceil(out_h / high))
+    bound = bounds.pool2d(s.program, window, s["c"], bool(s["average"]))
+    return {"input": planes * s["h"] * s["w"], "output": results}, blocks, bound
 
 
 def _matrix(s: _Sizes) -> _Needs:
@@ -354,21 +324,15 @@ def _matrix(s: _Sizes) -> _Needs:
         batch = s["batch"]
     else:
         s.expect(["activation"], 0, 1)
-    high, wide = min(m, LARGEST_TILE), min(n, LARGEST_TILE)
-    while ((high + wide) * k + high * wide) * 2 * s.es + wide * 16 > s.unit.room(7):
-        if max(high, wide) == 1:
-            raise s.fail(
-                f"k is {k}; two rows of it, twice, do not fit in the {s.unit.cmx_bytes} bytes of CMX that a block has"
-            )
-        if high + (high != m) > wide:
-            high = -(-high // 2)
-        else:
-            wide = -(-wide // 2)
-    tiles = batch * ceil(m / high) * ceil(n / wide)
-    macs = batch * m * k * n
+    try:
+        bounds.matrix_tile(s.program, batch, m, k, n, 1)
+    except TileError:
+        raise s.fail(
+            f"k is {k}; two rows of it, twice, do not fit in the {s.program.cmx_bytes} bytes of CMX that a block has"
+        ) from None
     elements = {"input": batch * m * k, "weights": batch * k * n, "bias": n, "output": batch * m * n}
-    work = macs / 4 + tiles * ((high + wide) * k + high * wide) * s.es * 3 + tiles * _ITEM_WORK
-    return elements, _Work(max(macs / WORTH_MACS, prod((batch, m, n)) / WORTH / 4), tiles * 4, work)
+    blocks = max(batch * m * k * n / WORTH_MACS, batch * m * n / WORTH / 4)
+    return elements, blocks, bounds.matrix(s.program, batch, m, k, n)
 
 
 _RULES: dict[str, Callable[[_Sizes], _Needs]] = {
@@ -379,9 +343,9 @@ _RULES: dict[str, Callable[[_Sizes], _Needs]] = {
     "add": _elementwise("input", "other", "output"),
     "mul": _elementwise("input", "other", "output"),
     "relu": _elementwise("input", "output"),
-    "softmax": _rows(2, cost=82),
-    "layernorm": _rows(3, "gamma", "beta", cost=66),
-    "reduce_sum": _rows(1, cost=16, out=False),
+    "softmax": _rows(2),
+    "layernorm": _rows(3, "gamma", "beta"),
+    "reduce_sum": _rows(1, out=False),
     "copy": _moved("input", "output"),
     "fill": _moved("output"),
     "scale_add": _elementwise("input", "output"),

@@ -73,7 +73,7 @@ def pool2d(dtype: str) -> Program:
     with p.when(average, "!=", 0):
         p.emit("fli", "f1", "0.0")
     first = p.keep(0)  # plane of the item
-    with p.repeat_while(item, "<", last):
+    with p.repeat_while(item, "<", last, "item"):
         rows = p.let(minimum(high, out_h - item % down * high))
         start = p.let(item % down * high * stride - p["pad_h"])
         rows_in = p.let((rows - 1) * stride + kernel)
@@ -89,31 +89,39 @@ def pool2d(dtype: str) -> Program:
                 src_plane_stride=h * w * es, src_width=size, dst=source + (top - start) * line + p["pad_w"] * es,
                 dst_plane_stride=rows_in * line, dst_width=w * es, dst_stride=line,
             )  # fmt: skip
-        with p.when(taps, "<", LARGE + 1), p.when(average, "!=", 0):
+        with p.when(taps, "<", LARGE + 1), p.when(average, "!=", 0), p.meter.part("counts"):
             _counts(p, rows, out_w, start, h, w, stride, kernel)
         wait(p, LOAD)
         wait(p, STORE)
-        with p.loop(0, count) as plane:
+        with p.loop(0, count, part="plane") as plane:
             corner = p.let(source + plane * rows_in * line)
-            with p.when(taps, "<", LARGE + 1):
+            with p.when(taps, "<", LARGE + 1), p.meter.part("small plane"):
                 p.length(rows, out_w)
                 p.emit("vsplat.f32.s", "v1", "f1")
-                with p.loop(0, kernel) as y, p.loop(0, p["kernel_w"]) as x:
-                    p.load("v0", dtype, corner + y * line + x * es, stride * line, p["stride_w"] * es)
-                    _take(p, average)
-                with p.when(average, "!=", 0):
+                with p.scope():
+                    left, apart = p.let(corner), p.let(p["stride_w"] * es)
+                    with p.loop(0, kernel, part="tap row"):
+                        right = p.let(p["kernel_w"] * es + left)
+                        with p.loop(left, right, es, "tap") as position:
+                            p.load("v0", dtype, position, stride * line, apart)
+                            _take(p, average, "tap")
+                        p.set(left, left + line)
+                with p.when(average, "!=", 0), p.meter.part("divide"):
                     p.emit("vdiv.f32", "v1", "v1", "v10")
                 p.store("v1", dtype, target + plane * rows * out_w * es, out_w * es, es)
-            with p.when(LARGE, "<", taps), p.loop(0, rows) as row:
+            with p.when(LARGE, "<", taps), p.loop(0, rows, part="row") as row:
                 _columns(p, dtype, corner, columns, line, kernel, average)
-                with p.when(average, "!=", 0), p.scope():
+                with p.when(average, "!=", 0), p.scope(), p.meter.part("row counts"):
                     _counts(p, 1, out_w, start + row * stride, h, w, stride, kernel)
                 p.length(1, out_w)
                 p.emit("vsplat.f32.s", "v1", "f1")
-                with p.loop(0, p["kernel_w"]) as x:
-                    p.load("v0", "f32", columns + x * 4, 0, p["stride_w"] * 4)
-                    _take(p, average)
-                with p.when(average, "!=", 0):
+                with p.scope():
+                    left, apart = p.let(columns), p.let(p["stride_w"] * 4)
+                    right = p.let(p["kernel_w"] * 4 + left)
+                    with p.loop(left, right, 4, "across") as position:
+                        p.load("v0", "f32", position, 0, apart)
+                        _take(p, average, "across")
+                with p.when(average, "!=", 0), p.meter.part("row divide"):
                     p.emit("vdiv.f32", "v1", "v1", "v10")
                 p.store("v1", dtype, target + (plane * rows + row) * out_w * es, 0, es)
                 p.set(corner, corner + stride * line)
@@ -129,28 +137,28 @@ def _fill(p: Program, dtype: str, target: Reg, elements: Expr) -> None:
     with p.scope():
         total = p.let(elements)
         p.emit("vsplat.f32.s", "v0", "f1")
-        with p.loop(0, total, CAPACITY) as at:
+        with p.loop(0, total, CAPACITY, "fill") as at:
             p.length(1, minimum(total - at, CAPACITY))
             p.store("v0", dtype, target + at * es, 0, es)
 
 
-def _take(p: Program, average: Reg) -> None:
-    """Take v0 into v1: the larger of both, or their sum."""
-    with p.when(average, "==", 0):
+def _take(p: Program, average: Reg, part: str) -> None:
+    """Take v0 into v1: the larger of both, or their sum; these are parts of the program, `part` maximum and `part` sum."""
+    with p.when(average, "==", 0), p.meter.part(f"{part} maximum"):
         p.emit("vmax.f32", "v1", "v1", "v0")
-    with p.when(average, "!=", 0):
+    with p.when(average, "!=", 0), p.meter.part(f"{part} sum"):
         p.emit("vadd.f32", "v1", "v1", "v0")
 
 
 def _columns(p: Program, dtype: str, corner: Reg, columns: Expr, line: Reg, kernel: Reg, average: Reg) -> None:
     """Store the result of each column of the `kernel` rows at `corner`, in fp32, at `columns`."""
     es = ITEM_BYTES[dtype]
-    with p.loop(0, line // es, CAPACITY) as at:
+    with p.loop(0, line // es, CAPACITY, "columns") as at:
         p.length(1, minimum(line // es - at, CAPACITY))
         p.emit("vsplat.f32.s", "v1", "f1")
-        with p.loop(0, kernel) as y:
+        with p.loop(0, kernel, part="column tap") as y:
             p.load("v0", dtype, corner + y * line + at * es, 0, es)
-            _take(p, average)
+            _take(p, average, "column tap")
         p.store("v1", "f32", columns + at * 4, 0, 4)
 
 

@@ -14,7 +14,7 @@ from libnpu.kernels.assembler import ARGS, CMX, Const, Expr, Program, Reg, Value
 from libnpu.kernels.operations import CAPACITY, HEADER_BYTES, ITEM_BYTES, LOAD, STORE, begin, copy, room, share, wait
 from libnpu.kernels.streams import Stream, run
 
-_PIECE_BUFFERS = 4  # of a long row: input, output and two more operands
+PIECE_BUFFERS = 4  # of a long row: input, output and two more operands
 _LOWEST = "-3.4028234663852886e+38"  # a maximum to begin with that leaves exp(-inf - maximum) 0
 
 
@@ -37,7 +37,7 @@ class Pieces:
     def __init__(self, p: Program, dtype: str, cols: Reg) -> None:
         self.p, self.dtype, self.cols = p, dtype, cols
         self.item_bytes = ITEM_BYTES[dtype]
-        self.size = p.let(minimum(room(_PIECE_BUFFERS) // (64 * _PIECE_BUFFERS) * 64 // self.item_bytes, CAPACITY))
+        self.size = p.let(minimum(room(PIECE_BUFFERS) // (64 * PIECE_BUFFERS) * 64 // self.item_bytes, CAPACITY))
         self.start = p.let(Const(0))
         self.count = p.let(Const(0))
 
@@ -49,7 +49,7 @@ class Pieces:
     def each(self) -> Iterator[None]:
         """Run the body with `start`, `count` and the vector length of each piece of a row."""
         p = self.p
-        with p.loop(0, self.cols, self.size) as at:
+        with p.loop(0, self.cols, self.size, "piece") as at:
             p.set(self.start, at)
             p.set(self.count, minimum(self.size, self.cols - at))
             p.length(1, self.count)
@@ -62,12 +62,11 @@ class Pieces:
         wait(self.p, LOAD)
         self.p.load(vector, self.dtype, self.buffer(number), 0, self.item_bytes)
 
-    def sum_up(self, vector: str, operand: Expr) -> None:
-        """Add all elements of the row that begins at DDR address `operand` to `vector`. Uses v0 and v1."""
-        with self.each():
-            self.read("v0", operand, 0)
-            self.p.emit("vrsum.f32.col", "v1", "v0")
-            self.p.emit("vadd.f32", vector, vector, "v1")
+    def add(self, vector: str, operand: Expr) -> None:
+        """Load the piece of the row that begins at DDR address `operand` into v0, and add its sum to `vector`. Uses v1."""
+        self.read("v0", operand, 0)
+        self.p.emit("vrsum.f32.col", "v1", "v0")
+        self.p.emit("vadd.f32", vector, vector, "v1")
 
     def write(self, vector: str, operand: Expr) -> None:
         """Store the piece, through buffer 1, when the store before has ended."""
@@ -96,7 +95,7 @@ def rows_program(p: Program, dtype: str, kernel: RowKernel, out_bytes: Value | N
         run(p, first, last, limit, 1, [Stream(p["input"], row_bytes)], [Stream(p["output"], out)], compute)
     with p.when(limit, "==", 0), p.scope():
         pieces = Pieces(p, dtype, cols)
-        with p.loop(first, last) as row:
+        with p.loop(first, last, part="row") as row:
             kernel.long_row(pieces, row)
     return p
 
@@ -180,6 +179,11 @@ class _LayerNorm:
             with p.when(p[name], "!=", 0):
                 p.load(vector, self.dtype, p[name], 0, ITEM_BYTES[self.dtype])
 
+    def _mean(self, lowest: str, highest: str) -> None:
+        """v8 = v8 / cols, but within [lowest, highest]: rounding does not carry the mean of equal elements away from them."""
+        for line in ("vmul.f32.s v8, v8, f1", f"vmax.f32 v8, v8, {lowest}", f"vmin.f32 v8, v8, {highest}"):
+            self.p.emit(line)
+
     def _scale(self) -> None:
         """v9 = 1 / sqrt(v9 / cols + epsilon)."""
         for line in ("vmul.f32.s v9, v9, f1", "vadd.f32.s v9, v9, f2", "vrsqrt.f32 v9, v9"):
@@ -190,7 +194,9 @@ class _LayerNorm:
         p, es = self.p, ITEM_BYTES[self.dtype]
         p.load("v0", self.dtype, source, cols * es, es)
         p.emit("vrsum.f32.col", "v8", "v0")
-        p.emit("vmul.f32.s", "v8", "v8", "f1")
+        p.emit("vrmin.f32.col", "v9", "v0")
+        p.emit("vrmax.f32.col", "v1", "v0")
+        self._mean("v9", "v1")
         p.emit("vsub.f32", "v0", "v0", "v8")
         p.emit("vmul.f32", "v1", "v0", "v0")
         p.emit("vrsum.f32.col", "v9", "v1")
@@ -207,8 +213,18 @@ class _LayerNorm:
             source, target = (p.let(p[name] + row * pieces.cols * pieces.item_bytes) for name in ("input", "output"))
             p.emit("vsplat.f32.s", "v8", "f0")
             p.emit("vsplat.f32.s", "v9", "f0")
-            pieces.sum_up("v8", source)
-            p.emit("vmul.f32.s", "v8", "v8", "f1")
+            for vector, value in (
+                ("v10", "inf"),
+                ("v11", "-inf"),
+            ):  # of the row: the lowest and the highest element so far
+                p.emit("fli", "f4", value)
+                p.emit("vsplat.f32.s", vector, "f4")
+            with pieces.each():
+                pieces.add("v8", source)
+                for kind, vector in (("min", "v10"), ("max", "v11")):
+                    p.emit(f"vr{kind}.f32.col", "v1", "v0")
+                    p.emit(f"v{kind}.f32", vector, vector, "v1")
+            self._mean("v10", "v11")
             with pieces.each():
                 pieces.read("v0", source, 0)
                 p.emit("vsub.f32", "v0", "v0", "v8")
@@ -250,7 +266,8 @@ class _ReduceSum:
         with p.scope():
             source = p.let(p["input"] + row * pieces.cols * es)
             p.emit("vsplat.f32.s", "v8", "f0")
-            pieces.sum_up("v8", source)
+            with pieces.each():
+                pieces.add("v8", source)
             p.set(pieces.start, row)
             p.set(pieces.count, 1)
             p.length(1, 1)

@@ -14,7 +14,7 @@ from libnpu.kernels.operations import LOAD, STORE, Space, copy, room, wait
 
 # Emits what turns the input buffers into the output buffers, for a register's number of units.
 Compute = Callable[[Sequence[Reg], Sequence[Reg], Reg], None]
-_FEWEST_CHUNKS = 4  # of a block, so that loads and stores overlap with something
+FEWEST_CHUNKS = 4  # of a block, so that loads and stores overlap with something
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def run(
         operands = [*loads, *stores]
         chunk = p.let(sum((expr(s.unit_bytes) for s in operands), Const(0)))
         p.set(chunk, minimum(room(2 * len(operands)) // (chunk * 2), limit))
-        p.set(chunk, minimum(chunk, maximum(ceil_div(last - first, _FEWEST_CHUNKS), least)))
+        p.set(chunk, minimum(chunk, maximum(ceil_div(last - first, FEWEST_CHUNKS), least)))
         # Pairs of buffers: the one in use, and the sum of both addresses, from which the other follows.
         space = Space(p)
         current, both = [], []
@@ -65,7 +65,7 @@ def run(
         count = p.let(minimum(chunk, last - first))
         with p.when(first, "<", last):
             load(first, ins, count)
-        with p.repeat_while(first, "<", last):
+        with p.repeat_while(first, "<", last, "chunk"):
             following = p.let(minimum(chunk, last - first - count))
             wait(p, LOAD)
             with p.when(0, "<", following):

@@ -13,14 +13,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 T = TypeVar("T")
+MOST_BITS = (
+    128  # chosen: beyond all that arguments may be, so that whose limit is passed still says so, and short in a message
+)
 
 
 def whole(value: object, name: str) -> int:
-    """Return an integer argument. Raises TypeError for what is none, 1.5 included."""
+    """Return an integer argument. Raises TypeError for what is none, 1.5 included, INVALID_VALUE beyond MOST_BITS."""
     try:
-        return index(value)  # type: ignore[arg-type]
+        number = index(value)  # type: ignore[arg-type]
     except TypeError:
         raise wrong(value, name, "an integer") from None
+    if number.bit_length() > MOST_BITS:
+        raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"{name} is {shown(number)}; {MOST_BITS} bits are the most")
+    return number
+
+
+def shown(number: float) -> str:
+    """Return a number for a message, also one that is too long to be written out."""
+    if isinstance(number, int) and number.bit_length() > MOST_BITS:
+        return f"a number of {number.bit_length()} bits"
+    return str(number)
 
 
 def instance_of(value: object, kind: type[T], name: str) -> T:

@@ -39,7 +39,8 @@ class BuiltinKernel(LibraryKernel):
         if grid is None:
             return self.packed_launch(packed, spans, found.grid)
         launch = self.packed_launch(packed, spans, grid)
-        if launch.grid < found.least_grid:
-            why = f"with less than {found.least_grid} a block would do more than the watchdog allows"
-            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"grid {launch.grid} for {self.name!r}: {why}")
+        excess = found.excess(launch.grid)
+        if excess is not None:
+            enough = f"{found.least_grid} blocks are enough"
+            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"grid {launch.grid} for {self.name!r}: {excess}; {enough}")
         return launch

@@ -91,7 +91,7 @@ def check_fits(size: int, handles: Collection[int]) -> None:
     limit = MAX_BUFFER_BYTES - HEADER.size - SUBMIT_FENCES * FENCE.size
     if size > limit:
         raise NpuError(C.NPU_ERROR_OUT_OF_RESOURCES, f"{size} bytes of commands in one job; {limit} are allowed")
-    most = int(C.NPU_MAX_SUBMIT_BUFFERS) - 1  # and the command buffer
+    most = int(C.NPU_MAX_SUBMIT_BUFFERS) - 2  # and the command buffer, and a preemption buffer
     if len(handles) > most:
         raise NpuError(C.NPU_ERROR_OUT_OF_RESOURCES, f"one job uses {len(handles)} buffer objects; {most} are allowed")
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 HEADER_ALIGNMENT = 64
 POOLED_BYTES = 4096  # chosen: one page holds what all but graphs need
+PREEMPT_INDEX = 1  # chosen: place of the preemption buffer among the handles of a submit that has one
 
 
 class CommandPool:
@@ -76,6 +77,7 @@ class CommandWriter:
         "context",
         "copied_bytes",
         "handles",
+        "has_inference",
         "job",
     )
 
@@ -86,6 +88,7 @@ class CommandWriter:
         self._data = bytearray()
         self._commands: list[bytes] = []
         self.handles: dict[int, None] = {bo.handle: None, context.fences.handle: None}
+        self.has_inference = False  # which can be preempted
         self.copied_bytes = 0
         self.commands_offset = 0
 
@@ -136,10 +139,12 @@ class CommandWriter:
         header = HEADER.pack(size, HEADER.size, VERSION, self.bo.va, self.context.fences.va)
         return b"".join((data, header, commands))
 
-    @property
-    def segment(self) -> bytes:
-        """The handles of the submit."""
-        return array("I", self.handles).tobytes()
+    def segment(self, preempt: int) -> bytes:
+        """Return the handles of the submit. `preempt`: of the preemption buffer, 0 for none."""
+        handles = array("I", self.handles)
+        if preempt:
+            handles.insert(PREEMPT_INDEX, preempt)
+        return handles.tobytes()
 
 
 def write_commands(job: Job, cell: Cell, implicit: Iterable[Signal]) -> None:
@@ -156,6 +161,7 @@ def write_commands(job: Job, cell: Cell, implicit: Iterable[Signal]) -> None:
             job.operation.encode(writer)
             writer.command(FENCE.pack(SIGNAL, FENCE.size, cell.offset, job.number))
             content = writer.pack()
+            preempt = job.stream.preemption_buffer() if writer.has_inference else 0
             if len(content) <= bo.size:
                 break
             larger = context.commands.take(len(content))
@@ -168,7 +174,8 @@ def write_commands(job: Job, cell: Cell, implicit: Iterable[Signal]) -> None:
         bo = larger
     assert bo.view is not None
     bo.view[: len(content)] = content
-    job.bo, job.segment, job.commands_offset = bo, writer.segment, writer.commands_offset
+    job.bo, job.segment, job.commands_offset = bo, writer.segment(preempt), writer.commands_offset
+    job.preempt_index = PREEMPT_INDEX if preempt else 0
     if writer.copied_bytes:
         context.charge_copy(writer.copied_bytes)
 

@@ -8,6 +8,7 @@ from npu_abi import C
 
 from libnpu.errors import NpuError
 from libnpu.runtime.arguments import instance_of, whole
+from libnpu.runtime.buffer_object import BufferObject
 from libnpu.runtime.guard import public
 from libnpu.runtime.stream import Priority, Stream
 from libnpu.runtime.time import FOR_EVER_PS, timeout_ps
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from libnpu.syscalls import Node
 
 NORMAL = int(C.NPU_PRIORITY_NORMAL)
+NO_MEMORY = (C.NPU_ERROR_OUT_OF_DEVICE_MEMORY, C.NPU_ERROR_OUT_OF_HOST_MEMORY)
 
 
 class ContextStreams:
@@ -39,6 +41,7 @@ class ContextStreams:
         self._draining: list[Stream] = []  # closed with work in flight
         self._stream_ids = 0
         self._default: Stream | None = None
+        self._preemption_bytes: int | None = None  # of a preemption buffer, once somebody has asked
 
     if TYPE_CHECKING:  # the rest of a Context
 
@@ -132,6 +135,22 @@ class ContextStreams:
     def jobs_using(self, handle: int) -> list[Job]:
         """Return the jobs in flight that touch the buffer object `handle`."""
         return [job for stream in self.streams for job in stream.jobs if job.touches(handle)]
+
+    def create_preemption_buffer(self) -> BufferObject | None:
+        """Return a new preemption buffer; None when the firmware preempts nothing, and when there is no memory for it."""
+        if self._preemption_bytes is None:
+            ask = Request(C.NPU_IOCTL_GET_PARAM, "npu_param_arg", "GET_PARAM")
+            ask.arg.param = C.NPU_PARAM_PREEMPT_BUFFER_SIZE
+            self.node.ioctl(ask)
+            self._preemption_bytes = ask.arg.value
+        if not self._preemption_bytes:
+            return None
+        try:
+            return BufferObject(self.node, self._preemption_bytes, C.NPU_BO_DMA_MEM)
+        except NpuError as error:
+            if error.result not in NO_MEMORY:
+                raise
+            return None
 
     def ring_waiting(self) -> None:
         """Let the firmware look again at the fences that the streams' jobs wait for: the host wrote one."""

@@ -14,7 +14,6 @@ from npu_model.profile import ProfileError
 
 from libnpu import syscalls
 from libnpu.errors import NpuError, Unsupported
-from libnpu.faults import faults_of_environment
 from libnpu.runtime import host_team
 from libnpu.runtime.arguments import environment_switch, whole
 from libnpu.runtime.context import Context
@@ -29,6 +28,7 @@ from libnpu.syscalls import Node
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from npu_model.armed import Armed
     from numpy.typing import ArrayLike
 
     from libnpu.runtime.buffer import Buffer
@@ -276,11 +276,13 @@ def open_device(
     semantics: str,
     launch_blocking: bool | None,
     module_params: str | None,
+    faults: Sequence[Armed],
     where: str | None = None,
 ) -> Device:
     """Return a new booted device. Raises INVALID_VALUE for an unknown profile, numerics policy, fidelity, semantics or module
     parameter, and for what NPU_SCHEDULE and NPU_LAUNCH_BLOCKING must not be; Unsupported for a fidelity without its helpers. `where`: as NPU_DEVICE, which it defaults to:
-    "unix:PATH" is npud's device at PATH, nothing is one in this process. `profile` None: npud's, or npu-37xx.
+    "unix:PATH" is npud's device at PATH, nothing is one in this process. `profile` None: npud's, or npu-37xx. `faults` are armed before it
+    boots, which npud's has done.
     """
     rules = semantics_of(semantics)
     if launch_blocking is None:
@@ -300,14 +302,17 @@ def open_device(
                 raise NpuError(
                     C.NPU_ERROR_INVALID_VALUE, f"module parameters {module_params!r}: npud's are given to npud"
                 )
+            if faults:
+                raise NpuError(
+                    C.NPU_ERROR_INVALID_VALUE, f"{len(faults)} faults to arm before the boot: npud's device has booted"
+                )
             node = syscalls.open_remote(
                 path, profile, compute=compute, numerics=numerics, fidelity=fidelity, trace=trace
             )
         else:
             node = syscalls.open_device(
                 profile or DEFAULT_PROFILE, compute=compute, numerics=numerics, fidelity=fidelity, trace=trace,
-                faults=[fault.fields for fault in faults_of_environment()],
-                module_params=module_params,
+                module_params=module_params, faults=faults,
             )  # fmt: skip
     except ProfileError as error:
         raise NpuError(C.NPU_ERROR_INVALID_VALUE, str(error)) from None

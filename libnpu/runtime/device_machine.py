@@ -9,9 +9,9 @@ import npu_abi
 from npu_abi import C
 
 from libnpu.errors import NpuError
-from libnpu.faults import fault_of
+from libnpu.faults import FIELDS, fault_of
 from libnpu.runtime import host_team
-from libnpu.runtime.arguments import whole
+from libnpu.runtime.arguments import shown, whole
 from libnpu.runtime.guard import public
 from libnpu.runtime.host_team import Team
 from libnpu.runtime.records import read_records
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     import numpy as np
+    from npu_model.armed import Armed
     from numpy.typing import NDArray
 
     from libnpu.runtime.guard import Guard
@@ -42,6 +43,7 @@ class DeviceInfo:
     ddr_bytes: int
     clock_hz: int
     firmware_api: tuple[str, ...]  # "major.minor" by NPU_FW_API_*
+    firmware_release: str  # "major.minor.patch"
     max_contexts: int  # at a time
     max_queues: int  # of a context
     queue_depth: int  # jobs in flight
@@ -69,7 +71,7 @@ class DeviceMachine:
         if delay_ps is None or self.now_ps + delay_ps > LAST_PS:
             raise NpuError(
                 C.NPU_ERROR_INVALID_VALUE,
-                f"a delay of {duration_ns} ns: the clock is at {self.now_ps} ps and would pass its end at 2^62 ps",
+                f"a delay of {shown(duration_ns)} ns: the clock is at {self.now_ps} ps and would pass its end at 2^62 ps",
             )
         self.node.work(delay_ps)
 
@@ -137,18 +139,26 @@ class DeviceMachine:
         """Arm a fault of the emulated hardware (docs/recovery.md): it strikes at the `after`-th time from now on (0: the next) that `point` is
         passed, `count` times in a row. Raises INVALID_VALUE for names that there are not, and for a kind that cannot strike at the point.
         """
-        fault = fault_of(point, kind, after, count, seed)
-        request = Request(C.NPU_IOCTL_EMU_INJECT, "npu_emu_inject", "EMU_INJECT")
-        for name, value in fault.fields.items():
-            setattr(request.arg, name, value)
-        self.node.ioctl(request)
+        self._inject(C.NPU_INJECT_ARM, fault_of(point, kind, after, count, seed))
 
     @public
     def disarm_faults(self) -> None:
         """Forget the faults that are armed."""
+        self._inject(C.NPU_INJECT_DISARM)
+
+    @public
+    def faults_struck(self, point: str, kind: str) -> int:
+        """Return how often an injected fault has struck, since the device is there. Raises INVALID_VALUE as `inject`."""
+        return self._inject(C.NPU_INJECT_QUERY, fault_of(point, kind))
+
+    def _inject(self, action: int, fault: Armed | None = None) -> int:
         request = Request(C.NPU_IOCTL_EMU_INJECT, "npu_emu_inject", "EMU_INJECT")
-        request.arg.disarm = 1
+        for name in FIELDS if fault is not None else ():
+            setattr(request.arg, name, getattr(fault, name))
+        request.arg.action = action
         self.node.ioctl(request)
+        struck: int = request.arg.struck
+        return struck
 
     @public
     def recover(self, *, engine: bool = False) -> None:
@@ -174,6 +184,7 @@ class DeviceMachine:
         """Return what the driver says about the device."""
         name = b"".join(self._param(C.NPU_PARAM_PROFILE_NAME, i).to_bytes(8, "little") for i in range(8))
         versions = [self._param(C.NPU_PARAM_FW_API_VERSION, i) for i in range(C.NPU_FW_API_COUNT)]
+        release = self._param(C.NPU_PARAM_FW_RELEASE)
         return DeviceInfo(
             profile=name.rstrip(b"\0").decode(),
             tiles=self._param(C.NPU_PARAM_TILE_CONFIG).bit_count(),
@@ -184,6 +195,7 @@ class DeviceMachine:
             ddr_bytes=self._param(C.NPU_PARAM_DDR_BYTES),
             clock_hz=self._param(C.NPU_PARAM_CORE_CLOCK_RATE),
             firmware_api=tuple(f"{v >> 16}.{v & 0xFFFF}" for v in versions),
+            firmware_release=f"{release >> 16}.{release >> 8 & 0xFF}.{release & 0xFF}",
             max_contexts=self._param(C.NPU_PARAM_NUM_CONTEXTS),
             max_queues=self._param(C.NPU_PARAM_MAX_QUEUES),
             queue_depth=self._param(C.NPU_PARAM_MAX_JOBS),

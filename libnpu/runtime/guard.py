@@ -134,6 +134,9 @@ def public(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Se
                         mark.end()
                     if me is not None:
                         host.leave(me, node)
+        except BaseException:
+            host.has_arrived()  # also if a signal's handler has raised before the lock was there
+            raise
         finally:
             if host.pending is not None:
                 _settle()

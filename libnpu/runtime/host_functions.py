@@ -166,24 +166,33 @@ class Runner:
     def _return(self, me: Participant, function: HostFunction) -> None:
         self._running = None
         me.function, me.forbidden = False, ""
-        HOST.retake(me, function.node, function.finish)
+        try:
+            HOST.retake(me, function.node, function.finish)
+        except NpuError as departure:  # from a recorded order, which is free now
+            function.error = function.error or departure
+            HOST.retake(me, function.node, function.finish)
 
     def _next(self, me: Participant) -> HostFunction:
         """Return the function that is runnable first, at its position."""
-        wait = self._wait
+        wait, departure = self._wait, None
         while True:
             if not wait.targets:
                 self.machine = None
                 HOST.rest(me)
             wait.woken = False
             me.wait, me.state = wait, State.BLOCKED
-            HOST.block_on_any(me, wait)
+            try:
+                HOST.block_on_any(me, wait)
+            except NpuError as error:  # from a recorded order: the next function has failed
+                departure = error
+                continue
             me.wait, me.state = None, State.RUNNING
             done = [target for target in wait.targets if target.done_ps is not None]
             if done:
                 first = min(done, key=lambda target: target.done_ps or 0)
                 wait.targets.remove(first)
                 assert isinstance(first, HostFunction)
+                first.error = departure
                 return first
 
 

@@ -7,7 +7,6 @@ All of it is pages of the device's memory, so what one side writes the other rea
 from __future__ import annotations
 
 import errno
-from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -15,6 +14,7 @@ from npu_abi import C
 
 from libnpu.errors import NpuError, Unsupported
 from libnpu.runtime import host_pages
+from libnpu.runtime.arguments import whole
 from libnpu.runtime.buffer import Buffer
 from libnpu.runtime.buffer_object import BufferObject
 from libnpu.runtime.guard import failures_yield_to, public
@@ -138,14 +138,14 @@ class Registered(HostBuffer):
                 address = host_pages.address_of(view)
             except (TypeError, ValueError) as error:
                 raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"no writable contiguous memory: {error}") from None
-            owner, size = view, view.nbytes if size is None else index(size)
+            owner, size = view, view.nbytes if size is None else whole(size, "size")
             if size > view.nbytes:
                 raise NpuError(C.NPU_ERROR_OUT_OF_RANGE, f"{size} bytes of memory that has {view.nbytes}")
         else:
-            address = index(memory)
+            address = whole(memory, "memory")
             if size is None:
                 raise NpuError(C.NPU_ERROR_INVALID_SIZE, f"the memory at {address:#x} needs a size")
-            size = index(size)
+            size = whole(size, "size")
         if size <= 0:
             raise NpuError(C.NPU_ERROR_INVALID_SIZE, f"{size} bytes at {address:#x} to register")
         if address % PAGE or size % PAGE:
@@ -254,8 +254,8 @@ class Mapping:
 
     def _synchronise(self, offset: int, size: int | None, direction: int) -> None:
         self._check()
-        offset = index(offset)
-        length = self.size - offset if size is None else index(size)
+        offset = whole(offset, "offset")
+        length = self.size - offset if size is None else whole(size, "size")
         if offset < 0 or offset + length > self.size:
             raise NpuError(C.NPU_ERROR_OUT_OF_RANGE, f"{length} bytes at {offset} of a mapping of {self.size} bytes")
         self.buffer.synchronise(self.offset + offset, length, direction)

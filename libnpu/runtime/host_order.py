@@ -4,6 +4,8 @@ One line for each time that a thread gets its turn, which it has until it waits 
 position on its clock, where the participant's own time began, the device's time (all in ps), "." or, if the device has
 more to do at that very time, "!", and what the participant does: begins a call, or one of `CONTINUATIONS`. What a thread finds depends on nothing else, so this holds for waits that nobody could
 end, threads that were set aside, and those that came back as well.
+A line "> machine position ." before a turn tells where the participant has come to there without a turn; "?" instead of "." if
+it has not learned of that, for it was blocked on another machine.
 A line "! machine reason" before a turn tells why the order is the simulating machine's from there on.
 A line "+ participant name" tells which thread a participant is, so that a replay gives threads of the same name the
 same number. A machine's thread of host functions is participant -1.
@@ -67,6 +69,7 @@ class Line(NamedTuple):
     due: bool
     what: str
     disorder: str | None  # of the machine
+    moves: tuple[tuple[int, int, bool], ...]  # (machine, position in ps, drifted): where it has come to without a turn
 
 
 class Recorder:
@@ -92,6 +95,8 @@ class Recorder:
         if self._disorders.get(line.machine) != line.disorder:
             self._disorders[line.machine] = line.disorder
             self._file.write(f"! {machine} {line.disorder}\n")
+        for moved, position_ps, drifted in line.moves:
+            self._file.write(f"> {self._machines.to_file(moved)} {position_ps} {'.?'[drifted]}\n")
         times = f"{line.position_ps} {line.begun_ps} {line.device_ps} {'.!'[line.due]}"
         self._file.write(f"{thread} {machine} {times} {line.what}\n")
 
@@ -111,6 +116,7 @@ class Replay:
         self._done = 0
         self._since_s = time.monotonic()
         disorders: dict[int, str] = {}
+        moves: list[tuple[int, int, bool]] = []
         try:
             for text in self._path.read_text(encoding="utf-8").splitlines():
                 first, second, rest = text.split(" ", 2)
@@ -118,14 +124,17 @@ class Replay:
                     self._threads.append((threads.from_file(int(second)), rest))
                 elif first == "!":
                     disorders[machines.from_file(int(second))] = rest
+                elif first == ">":
+                    position, sign = rest.split(" ")
+                    moves.append((machines.from_file(int(second)), int(position), sign == "?"))
                 else:
                     *times, due, what = rest.split(" ", 4)
                     position_ps, begun_ps, device_ps = map(int, times)
                     thread, machine = threads.from_file(int(first)), machines.from_file(int(second))
-                    disorder = disorders.get(machine)
-                    self._lines.append(
-                        Line(thread, machine, position_ps, begun_ps, device_ps, due == "!", what, disorder)
-                    )
+                    why = disorders.get(machine)
+                    line = Line(thread, machine, position_ps, begun_ps, device_ps, due == "!", what, why, tuple(moves))
+                    self._lines.append(line)
+                    moves.clear()
         except (OSError, ValueError, IndexError) as error:
             raise NpuError(C.NPU_ERROR_FILE, f"{self._path} is no recorded order: {error}") from None
 
@@ -135,9 +144,9 @@ class Replay:
         return not self._lines
 
     @property
-    def next_number(self) -> int:
-        """The participant whose turn is next."""
-        return self._lines[0].number
+    def next_turn(self) -> tuple[int, int]:
+        """The participant whose turn is next, and on which machine."""
+        return self._lines[0].number, self._lines[0].machine
 
     def is_next(self, number: int, machine: int) -> bool:
         """Whether the next turn is this participant's; the threads of host functions are told apart by their machine."""
@@ -180,7 +189,7 @@ class Replay:
 
     def depart(self, what: str) -> None:
         """Raise BAD_STATE: the program does something else than what is recorded."""
-        number, machine, position, *_, call, _ = self._lines[0]
+        number, machine, position, *_, call, _, _ = self._lines[0]
         raise NpuError(
             C.NPU_ERROR_BAD_STATE,
             f"the program departs from the order in {self._path.name}: {what}; call {self._done + 1} there is {call} by "

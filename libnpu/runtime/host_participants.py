@@ -68,7 +68,7 @@ class Participant:
 
     __slots__ = (
         "arrived", "awaited_since", "company", "condition", "depth", "drifted", "final", "forbidden", "function", "ident", "in_team",
-        "machine", "native_id", "number", "raced", "sleeps", "state", "thread", "wait", "waits_for",
+        "machine", "moves", "native_id", "number", "raced", "sleeps", "state", "thread", "wait", "waits_for",
     )  # fmt: skip
 
     def __init__(self, number: int, state: State, condition: threading.Condition) -> None:
@@ -89,6 +89,7 @@ class Participant:
         self.in_team = False
         self.final: weakref.WeakKeyDictionary[Machine, int] = weakref.WeakKeyDictionary()  # where it was when removed
         self.drifted: weakref.WeakSet[Machine] = weakref.WeakSet()  # went on while it was blocked on another one
+        self.moves: dict[Machine, int] = {}  # where it has come to since its last turn, other than by turns
         self.wait: Wait | None = None
         self.company: list[Participant] = []  # who ran when it became silent
         self.waits_for: Participant | None = None  # in its turn: who is behind it

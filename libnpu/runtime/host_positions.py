@@ -84,7 +84,8 @@ class Positions:
             self._current = None
         for machine in self.machines:
             if participant in machine.positions:
-                participant.final[machine] = machine.positions.pop(participant)
+                final_ps = participant.final[machine] = machine.positions.pop(participant)
+                machine.left_ps = max(machine.left_ps, final_ps)
 
     def add_machine(self, machine: Machine) -> None:
         """Take note of a machine that the calling thread has started."""
@@ -165,8 +166,7 @@ class Positions:
         if machine in me.drifted:
             me.drifted.remove(machine)
             why = f"thread {me.number} was blocked on one device while another one that it uses went on"
-            if self.replay is None:
-                machine.disorder = machine.disorder or why
+            machine.disorder = machine.disorder or why
 
     # ---- positions ----
 
@@ -174,20 +174,20 @@ class Positions:
         """Return where `who` is on the machine's clock."""
         return machine.now_ps if who is self._current else machine.positions[who]
 
-    def position_of_caller(self, machine: Machine) -> int:
-        """Return where the calling thread is, which need not hold the lock."""
-        me, now_ps = self.known(), machine.now_ps
-        if me is not None and me.drifted:
-            self.note_drift(me, machine)
-        if me is None or self._current is me:  # by now still: nobody but `me` makes it so, `now_ps` is of its time
-            return now_ps
-        return machine.positions.get(me, now_ps)
+    def furthest_ps(self, machine: Machine) -> int:
+        """Return where the last of all threads has come to that take or took part."""
+        return max([machine.left_ps, *(self.position(who, machine) for who in machine.positions)])
 
     def set_position(self, who: Participant, machine: Machine, position_ps: int) -> None:
         """Move `who` on the machine's clock."""
         machine.positions[who] = position_ps
         if who is self._current:
             machine.now_ps, machine.behind = position_ps, True
+
+    def move(self, who: Participant, machine: Machine, position_ps: int) -> None:
+        """Move `who` without a turn of it there, which depends on the machine that simulates: its next turn records it."""
+        self.set_position(who, machine, position_ps)
+        who.moves[machine] = position_ps
 
     def skip_to(self, who: Participant, machine: Machine, position_ps: int) -> None:
         """Move `who` on; it has neither worked nor been blocked meanwhile."""

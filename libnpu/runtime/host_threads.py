@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 
 
 class Host(Waits):
-    """The threads' calls. One instance, `HOST`; every method but `arrive` is called with `lock` held."""
+    """The threads' calls. One instance, `HOST`; its methods are called with `lock` held, but for `arrive`, `has_arrived` and
+    `position_of_caller`.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,6 +55,12 @@ class Host(Waits):
         me = self.known()
         if me is not None:
             me.arrived = True
+
+    def has_arrived(self) -> None:
+        """End `arrive`: the calling thread has the lock, or gave up to get it."""
+        me = self.known()
+        if me is not None:
+            me.arrived = False
 
     def enter(self, node: Node, call: str) -> Participant:
         """Begin public call `call` of the calling thread, at its turn. Raises NOT_PERMITTED in a host function, in a
@@ -96,6 +104,30 @@ class Host(Waits):
         self._join_machine(me, machine, node)
         self.note_drift(me, machine)
         self.take_turn(me, node, call)
+
+    def position_of_caller(self, node: Node) -> int:
+        """Return where the calling thread is, which need not hold the lock. Its first look at a machine is a call, as
+        `enter`.
+        """
+        machine, me, now_ps = node.machine, self.known(), node.machine.now_ps
+        if self.forked:
+            return now_ps
+        if me is None or me not in machine.positions:
+            self.arrive()
+            try:
+                with self.lock:
+                    me = self.enter(node, "Device.now_ps")
+                    try:
+                        return machine.now_ps
+                    finally:
+                        self.leave(me, node)
+            finally:
+                self.has_arrived()
+        if me.drifted:
+            self.note_drift(me, machine)
+        if self._current is me:  # by now still: nobody but `me` makes it so, `now_ps` is of its time
+            return now_ps
+        return machine.positions.get(me, now_ps)
 
     def leave(self, me: Participant, node: Node) -> None:
         """End a public call."""

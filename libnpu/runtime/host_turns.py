@@ -54,7 +54,7 @@ class Turns(Waking):
                 return
             me.waits_for = first
             if self._has_priority(me):
-                self.set_position(first, machine, self.position(me, machine))
+                self.move(first, machine, self.position(me, machine))
                 return
             self._pause(me, first)
 
@@ -102,10 +102,8 @@ class Turns(Waking):
                     raise
                 self._be_as_recorded(me, node, line)
                 self._note_turn(me, node, what)
-                if not replay.is_over:
-                    for who in self.participants:
-                        if who.number == replay.next_number:
-                            who.rouse()
+                if not replay.is_over and (following := self._expected(replay)) is not None:
+                    following.rouse()
                 return True
             else:
                 self._wait_for_recorded(me, replay, what)
@@ -113,17 +111,26 @@ class Turns(Waking):
 
     def _wait_for_recorded(self, me: Participant, replay: Replay, what: str) -> None:
         """Pause, unless whose turn is next will not come. Raises BAD_STATE."""
-        number = replay.next_number
-        expected = next((who for who in self.participants if who.number == number), None)
+        following, expected = replay.next_turn, self._expected(replay)
         self._pause(me, expected)
-        if self.replay is not replay or replay.is_over or replay.next_number != number or me.number < 0:
+        if self.replay is not replay or replay.is_over or replay.next_turn != following or me.number < 0:
             return
-        if expected is not None and (expected.depth or expected.arrived or expected.function):
+        of_functions = following[0] < 0  # a thread that is in a call, or gone, while it has nothing to run
+        if expected is not None and (expected.function if of_functions else expected.depth or expected.arrived):
             return  # it takes the time that it takes
-        gone = expected is not None and expected not in self.participants
+        gone = not of_functions and expected is not None and expected not in self.participants
         if gone or replay.waited_s > REPLAY_GRACE_S:
             self._end_replay()
             replay.depart(f"thread {me.number} calls {what}")
+
+    def _expected(self, replay: Replay) -> Participant | None:
+        """Return whose turn is next, if it takes part; of the threads of host functions the one of the turn's machine."""
+        number, on = replay.next_turn
+        machines = [machine for machine in self.machines if machine.number == on]
+        for who in self.participants:
+            if who.number == number and (number >= 0 or any(who in machine.positions for machine in machines)):
+                return who
+        return None
 
     def _end_replay(self) -> None:
         self.replay = None
@@ -144,15 +151,24 @@ class Turns(Waking):
         self.set_position(me, machine, max(worked_to_ps, line.position_ps))
         machine.begun_ps[me] = line.begun_ps
         machine.disorder = line.disorder
+        for number, position_ps, drifted in line.moves:
+            for moved in self.machines:
+                if moved.number == number and me in moved.positions:
+                    self.move(me, moved, position_ps)
+                    if drifted:
+                        me.drifted.add(moved)
 
     def _note_turn(self, me: Participant, node: Node, what: str) -> None:
         """Write down that `me` has its turn, if the order is recorded."""
+        moves, me.moves = me.moves, {}
         if self.recorder is not None:
             machine = node.machine
             device_ps = self.device_ps(node) if node.is_usable else 0
             due = node.is_usable and self._is_due(device_ps)
             times = self.position(me, machine), machine.begun_ps.get(me, 0), device_ps
-            self.recorder.note(Line(me.number, machine.number, *times, due, what, machine.disorder))
+            others = [(moved.number, ps, moved in me.drifted) for moved, ps in moves.items() if moved is not machine]
+            line = Line(me.number, machine.number, *times, due, what, machine.disorder, tuple(sorted(others)))
+            self.recorder.note(line)
 
     # ---- who is waited for ----
 
@@ -170,17 +186,22 @@ class Turns(Waking):
                 if was_silent and self.replay_turn(me, node, COMES_BACK):
                     continue
                 device_ps = self.device_ps(node)
-                if was_silent and self._is_busy(machine):
+                if was_silent and self._is_busy(machine, me):
                     self.disorder(f"thread {me.number} ended its silence while the device went on for others")
                 if gone and self.replay is None:  # a faster machine would have let it come back before
                     why = f"thread {me.number} ended its silence after thread {gone[0].number} had left"
                     machine.disorder = machine.disorder or why
                 self.skip_to(me, machine, device_ps)
+                me.moves[machine] = self.position(me, machine)
                 if was_silent:
                     self._note_turn(me, node, COMES_BACK)
 
-    def _is_busy(self, machine: Machine) -> bool:
-        """Whether the device, which was asked for its time, is going on for others, as fast as it is simulated."""
+    def _is_busy(self, machine: Machine, me: Participant) -> bool:
+        """Whether the device, which was asked for its time, is going on for others than `me`, as fast as it is simulated, or would
+        when it is found out what their calls wait for.
+        """
+        if any(who.depth and who.machine is machine for who in self.participants if who is not me and who.number >= 0):
+            return True
         waits = [who.wait for who in self.participants if who in machine.positions and who.wait is not None]
         runs = not self._is_idle and any(wait.targets and not wait.woken for wait in waits)
         return runs or any(who.function and who in machine.positions for who in self.participants)

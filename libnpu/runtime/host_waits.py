@@ -73,7 +73,8 @@ class Waits(Turns):
                 else:
                     self._progress(me, node, wait)
             me.state = State.RUNNING
-            self._follow(me, machine)
+            if self.replay is None:
+                self._follow(me, machine)
             if not replayed:
                 self.take_turn(me, node)  # meanwhile another thread may take the end of the job: `take`
         finally:
@@ -97,6 +98,7 @@ class Waits(Turns):
                 if self._wake(node) or (node.is_usable and self._step(node, self._bound(ahead, machine))):
                     break
             else:
+                self._rouse_unsure()
                 self._pause(me, first)
         self._note_turn(me, wait.targets[0].node, FUNCTION)
 
@@ -120,19 +122,25 @@ class Waits(Turns):
                 self._pause(me, other, patient=True)  # there is nothing that it could be too late for
                 return
         elif self._is_dead(wait):
-            for who in self.participants:
-                if who.wait is not None and not who.wait.patient:
-                    who.wait.woken = True
-            self.notify()
+            self._give_up()
             return
         self._pause(me, other)
+
+    def _give_up(self) -> None:
+        """End all waits of the program, where the last of all threads has come to: when it got there in real time is nobody's
+        business. They have their turns as any others who run.
+        """
+        for who in self.participants:
+            wait = who.wait
+            if wait is not None and not wait.patient and not wait.woken:
+                machine = wait.targets[0].node.machine
+                self._wake_at(who, machine, self.furthest_ps(machine))
 
     def _is_dead(self, wait: Wait) -> bool:
         """Whether nobody is left who could end this wait. Nobody runs, and nothing is left to happen on its machine."""
         now_s = time.monotonic()
         wait.since_s = wait.since_s or now_s
-        waits = [who.wait for who in self.participants if who.wait is not None and not who.wait.patient]
-        if any(other.since_s is None for other in waits):
+        if self._rouse_unsure():
             return False
         aside = [who for who in self.participants if who.state is State.ASIDE]
         for who in aside:
@@ -142,11 +150,19 @@ class Waits(Turns):
                 return False  # a function takes the time that it takes
         return not aside or now_s - wait.since_s > DEADLOCK_GRACE_S
 
+    def _rouse_unsure(self) -> bool:
+        """Let those look who have not found out yet that nothing is left to happen; whether there are any."""
+        waiting = [(who, who.wait) for who in self.participants if who.wait is not None and not who.wait.patient]
+        unsure = [who for who, wait in waiting if wait.since_s is None]
+        for who in unsure:
+            who.rouse()
+        return bool(unsure)
+
     def _follow(self, me: Participant, machine: Machine) -> None:
         """On other machines that others use, a thread that was blocked is where the device is by now: whenever that is."""
         for other in self.machines:
             if other is not machine and me in other.positions:
                 node = other.any_node()
                 if node is not None and (device_ps := self.device_ps(node)) > self.position(me, other):
-                    self.set_position(me, other, device_ps)
+                    self.move(me, other, device_ps)
                     me.drifted.add(other)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from npu_abi import C
 
 from libnpu.errors import NpuError
+from libnpu.runtime.arguments import wrong
 from libnpu.runtime.buffer import Buffer
 from libnpu.runtime.buffer_object import BufferObject
 from libnpu.runtime.guard import public
@@ -40,6 +41,8 @@ def open_handle(node: Node, kind: int, handle: bytes) -> tuple[BufferObject, int
 
     Raises INVALID_VALUE for what is no handle of this kind, INVALID_HANDLE when the memory is not there (any more).
     """
+    if not isinstance(handle, bytes | bytearray | memoryview):
+        raise wrong(handle, "handle", "bytes")
     handle = bytes(handle)
     known = len(handle) == HANDLE_BYTES
     if known:

@@ -60,7 +60,7 @@ class Job:
 
     __slots__ = (
         "_site", "blocks", "bo", "commands_offset", "done", "end_ps", "ends", "enqueue_ps", "error", "number", "operation",
-        "packed_ps", "reported", "segment", "signals", "start_ps", "stream", "submitted", "submitted_ps", "written",
+        "packed_ps", "preempt_index", "reported", "segment", "signals", "start_ps", "stream", "submitted", "submitted_ps", "written",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +74,7 @@ class Job:
         self.bo: BufferObject | None = None  # the command buffer, while it is in flight
         self.commands_offset = 0
         self.segment = b""  # handles of the submit
+        self.preempt_index = 0  # of the preemption buffer among them, 0 for none
         self.signals: Sequence[Signal] = ()  # that it waits for, besides its predecessor
         self.written: Sequence[Signal] = ()  # that it gives, besides the stream's
         self.ends: list[Callable[[Job], None]] = []

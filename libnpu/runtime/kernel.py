@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from npu_abi import C
 
 from libnpu.errors import NpuError
-from libnpu.runtime.arguments import whole
+from libnpu.runtime.arguments import shown, whole
 from libnpu.runtime.guard import public
 from libnpu.runtime.operation import KernelLaunch, ModuleLaunch
 
@@ -212,11 +212,12 @@ class LibraryKernel(Kernel):
             spans.append(span)
             return struct.pack("<Q", span.device_address)
         if param.kind == C.NPU_ARG_INT:
-            if not hasattr(value, "__index__"):
-                raise self.refusal(C.NPU_ERROR_ARG_KIND, param, f"is an integer, not {type(value).__name__}")
-            number = index(value)
+            try:
+                number = index(value)
+            except TypeError:  # arrays have __index__ too
+                raise self.refusal(C.NPU_ERROR_ARG_KIND, param, f"is an integer, not {type(value).__name__}") from None
             if not -INT64 <= number < INT64:
-                raise self.refusal(C.NPU_ERROR_INVALID_VALUE, param, f"is {number}, beyond 64 bits")
+                raise self.refusal(C.NPU_ERROR_INVALID_VALUE, param, f"is {shown(number)}, beyond 64 bits")
             return struct.pack("<q", number)
         if hasattr(value, "device_address") or not hasattr(value, "__float__"):
             raise self.refusal(C.NPU_ERROR_ARG_KIND, param, f"is a float, not {type(value).__name__}")
@@ -224,5 +225,7 @@ class LibraryKernel(Kernel):
             return struct.pack("<f4x", value)
         except OverflowError:
             raise self.refusal(C.NPU_ERROR_INVALID_VALUE, param, f"is {value}, beyond fp32") from None
-        except (struct.error, TypeError):  # an array of several
+        except (struct.error, TypeError):  # an array of several; an integer that is too long for a float
+            if isinstance(value, int):
+                raise self.refusal(C.NPU_ERROR_INVALID_VALUE, param, f"is {shown(value)}, beyond fp32") from None
             raise self.refusal(C.NPU_ERROR_ARG_KIND, param, f"is a float, not {type(value).__name__}") from None

@@ -120,7 +120,12 @@ class Module:
         self.check_loaded()
         if instance_of(name, str, "name") not in self.kernels:
             known = ", ".join(map(repr, self.kernels))
-            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"module {self.name!r} has no kernel {name!r}; it has {known}")
+            missing = (
+                f"there is no built-in kernel {name!r}; there are"
+                if self.is_builtin
+                else f"module {self.name!r} has no kernel {name!r}; it has"
+            )
+            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"{missing} {known}")
         return self.kernels[name]
 
     def text(self) -> tuple[int, int]:

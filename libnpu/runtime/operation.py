@@ -22,6 +22,7 @@ from libnpu.runtime.command_formats import (
     SIGNAL,
     VERSION,
 )
+from libnpu.runtime.commands import PREEMPT_INDEX
 from libnpu.runtime.job import Block
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from libnpu.runtime.spans import DeviceSpan
     from libnpu.runtime.stream import Stream
 
-TWO_HANDLES = Struct("<2I")
+TWO_HANDLES, THREE_HANDLES = Struct("<2I"), Struct("<3I")
 INFERENCE_EXECUTE, INFERENCE_DYNAMIC = int(C.NPU_CMD_INFERENCE_EXECUTE), int(C.NPU_CMD_INFERENCE_DYNAMIC)
 TIMESTAMP = codec("npu_cmd_timestamp", "h.type", "h.size", "va")
 LAUNCH = codec(
@@ -181,6 +182,7 @@ class ModuleLaunch(Operation):
         instance.jobs.append(job)
         job.ends.append(instance.jobs.remove)
         writer.handles.update(instance.bound_handles)
+        writer.has_inference = True
         writer.command(EXECUTE.pack(self._command, EXECUTE.size, job.number, instance.mapped_va))
 
     def encode_alone(self, job: Job, cell: Cell) -> None:
@@ -188,6 +190,7 @@ class ModuleLaunch(Operation):
         CommandWriter would write, several times faster.
         """
         context = job.stream.context
+        preempt = job.stream.preemption_buffer()
         bo, fences = context.commands.take(), context.fences
         try:
             instance = self._instance(job.stream)
@@ -205,7 +208,11 @@ class ModuleLaunch(Operation):
             SIGNAL, FENCE_BYTES, offset, number,
         )  # fmt: skip
         job.bo = bo
-        job.segment = TWO_HANDLES.pack(bo.handle, fences.handle) + instance.segment
+        if preempt:
+            job.preempt_index = PREEMPT_INDEX
+            job.segment = THREE_HANDLES.pack(bo.handle, preempt, fences.handle) + instance.segment
+        else:
+            job.segment = TWO_HANDLES.pack(bo.handle, fences.handle) + instance.segment
 
     def _instance(self, stream: Stream) -> Instance:
         handles = [span.buffer.handle for span in self._spans]

@@ -55,7 +55,12 @@ class Memory(ABC):
         """Return bytes start to stop, as a slice of a sequence does; steps other than 1 are refused (INVALID_VALUE)."""
         if not isinstance(part, slice):
             raise TypeError(f"memory is taken in slices, not by {type(part).__name__}")
-        start, stop, step = part.indices(self.size)
+        try:
+            start, stop, step = part.indices(self.size)
+        except TypeError:
+            raise TypeError(
+                f"the ends of a slice of memory must be integers, not {part.start!r}, {part.stop!r}"
+            ) from None
         if step != 1:
             raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"step {step} of a slice of memory; 1 is allowed")
         return self.at(start, max(0, stop - start))

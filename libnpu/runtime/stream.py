@@ -312,7 +312,7 @@ class Stream(StreamWaits):
             self.release()
         else:
             self._abort_work()  # which ends the queue
-            self.context.fences.release(self._cell)
+            self._give_back()
         self._open = False
         self.context.forget_stream(self)
 
@@ -327,6 +327,8 @@ class Stream(StreamWaits):
                 bo.free()
         self._failed.extend(self._jobs)
         self._jobs.clear()
+        if self._preemption is not None:
+            self._preemption.free()
 
     def close_later(self) -> None:
         """End the stream; work in flight goes on."""

@@ -19,9 +19,12 @@ from libnpu.syscalls import Request
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from libnpu.runtime.buffer_object import BufferObject
     from libnpu.runtime.context import Context
     from libnpu.runtime.graph import Capture
     from libnpu.runtime.job import Job
+
+HIGHEST = int(C.NPU_PRIORITY_REALTIME)
 
 
 class FailureMode(enum.Enum):
@@ -45,6 +48,7 @@ class StreamQueue:
         self._submit = Request(C.NPU_IOCTL_CMDQ_SUBMIT, "npu_cmdq_submit", "CMDQ_SUBMIT")
         self._submit.arg.buffers_ptr = 1  # the handles travel as a segment
         self._waits: list[Request] = []  # BO_WAIT, of no wait that is under way
+        self._preemption: BufferObject | None = None  # made for the first inference
         self._cell = context.fences.alloc()
         try:
             self._create_queue()
@@ -106,7 +110,25 @@ class StreamQueue:
         """Free the queue of a stream without work."""
         self._open = False
         self._destroy_queue()
+        self._give_back()
+
+    def _give_back(self) -> None:
+        """Give back what the stream has besides the queue; no job is left."""
         self.context.fences.release(self._cell)
+        if self._preemption is not None:
+            self._preemption.free()
+
+    def preemption_buffer(self) -> int:
+        """Return the handle of the buffer that an inference of the stream brings for its state while work of a higher band
+        has its tiles. 0 for none: nothing is higher, the firmware preempts nothing, or no memory is left for it.
+        """
+        if self._preemption is None:
+            if self.priority == HIGHEST:
+                return 0
+            self._preemption = self.context.create_preemption_buffer()
+            if self._preemption is None:
+                return 0
+        return self._preemption.handle
 
     # ---- jobs ----
 
@@ -122,7 +144,7 @@ class StreamQueue:
             in_order = job is jobs[-1] and (len(jobs) == 1 or jobs[-2].submitted)
             first = job if in_order else next(held for held in jobs if not held.submitted)
             arg.buffer_count = len(first.segment) // 4
-            arg.commands_offset = first.commands_offset
+            arg.commands_offset, arg.preempt_buffer_index = first.commands_offset, first.preempt_index
             ret = self._node.try_ioctl(request, [first.segment])
             if ret >= 0:
                 first.submitted = True

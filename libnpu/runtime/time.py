@@ -5,7 +5,7 @@ from __future__ import annotations
 from npu_abi import C
 
 from libnpu.errors import NpuError
-from libnpu.runtime.arguments import wrong
+from libnpu.runtime.arguments import shown, wrong
 
 LAST_PS = 1 << 62  # end of the clock: 53 days
 FOR_EVER_PS = (1 << 63) - 1  # deadlines from here on never pass
@@ -18,12 +18,11 @@ def duration_ps(duration_ns: float, what: str) -> int | None:
     Raises INVALID_VALUE for a negative one or NaN, TypeError for no number; `what` names it.
     """
     try:
-        is_valid = bool(duration_ns >= 0)
-    except TypeError:
+        if duration_ns >= 0:
+            return round(duration_ns * 1000) if duration_ns * 1000 <= LAST_PS else None
+    except (TypeError, ValueError):  # arrays compare too
         raise wrong(duration_ns, f"a {what}", "a number of nanoseconds") from None
-    if not is_valid:
-        raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"a {what} of {duration_ns} ns; 0 is the least")
-    return round(duration_ns * 1000) if duration_ns * 1000 <= LAST_PS else None
+    raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"a {what} of {shown(duration_ns)} ns; 0 is the least")
 
 
 def timeout_ps(timeout_ns: float | None) -> int | None:

@@ -30,6 +30,7 @@ COMMANDS = {
     "smi": ("smi", "show who uses the device, and what it did"),
     "dump": ("dump", "show the state of driver and firmware"),
     "kmd": ("kmd", "show the parameters of the kernel module, or load it anew with others"),
+    "fw": ("fw", "show the firmware that is installed, or make an image of another release of it"),
     "trace": ("trace", "run a program and show what it asks of the driver"),
     "timeline": ("timeline_report", "analyse the trace file of a run"),
 }

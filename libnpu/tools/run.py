@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -68,8 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run `options.model` once. Raises CheckFailed when a check that was asked for fails, after the report."""
     _check_options(options)
-    if options.faults:
-        os.environ["NPU_FAULTS"] = options.faults
     model = source.open_source(options)
     for name in ("check", "compare_untiled"):
         if getattr(options, name) and model.model_path is None:
@@ -91,6 +88,7 @@ def run(options: argparse.Namespace) -> int:
             compute=compute,
             numerics=numerics,
             fidelity=options.fidelity,
+            faults=options.faults,
         )
     if options.outputs:
         values.save_outputs(options.outputs, execution.outputs)

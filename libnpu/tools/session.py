@@ -49,10 +49,13 @@ def execute(
     compute: bool = True,
     numerics: str = "exact",
     fidelity: str = "fast",
+    faults: str | None = None,
 ) -> Execution:
-    """Run the blob `data` once and return what was seen. Raises NpuError."""
+    """Run the blob `data` once and return what was seen. `faults`: as of `libnpu.open`. Raises NpuError."""
     host: list[Slice] = []
-    with libnpu.open(profile, compute=compute, numerics=numerics, fidelity=fidelity, trace=True) as device:
+    with libnpu.open(
+        profile, compute=compute, numerics=numerics, fidelity=fidelity, trace=True, faults=faults
+    ) as device:
 
         def step(name: str, since_ps: int) -> int:
             host.append(Slice("host", name, name, since_ps, device.now_ps))

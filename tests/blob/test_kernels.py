@@ -113,7 +113,7 @@ def test_verify_checks_the_code(library):
     [
         ({}, "library 'mine': no kernels; expected at least 1"),
         ({"k": KernelSource("fly", ())}, "kernel 'k': line 1: no instruction 'fly'"),
-        ({"k": KernelSource(b"", ())}, r"kernel 'k': 0 bytes at 0x0; expected a multiple of 16"),
+        ({"k": KernelSource(b"", ())}, r"kernel 'k': no instruction in its text"),
         ({"k": KernelSource(b"\0" * 8, ())}, r"kernel 'k': 8 bytes at 0x0"),
         ({"k": KernelSource(bytes((1 << 20) + 16), ())}, "kernel 'k': 1048592 bytes of code; expected at most 1048576"),
         ({"": FIRST}, r"kernel name '' has 0 bytes; expected 1 to 127"),
@@ -208,3 +208,64 @@ def test_a_library_for_one_device_is_refused(library, seal):
     damaged[at : at + 4] = b"unit"
     with pytest.raises(BlobError, match=r"profile 'unit'; expected 'any' of a kernel library"):
         read(seal(damaged))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((5, {"k": SECOND}), "the name of a library must be a str, not int"),
+        (("m", [SECOND]), "kernels must be a mapping of names to KernelSource, not list"),
+        (("m", None), "kernels must be a mapping of names to KernelSource, not NoneType"),
+        (("m", {5: SECOND}), "the name of a kernel must be a str, not int"),
+        (("m", {"k": "halt"}), "kernel 'k' must be a KernelSource, not str"),
+        (("m", {"k": KernelSource(None, ())}), "the text of kernel 'k' must be a str or bytes, not NoneType"),
+        (("m", {"k": KernelSource("halt", 5)}), "the params of kernel 'k' must be a tuple of KernelParam, not int"),
+        (("m", {"k": KernelSource("halt", "ab")}), "the params of kernel 'k' must be a tuple of KernelParam, not str"),
+        (("m", {"k": KernelSource("halt", (5,))}), "a parameter of kernel 'k' must be a KernelParam, not int"),
+        (
+            ("m", {"k": KernelSource("halt", (KernelParam(5, 1, 0, 0),))}),
+            "the name of a parameter of kernel 'k' must be a str, not int",
+        ),
+        (("m", {"k": KernelSource("halt", (), "x")}), "the flags of kernel 'k' must be an integer, not str"),
+        (("m", {"k": KernelSource("halt", (), 0, 1.5)}), "max_grid of kernel 'k' must be an integer, not float"),
+    ],
+)
+def test_a_wrong_type_is_named_with_what_is_expected(arguments, message):
+    with pytest.raises(TypeError) as caught:
+        kernel_library(*arguments)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# only a comment", "label:", b""])
+def test_a_kernel_without_instructions_is_refused_by_name(text):
+    with pytest.raises(BlobError, match=r"^kernel 'k': no instruction in its text; expected at least 1$"):
+        kernel_library("m", {"k": KernelSource(text, ())})
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel", "param", "what"),
+    [
+        ("m" * 128, "k", "p", "network name 'm+' has 128 bytes"),
+        ("m", "ü" * 64, "p", "kernel name 'ü+' has 128 bytes"),
+        ("m", "k", "p" * 300, "parameter name 'p+' has 300 bytes"),
+        ("", "k", "p", "network name '' has 0 bytes"),
+        ("m", "", "p", "kernel name '' has 0 bytes"),
+        ("m", "k", "", "parameter name '' has 0 bytes"),
+    ],
+)
+def test_names_are_not_cut(name, kernel, param, what):
+    scale = KernelParam(param, C.NPU_ARG_FLOAT, C.NPU_ARG_IN, C.NPU_DT_F32)
+    with pytest.raises(BlobError, match=rf"{what}; expected 1 to 127, without NUL$"):
+        kernel_library(name, {kernel: KernelSource("halt", (scale,))})
+
+
+def test_names_of_127_bytes_come_back_whole():
+    scale = KernelParam("p" * 127, C.NPU_ARG_FLOAT, C.NPU_ARG_IN, C.NPU_DT_F32)
+    image = read(kernel_library("m" * 127, {"k" * 127: KernelSource("halt", (scale,))}))
+    assert (image.name, image.kernels[0].name, image.kernels[0].params) == ("m" * 127, "k" * 127, (scale,))
+
+
+@pytest.mark.parametrize("source", [None, 5, b"", bytearray()])
+def test_what_is_no_text_is_not_assembled(source):
+    with pytest.raises(TypeError, match=f"^source must be a str, not {type(source).__name__}$"):
+        assemble(source)

@@ -80,6 +80,45 @@ def test_free_refuses_what_is_not_the_start_of_live_memory(run):
     assert message.endswith("that was freed")
 
 
+def test_a_second_free_does_not_free_the_next_owner_s_memory(run):
+    program = r"""
+    int main(void)
+    {
+        void *old, *next[64];
+        char seen = 0;
+        uint64_t before, after, total;
+        need(npu_init(0));
+        need(npu_malloc(&old, 4096, 0));
+        need(npu_memset(old, 4096, 1, 4096));
+        need(npu_memcpy(&seen, 1, old, 1, NPU_MEMCPY_DEVICE_TO_HOST));
+        need(npu_free(old));
+        need(npu_mem_get_info(&before, &total));
+        for (int i = 0; i < 64; i++) {
+            need(npu_malloc(&next[i], 4096, 0));
+            need(npu_memset(next[i], 4096, i, 4096));
+        }
+        say(npu_free(old));
+        say(npu_free_sync(old));
+        say(npu_free_async(old, NULL));
+        say(npu_memset((char *)old + 100, 4, 0, 4));
+        say(npu_memcpy(&seen, 1, old, 1, NPU_MEMCPY_DEVICE_TO_HOST));
+        for (int i = 0; i < 64; i++) {
+            need(npu_memcpy(&seen, 1, next[i], 1, NPU_MEMCPY_DEVICE_TO_HOST));
+            if (seen != i) printf("%d: %d\n", i, seen);
+            need(npu_free(next[i]));
+        }
+        need(npu_mem_get_info(&after, &total));
+        printf("%d\n", before == after);
+        say(npu_malloc_async(&next[0], 4096, NULL));
+        need(npu_free_async(next[0], NULL));
+        need(npu_malloc_async(&next[1], 4096, NULL));
+        say(npu_free_async(next[0], NULL));
+        say(npu_free(next[1]));
+    }
+    """
+    assert run(program) == [*["STALE_HANDLE"] * 5, "1", "SUCCESS", "STALE_HANDLE", "SUCCESS"]
+
+
 def test_copies_refuse_bad_arguments(run):
     program = r"""
     int main(void)

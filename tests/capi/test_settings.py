@@ -100,6 +100,45 @@ def test_environment_that_says_what_does_not_exist_is_named(run, name, value, me
     assert message in detail
 
 
+def test_a_fault_of_the_environment_strikes_once_in_the_process(run, tmp_path):
+    program = r"""
+    int main(void)
+    {
+        void *p;
+        say(npu_init(0));
+        say(npu_malloc(&p, 64, 0));
+        detail();
+        say(npu_malloc(&p, 64, 0));
+        say(npu_shutdown());
+        say(npu_init(0));
+        say(npu_malloc(&p, 64, 0));
+    }
+    """
+    path = tmp_path / "faults.json"
+    path.write_text('[{"point": "boot_image", "kind": "no_memory"}]')
+    said = run(program, env={**os.environ, "NPU_FAULTS": str(path)})
+    assert "injected at NPU_POINT_BOOT_IMAGE" in said.pop(2)
+    assert said == ["SUCCESS", "OUT_OF_DEVICE_MEMORY", "SUCCESS", "SUCCESS", "SUCCESS", "SUCCESS"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "No such file or directory"),
+        ('[{"point": "moon", "kind": "unplug"}]', "'moon' is none of boot_image, "),
+        ('[{"point": "irq", "kind": "no_memory"}]', "NPU_FAULT_NO_MEMORY cannot strike at NPU_POINT_IRQ"),
+    ],
+)
+def test_faults_that_there_cannot_be_are_named(run, tmp_path, content, message):
+    path = tmp_path / "faults.json"
+    if content is not None:
+        path.write_text(content)
+    result, detail = run("int main(void) { say(npu_init(0)); detail(); }", env={**os.environ, "NPU_FAULTS": str(path)})
+    assert result == "INVALID_VALUE"
+    assert detail.startswith("npu_init: NPU_FAULTS: fault")
+    assert message in detail
+
+
 def test_version_that_does_not_fit_is_named(run):
     program = "int main(void) { say(npu_init((uint32_t)200 << 24)); detail(); say(npu_init(NPU_INIT_CHECK)); }"
     assert run(program) == [

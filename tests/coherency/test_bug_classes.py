@@ -270,12 +270,18 @@ def test_uncached_memory_is_always_right(load, schedule):
 
 
 def reuse(device):
-    """Free a page while the CPU still looks at it, and get its address again: the old page and the new buffer."""
+    """Free a page while the CPU still looks at it, and get its address again, which others have to be freed for: the old page
+    and the new buffer.
+    """
     first = device.alloc(4096)
     device.primary.fill(first, 0)
     address, old = first.device_address, first.view
     first.free()
     second = device.alloc(4096)
+    for _ in range(64):
+        assert second.device_address != address
+        second.free()
+        second = device.alloc(4096)
     assert second.device_address == address
     device.primary.fill(second, 7)
     return old, second

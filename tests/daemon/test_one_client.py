@@ -72,6 +72,14 @@ def test_another_device_than_the_daemon_has_is_refused(daemon, asked, message):
     assert message in str(error.value)
 
 
+def test_faults_to_arm_before_the_boot_are_refused(daemon, tmp_path):
+    path = tmp_path / "faults.json"
+    path.write_text('[{"point": "boot_done", "kind": "irq_lost"}]')
+    with pytest.raises(libnpu.NpuError, match="1 faults to arm before the boot: npud's device has booted") as error:
+        libnpu.open(where=daemon.where, faults=str(path))
+    assert error.value.result == C.NPU_ERROR_INVALID_VALUE
+
+
 @pytest.mark.parametrize("where", ["unix", "unix:", "tcp:host", "/dev/accel0"])
 def test_other_addresses_are_refused(where):
     with pytest.raises(libnpu.NpuError, match=f"NPU_DEVICE={where}: unix:PATH is needed"):

@@ -121,7 +121,7 @@ def as_nobody(path):
                 for number, struct, fields in (
                     (C.NPU_SYS_OPEN, None, {}),
                     (C.NPU_IOCTL_RECOVER, "npu_recover", {}),
-                    (C.NPU_IOCTL_EMU_INJECT, "npu_emu_inject", {"disarm": 1}),
+                    (C.NPU_IOCTL_EMU_INJECT, "npu_emu_inject", {"action": C.NPU_INJECT_DISARM}),
                     (C.NPU_IOCTL_BO_CREATE, "npu_bo_create", {"size": 4096}),
                 ):
                     arg = bytes(ffi.buffer(ffi.new(f"struct {struct} *", fields))) if struct else b""

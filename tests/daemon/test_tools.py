@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 
 from npu_abi import C, ioctl_request
 
 from libnpu.daemon.client import Door
+from tests.daemon.conftest import Client, until
 
 PATIENCE_S = 20  # the daemon sees the end of a process in its own time
 
@@ -28,3 +30,33 @@ def test_reload_with_a_file_open_is_busy_and_without_one_works(daemon, npu, monk
         time.sleep(0.01)
     assert "coherent=0" in done[1]
     assert json.loads(npu("smi", "--json")[1])["device"]["module_loads"] == 2
+
+
+def test_an_older_firmware_at_npud_refuses_cached_mappings(start, npu, monkeypatch, tmp_path):
+    daemon = start("--module-params", "tdr_timeout_ms=500")
+    monkeypatch.setenv("NPU_DEVICE", daemon.where)
+
+    def mapped():
+        client = Client(daemon)
+        handle = client.create(4096, C.NPU_BO_MAPPABLE).handle
+        offset = client.info(handle).mmap_offset
+        ret = client.call(C.NPU_SYS_MMAP, "npu_mmap", offset=offset, length=4096)[0]
+        assert client.call(C.NPU_SYS_CLOSE)[0] == 0
+        client.close()
+        return ret
+
+    assert mapped() == 0
+    path = tmp_path / "old.bin"
+    assert npu("fw", "set-version", "2.0.9", "-o", path)[0] == 0
+    params = json.loads(npu("kmd", "params", "--json")[1])
+    assert (params["firmware"], params["tdr_timeout_ms"]) == (str(path), "500")
+    assert mapped() == -errno.EOPNOTSUPP
+    assert npu("kmd", "reload", "--param", f"firmware={path}", "--param", "force_coherent=1")[0] == 0
+    assert mapped() == 0
+    user = Client(daemon)
+    status, _, err = npu("fw", "set-version", "2.0.8", "-o", path)
+    assert status == 1
+    assert "EBUSY" in err
+    user.close()
+    until(lambda: npu("fw", "set-version", "2.1.0", "-o", path)[0] == 0)
+    assert mapped() == 0

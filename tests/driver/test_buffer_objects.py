@@ -82,6 +82,17 @@ def test_the_largest_object_fits_beside_its_page_tables(process_type):
     assert kernel.memory.free_bytes == 0
 
 
+def test_quarantine_ends_before_a_create_fails_for_want_of_page_tables(process_type):
+    kernel = Kernel(Device("unit", compute=False))
+    process, neighbour = process_type(kernel), process_type(kernel)
+    size, slabs = 509 << 21, 31 * 65536  # 509 full leaf tables and two above them: 15 + 31 * 16
+    assert create(neighbour, size=kernel.memory.free_bytes - size - slabs, flags=0)[0] == 0
+    for _ in range(3):  # elsewhere it would take a table more
+        ret, arg, _ = create(process, size=size, flags=0)
+        assert (ret, arg.npu_va, kernel.memory.free_bytes) == (0, 0x1_0000_0000, 0)
+        free(process, arg.handle)
+
+
 def test_host_memory_exhausted_is_enobufs_and_changes_nothing(process, kernel, monkeypatch):
     def refuse(size_bytes, heap):
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
@@ -207,3 +218,55 @@ def test_sync_takes_time_for_every_line_of_a_cached_object_and_none_for_a_write_
 def test_bad_syncs(process, fields, code):
     process.bo(4096)
     assert process.call(C.NPU_IOCTL_BO_SYNC, "npu_bo_sync", **fields)[0] == -code
+
+
+# ---- the address of a freed object
+
+
+def free(process, handle):
+    assert process.call(C.NPU_IOCTL_BO_FREE, "npu_bo_free", handle=handle)[0] == 0
+
+
+@pytest.mark.parametrize("flags", [0, C.NPU_BO_SHAVE_MEM])
+def test_a_freed_address_is_used_again_when_64_objects_were_freed_behind_it(process, flags):
+    handle, first = process.bo(4096, flags)
+    free(process, handle)
+    for _ in range(64):
+        handle, va = process.bo(4096, flags)
+        assert va != first
+        free(process, handle)
+    assert process.bo(4096, flags)[1] == first
+
+
+def test_the_memory_of_a_freed_object_is_free_at_once(process, kernel):
+    handle, _ = process.bo(1 << 20)
+    free(process, handle)
+    left = kernel.memory.free_bytes
+    for _ in range(200):
+        handle, _ = process.bo(1 << 20)
+        free(process, handle)
+    assert left - kernel.memory.free_bytes <= 65536  # at most one more slab of page tables
+
+
+def test_a_failed_create_changes_no_address(process, kernel):
+    before, during = process.bo()[1], kernel.memory.free_bytes + 4096
+    assert create(process, size=during, flags=0)[0] == -errno.ENOMEM
+    assert process.bo()[1] == before + 8192
+
+
+def test_low_addresses_in_quarantine_are_given_back_before_a_create_fails(process_type):
+    process = process_type(Kernel(Device("npu-37xx", compute=False)))  # 2 GiB of low addresses
+    for _ in range(2):
+        ret, arg, _ = create(process, size=480 << 20, flags=C.NPU_BO_SHAVE_MEM)
+        assert ret == 0
+        free(process, arg.handle)
+    ret, arg, _ = create(process, size=2000 << 20, flags=C.NPU_BO_SHAVE_MEM)
+    assert (ret, arg.npu_va) == (0, 0x8000_0000)
+
+
+def test_neighbours_have_a_quarantine_each(process, another):
+    neighbour = another()
+    handle, first = process.bo()
+    free(process, handle)
+    assert neighbour.bo()[1] == first
+    assert process.bo()[1] != first

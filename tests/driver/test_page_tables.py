@@ -65,6 +65,29 @@ def test_unmap_clears_only_its_pages(memory):
     assert found == [True, False, False, True]
 
 
+def test_tables_without_entries_serve_again(memory):
+    space = AddressSpace(memory)
+    space.map(0x1_0000_0000, 0x1_0000_0000, 1)
+    before = memory.free_bytes
+    for i in range(40):
+        va = 0x2_0000_0000 + i * (1 << 30) - 4096  # two leaf tables, and two above them
+        space.map(va, 0x1_0000_0000, 2)
+        assert walk(memory, space.root_pa, va + 4096) == 0x1_0000_1401
+        space.unmap(va, 2)
+        assert walk(memory, space.root_pa, va) is None
+    assert memory.free_bytes == before
+    assert walk(memory, space.root_pa, 0x1_0000_0000) == 0x1_0000_0401
+
+
+def test_a_table_with_an_entry_stays(memory):
+    space = AddressSpace(memory)
+    space.map(0x1_0000_0000, 0x1_0000_0000, 512)
+    space.unmap(0x1_0000_0000, 511)
+    assert walk(memory, space.root_pa, 0x1_0000_0000 + 511 * 4096) == 0x1_0000_0401 + 511 * 4096
+    space.unmap(0x1_0000_0000 + 511 * 4096, 1)
+    assert walk(memory, space.root_pa, 0x1_0000_0000 + 511 * 4096) is None
+
+
 def test_destroy_gives_all_memory_back(memory):
     before = memory.free_bytes
     space = AddressSpace(memory)

@@ -1,4 +1,4 @@
-"""Device virtual addresses: first fit, guard pages, merging."""
+"""Device virtual addresses: first fit, guard pages, quarantine, merging."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from npu_driver.error import KernelError
-from npu_driver.va import VaRange
+from npu_driver.va import UserAddresses, VaRange
 
 BASE, END = 0x80000000, 0x80000000 + 16 * 4096
 
@@ -23,12 +23,77 @@ def test_areas_are_a_guard_page_apart():
     assert addresses.alloc(1) == 0x80000000 + 3 * 4096
 
 
-def test_a_freed_hole_is_used_again():
+def test_a_freed_hole_is_used_again_when_64_areas_were_freed_behind_it():
+    addresses = VaRange(BASE, BASE + 1024 * 4096)
+    first = addresses.alloc(1)
+    addresses.free(first)
+    for _ in range(64):
+        area = addresses.alloc(1)
+        assert area != first
+        addresses.free(area)
+    assert addresses.alloc(1) == first
+
+
+def test_what_nobody_has_seen_is_used_again_at_once():
     addresses = VaRange(BASE, END)
     first = addresses.alloc(1)
-    addresses.alloc(1)
-    addresses.free(first)
+    addresses.cancel(first)
     assert addresses.alloc(1) == first
+
+
+def test_quarantine_withholds_at_most_a_fourth_of_the_range():
+    addresses = VaRange(BASE, END)
+    for pages in (1, 1, 3):  # with guard pages 2, 2 and 4 of 16 pages
+        addresses.free(addresses.alloc(pages))
+    assert [addresses.alloc(1) for _ in range(2)] == [BASE, BASE + 2 * 4096]
+    assert addresses.alloc(1) == BASE + 8 * 4096
+
+
+def test_an_area_that_is_larger_than_the_fourth_is_not_withheld():
+    addresses = VaRange(BASE, END)
+    addresses.free(addresses.alloc(4))
+    assert addresses.alloc(4) == BASE
+
+
+def test_quarantine_ends_for_the_oldest_before_an_allocation_fails():
+    addresses = VaRange(BASE, END)
+    old, new = addresses.alloc(1), addresses.alloc(1)
+    addresses.alloc(11)
+    addresses.free(old)
+    addresses.free(new)
+    assert addresses.alloc(1) == old
+    assert addresses.alloc(1) == new
+    with pytest.raises(KernelError):
+        addresses.alloc(1)
+
+
+def test_neighbours_in_quarantine_make_one_hole():
+    addresses = VaRange(BASE, END)
+    old, new = addresses.alloc(1), addresses.alloc(1)
+    addresses.alloc(11)
+    addresses.free(old)
+    addresses.free(new)
+    assert addresses.alloc(3) == BASE
+
+
+def test_the_same_calls_give_the_same_addresses():
+    def run():
+        addresses, live, found = VaRange(BASE, BASE + 4096 * 4096), [], []
+        for i in range(500):
+            live.append(addresses.alloc(i * 7 % 5 + 1))
+            found.append(live[-1])
+            if i % 3:
+                addresses.free(live.pop(i * 5 % len(live)))
+        return found
+
+    assert run() == run()
+
+
+def test_addresses_of_the_user_are_its_own_again_at_once():
+    addresses = UserAddresses()
+    for _ in range(3):
+        assert addresses.alloc_at(0x7F00_0000_0000, 2) == 0x7F00_0000_0000
+        addresses.free(0x7F00_0000_0000)
 
 
 def test_exhausted_range_is_enospc():

@@ -104,3 +104,20 @@ def test_a_scope_gives_registers_back():
     with pytest.raises(AssertionError, match="no integer register left"):
         for number in range(27):
             p.let(number)
+
+
+def test_the_meter_counts_each_part_of_a_program_by_its_instructions():
+    # 2^7 for an instruction, 2^12 more for a vector's and for a scalar access, 2^13 for a place in memory.
+    p = Program(["out", "a", "b"])
+    address = p.let(p["out"])  # ld
+    with p.loop(0, p["a"], part="turn"):  # li; ld and bge, once more than the turns
+        p.load("v0", "f32", address, 0, 4)  # li, vld
+        p.emit("vexp.f32", "v0", "v0")
+        p.emit("vrsum.f32.col", "v1", "v0")
+        p.emit("vadd.f32", "v1", "v1", "v1")  # addi and jmp end the turn
+    access = 4096 + 8192 + 8
+    assert p.meter.parts["once"].work(1) == 4 * 128 + 2 * access
+    turn = p.meter.parts["turn"]
+    fixed = 9 * 128 + access + 4 * 4096 + 8192
+    assert turn.work(3, 3 * 1000) == 3 * (fixed + 1000 * (4 + 16 + 1) + 1) + 512 * 16  # one length may be less than 512
+    assert turn.work(3, 3 * 10) == 3 * (fixed + 10 * (4 + 1) + 1 + 512 * 16)

@@ -155,6 +155,32 @@ def test_pool2d(npu, rng, shape, kernel, stride, pad, grid):
     assert np.abs(found - expected).max() < 1e-6
 
 
+def test_an_average_is_infinite_where_its_sum_is(npu):
+    x = np.full((1, 2, 1, 2), 3e38, np.float32)
+    x[0, 1] = [3e38, -3e38]
+    assert npu.compute("pool2d", x, empty(1, 2, 1, 1), *x.shape, 1, 2, 1, 2, 0, 0, 1)[1].ravel().tolist() == [np.inf, 0]
+    half = np.full((1, 1, 200, 200), 65504, np.float16)
+    sizes = (*half.shape, 200, 200, 1, 1, 0, 0, 1)
+    assert npu.compute("pool2d.f16", half, empty(1, 1, 1, 1, dtype=np.float16), *sizes)[1].item() == 65504
+
+
+@pytest.mark.parametrize(("rows", "cols"), [(200, 3), (20, 1000), (2, 40000)])
+@pytest.mark.parametrize("name", ["layernorm", "layernorm.f16"])
+def test_layernorm_of_a_row_of_equal_elements_is_beta(npu, rng, name, rows, cols):
+    kind = np.float16 if name.endswith("f16") else np.float32
+    x = np.repeat(rng.standard_normal((rows, 1)).astype(kind), cols, axis=1)
+    gamma, beta = rng.standard_normal((2, cols)).astype(kind)
+    found = npu.compute(name, x, gamma, beta, empty(rows, cols, dtype=kind), rows, cols, 1e-5)[3]
+    assert np.array_equal(found, np.broadcast_to(beta, (rows, cols)))
+
+
+def test_layernorm_where_the_first_element_is_far_from_the_others(npu, rng):
+    x = rng.standard_normal((20, 1000), np.float32)
+    x[:, 0] = 1e4  # results are of the size of 30, fp32 has 2e-6 there
+    found = npu.compute("layernorm", x, None, None, empty(20, 1000), 20, 1000, 1e-5)[1]
+    assert np.abs(found - reference.layernorm(x, 1, 0, 1e-5)).max() < 5e-6
+
+
 LARGE_POOLS = [
     ((1, 2, 40, 37), (33, 30), (2, 3), (5, 4)),
     ((2, 3, 30, 30), (30, 30), (1, 1), (0, 0)),

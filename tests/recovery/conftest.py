@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -38,6 +40,18 @@ class Rig:
     def log(self):
         """The kernel's log as one text."""
         return "\n".join(self.kernel.log)
+
+
+@pytest.fixture
+def faults_file(tmp_path):
+    """Returns a function that writes a file of faults: its path."""
+
+    def make(*faults):
+        path = tmp_path / "faults.json"
+        path.write_text(json.dumps(faults))
+        return str(path)
+
+    return make
 
 
 @pytest.fixture

@@ -51,6 +51,38 @@ def test_the_guilty_context_is_banned(rig):
     assert rig.held() == rig.base
 
 
+def lose(rig, kind):
+    """Lose a context with several queues by a fault, and look for its rings before it is closed."""
+    with rig.device.create_context() as context:
+        blob, streams = context.load(BLOB), [context.create_stream() for _ in range(3)]
+        buffer = context.alloc(4096)
+        for stream in streams:
+            stream.fill(buffer, 1)
+            stream.synchronize()
+        (ssid,) = (ssid for ssid, known in rig.kernel.contexts.items() if known.queues)
+        queues = rig.kernel.contexts[ssid].queues.values()
+        rings = {queue.pa for queue in queues}
+        assert len(rings) >= 3
+        assert rings <= rig.kernel.memory._sizes.keys()
+        rig.device.inject("dma_task", kind)
+        with pytest.raises(libnpu.NpuError):
+            blob.run({"x": X})
+        assert rig.kernel.contexts[ssid].lost
+        assert not rings & rig.kernel.memory._sizes.keys()
+        assert all(queue.pages is None for queue in queues)
+        rig.device.recover()  # which empties the rings that there are
+        with rig.device.create_context() as neighbour:
+            assert rig.run(neighbour) == WANTED
+        context.destroy(force=True)
+    return rig.held()
+
+
+@pytest.mark.parametrize("kind", ["engine_hang", "mmu"])
+def test_the_rings_of_a_lost_context_are_free_before_it_is_closed(rig, kind):
+    before = lose(rig, kind)
+    assert lose(rig, kind) == before
+
+
 def test_a_timed_wait_for_a_hung_job_times_out_before_the_watchdog(rig):
     blob, (x, y) = rig.device.load(BLOB), (rig.device.alloc(1024), rig.device.alloc(1024))
     rig.device.inject("dma_task", "engine_hang")

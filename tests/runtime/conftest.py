@@ -170,3 +170,19 @@ def refused():
         return caught.value
 
     return refuse
+
+
+@pytest.fixture
+def alloc_again():
+    """Frees memory, and allocates as much at the same address: others are freed meanwhile, until it leaves quarantine."""
+
+    def alloc_again(device, memory):
+        memory.free()
+        for _ in range(65):
+            again = device.alloc(memory.size)
+            if again.device_address == memory.device_address:
+                return again
+            again.free()
+        raise AssertionError(f"{memory.device_address:#x} does not come again")
+
+    return alloc_again

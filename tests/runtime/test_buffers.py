@@ -201,22 +201,57 @@ def test_asynchronous_memory_of_another_contexts_stream_is_refused(unit):
 def test_freed_memory_is_poison_for_its_next_owner(unit):
     memory = unit.alloc(4096)
     memory.write(bytes(4096))
-    address = memory.device_address
+    free = unit.memory_info()[0]
     memory.free()
     again = unit.alloc(4096)
-    assert again.device_address == address
+    assert unit.memory_info()[0] == free  # it is the same memory
     assert set(again.read().tolist()) == {0xFF}
 
 
-def test_a_launch_after_memory_was_freed_and_allocated_at_the_same_place(device, blob_bytes):
+def test_a_use_after_free_does_not_meet_the_next_owner(unit):
+    context, stream = unit.primary, unit.create_stream()
+    old = unit.alloc(4096)
+    part, address = old[1024:2048], old.device_address + 1024
+    old.free()
+    owners = [unit.to_device(np.full(4096, i, np.uint8)) for i in range(64)]
+    for use in (
+        lambda: context.find(address),
+        lambda: context.buffer_at(address, 4),
+        lambda: stream.fill(part, 9),
+        lambda: stream.copy(owners[0], part),
+        lambda: part.read(),
+        lambda: old.free_async(stream),
+    ):
+        with refused("STALE_HANDLE"):
+            use()
+    old.free()  # twice is allowed, and frees nobody's
+    assert [owner.read().tolist() == [i] * 4096 for i, owner in enumerate(owners)] == [True] * 64
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_addresses_are_used_again_in_the_order_of_the_frees(unit, asynchronous):
+    stream = unit.create_stream()
+    addresses = []
+    for _ in range(130):
+        memory = unit.primary.alloc_async(4096, stream) if asynchronous else unit.alloc(4096)
+        stream.fill(memory, 1)
+        addresses.append(memory.device_address)
+        if asynchronous:
+            memory.free_async(stream)
+            stream.synchronize()
+        else:
+            stream.synchronize()
+            memory.free()
+    assert len(set(addresses[:65])) == 65
+    assert addresses[65:] == addresses[:65]
+
+
+def test_a_launch_after_memory_was_freed_and_allocated_at_the_same_place(device, blob_bytes, alloc_again):
     model, stream = device.load(blob_bytes()), device.create_stream()
     x, y = device.alloc(1024), device.alloc(1024)
     x.write(bytes(1024))
     stream.launch(model, {"x": x}, {"y": y}).wait()
-    address = x.device_address
-    x.free()
-    x = device.alloc(1024)
-    assert x.device_address == address
+    x = alloc_again(device, x)
     x.write(bytes([3]) * 1024)
     stream.launch(model, {"x": x}, {"y": y}).wait()
     assert set(y.read().tolist()) == {3}

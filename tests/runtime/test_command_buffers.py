@@ -18,7 +18,8 @@ def test_a_launch_alone_is_packed_as_a_command_writer_packs_it(device, blob_byte
         writer.command(FENCE.pack(SIGNAL, FENCE.size, stream._cell.offset, job.number))
         content = writer.pack()
         assert bytes(job.bo.view[: len(content)]) == content
-        assert (job.segment, job.commands_offset) == (writer.segment, writer.commands_offset)
+        segment = writer.segment(stream.preemption_buffer())
+        assert (job.segment, job.preempt_index, job.commands_offset) == (segment, 1, writer.commands_offset)
         stream.synchronize()
 
 
@@ -35,7 +36,7 @@ def test_memory_that_takes_the_place_of_freed_memory_is_what_a_launch_holds(devi
         x.free()
 
 
-def test_the_same_copy_again_reads_what_is_there_now_and_memory_that_is_gone_is_not_read(device):
+def test_the_same_copy_again_reads_what_is_there_now_and_memory_that_is_gone_is_not_read(device, alloc_again):
     stream = device.create_stream()
     host, there = device.alloc_host(64), device.alloc(64)
     view = np.asarray(host)
@@ -44,11 +45,7 @@ def test_the_same_copy_again_reads_what_is_there_now_and_memory_that_is_gone_is_
         stream.copy(there, host)
         stream.synchronize()
         assert there.read_bytes(0, 64) == bytes([value]) * 64
-    address = there.device_address
-    there.free()
-    stream.synchronize()
-    again = device.alloc(64)
-    assert again.device_address == address
+    again = alloc_again(device, there)
     view[:] = 9
     stream.copy(again, host)
     stream.synchronize()

@@ -549,7 +549,7 @@ def test_random_copies_and_fills_of_one_stream_do_what_numpy_does(schedule):
 def test_what_is_held_can_be_given_back_after_a_fault(semantics, blob_bytes):
     with libnpu.open("npu-37xx", semantics=semantics) as device:
         memory, pinned = device.alloc(1024), device.alloc_host(1024)
-        model, output = device.load(blob_bytes(addend=1 << 21)), device.alloc(1024)
+        model, output = device.load(blob_bytes(addend=1 << 40)), device.alloc(1024)
         device.default_stream.launch(model, {"x": memory}, {"y": output})
         with refused("PAGE_FAULT"):
             device.synchronize()

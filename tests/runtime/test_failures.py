@@ -13,6 +13,7 @@ from libnpu.blob import read, write
 from libnpu.syscalls import Node
 
 VALUES = np.arange(1024).astype(np.uint8)
+FAR = 1 << 40  # beyond every address that a context maps
 
 
 def assert_works(device, blob_bytes):
@@ -30,12 +31,12 @@ def test_a_deadlock_names_the_barrier_and_the_task_that_waits_for_it(device, blo
 
 
 def test_a_bad_pointer_names_address_and_task_and_ends_the_context(device, blob_bytes):
-    blob, x, y = device.load(blob_bytes(addend=1 << 20)), device.alloc(1024), device.alloc(1024)
+    blob, x, y = device.load(blob_bytes(addend=FAR)), device.alloc(1024), device.alloc(1024)
     device.default_stream.launch(blob, {"x": x}, {"y": y})
     with pytest.raises(libnpu.NpuError, match=r"NPU_JOB_CTX_VIOLATION, address .*, task 'step0'") as caught:
         device.synchronize()
     assert caught.value.result == C.NPU_ERROR_DEVICE_PAGE_FAULT
-    assert caught.value.error_detail == x.device_address + (1 << 20)
+    assert caught.value.error_detail == x.device_address + FAR
     with pytest.raises(
         libnpu.NpuError, match=r"context 2 is lost: NPU_MMU_EVT_TRANSLATION: .*DMA read at 0x"
     ) as caught:
@@ -44,7 +45,7 @@ def test_a_bad_pointer_names_address_and_task_and_ends_the_context(device, blob_
 
 
 def test_after_a_reset_a_lost_device_works(device, blob_bytes):
-    bad = device.load(blob_bytes(addend=1 << 20))
+    bad = device.load(blob_bytes(addend=FAR))
     with pytest.raises(libnpu.NpuError):
         bad.run({"x": VALUES})
     device.reset()

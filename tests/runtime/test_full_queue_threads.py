@@ -94,3 +94,87 @@ def test_a_stream_is_closed_once_and_not_captured_meanwhile(device):
     stream = device.create_stream()
     stream.fill(memory, 1)
     assert side_by_side(device, stream.close, stream.capture) == [None, C.NPU_ERROR_BAD_STATE]
+
+
+def test_two_threads_launch_one_executable_graph(device, full):
+    stream, go_on = full
+    capturing, other, memory, result = (
+        device.create_stream(),
+        device.create_stream(),
+        device.alloc(64),
+        device.alloc(64),
+    )
+    with capturing.capture() as capture:
+        capturing.fill(memory, 1)
+        capturing.copy(result, memory)
+    executable = capture.graph.instantiate()
+
+    def change():
+        executable.launch(other)
+        go_on(other)
+
+    assert side_by_side(device, lambda: executable.launch(stream), change) == [None, None]
+    for launched in (stream, other):
+        launched.synchronize()
+    assert (result.read() == 1).all()
+
+
+def test_an_executable_graph_that_another_thread_destroys_is_not_launched(device, full):
+    stream, go_on = full
+    capturing, other, memory = device.create_stream(), device.create_stream(), device.alloc(64)
+    memory.write(bytes(64))
+    with capturing.capture() as capture:
+        capturing.fill(memory, 1)
+    executable = capture.graph.instantiate()
+
+    def change():
+        executable.destroy()
+        go_on(other)
+
+    raised = side_by_side(device, lambda: executable.launch(stream), change)
+    assert raised == [C.NPU_ERROR_STALE_HANDLE, None]
+    stream.synchronize()
+    assert not memory.read().any()
+
+
+def test_what_waits_in_a_full_queue_is_captured_when_its_stream_is_by_then(device, full):
+    stream, go_on = full
+    other, called, captured = device.create_stream(), [], []
+
+    def change():
+        captured.append(stream.capture())
+        go_on(other)
+
+    assert side_by_side(device, lambda: stream.add_host_function(called.append, 1), change) == [None, None]
+    graph = stream.end_capture()
+    stream.synchronize()
+    assert called == []
+    graph.instantiate().launch(stream)
+    stream.synchronize()
+    assert called == [1]
+
+
+def test_host_functions_of_two_threads_run_once_each(device, full):
+    stream, go_on = full
+    other, called = device.create_stream(), []
+
+    def change():
+        go_on(other)
+        stream.add_host_function(called.append, "changes")
+
+    assert side_by_side(device, lambda: stream.add_host_function(called.append, "waits"), change) == [None, None]
+    stream.synchronize()
+    assert sorted(called) == ["changes", "waits"]
+
+
+def test_a_host_function_is_not_enqueued_in_a_stream_that_another_thread_closes(device, full):
+    stream, go_on = full
+    other, called = device.create_stream(), []
+
+    def change():
+        go_on(other)
+        stream.close()
+
+    waits, closes = side_by_side(device, lambda: stream.add_host_function(called.append, 1), change)
+    assert closes is None
+    assert (waits, called) in [(None, [1]), (C.NPU_ERROR_STALE_HANDLE, [])]

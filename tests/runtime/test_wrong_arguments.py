@@ -91,6 +91,17 @@ def recorded(device, stream):
         ("count", lambda d, s, m: d.team("a")),
         ("PathLike", lambda d, s, m: d.export_trace(None)),
         ("PathLike", lambda d, s, m: d.export_trace(5.5)),
+        ("value", lambda d, s, m: s.fill(m, np.array([3]))),
+        ("size", lambda d, s, m: d.register(4096, "x")),
+        ("size", lambda d, s, m: d.register(np.zeros(4096, np.uint8), 1.5)),
+        ("offset", lambda d, s, m: m.map().flush("x")),
+        ("size", lambda d, s, m: m.map().invalidate(0, [])),
+        ("handle", lambda d, s, m: d.open_ipc_memory("x")),
+        ("handle", lambda d, s, m: d.open_ipc_event(1 << 40)),
+        ("a delay", lambda d, s, m: d.host_delay(np.array([3]))),
+        ("a time-out", lambda d, s, m: s.synchronize(np.array([1, 2]))),
+        ("a slice of memory", lambda d, s, m: m["a":]),
+        ("a slice of memory", lambda d, s, m: m[np.array([3]) :]),
     ],
 )
 def test_a_wrong_type_is_named_and_changes_nothing(used, name, call):
@@ -123,6 +134,50 @@ def test_a_wrong_type_is_named_and_changes_nothing(used, name, call):
 def test_a_wrong_value_is_refused(used, refused, call):
     refused(C.NPU_ERROR_INVALID_VALUE, call, *used)
     used[0].synchronize()
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("nbytes", lambda d, s, m, n: d.alloc(n)),
+        ("nbytes", lambda d, s, m, n: d.alloc_host(n)),
+        ("value", lambda d, s, m, n: s.fill(m, n)),
+        ("value", lambda d, s, m, n: d.primary.fill(m, n)),
+        ("offset", lambda d, s, m, n: m.write(b"a", n)),
+        ("size", lambda d, s, m, n: d.copy(m, bytes(4), n)),
+        ("address", lambda d, s, m, n: d.primary.find(n)),
+        ("memory", lambda d, s, m, n: d.register(n, 4096)),
+        ("grid", lambda d, s, m, n: d.kernel("copy").launch(s, m, m, 1, grid=n)),
+        ("priority", lambda d, s, m, n: d.create_stream(priority=n)),
+        ("seed", lambda d, s, m, n: d.set_schedule(seed=n)),
+        ("count", lambda d, s, m, n: d.team(n)),
+        ("delay", lambda d, s, m, n: d.host_delay(n)),
+        ("count", lambda d, s, m, n: d.kernel("copy").launch(s, m, m, n)),
+        ("value", lambda d, s, m, n: d.kernel("fill").launch(s, m, n, 1)),
+    ],
+)
+@pytest.mark.parametrize(("digits", "bits"), [(400, 1329), (5000, 16610)])
+def test_an_integer_beyond_all_limits_is_named_with_its_length(used, refused, name, call, digits, bits):
+    device, _, memory = used
+    error = refused(C.NPU_ERROR_INVALID_VALUE, call, *used, 10**digits)
+    assert name in error.message
+    assert f"a number of {bits} bits" in error.message
+    device.synchronize()
+    assert memory.read().tolist() == [1] * 64
+
+
+@pytest.mark.parametrize("value", [np.array([3]), np.array([1.5]), np.array([1, 2]), 1.5, "3", None, [3], b"3"])
+def test_what_is_no_integer_for_a_kernel_is_named(used, refused, value):
+    device, stream, memory = used
+    error = refused(C.NPU_ERROR_ARG_KIND, device.kernel("copy").launch, stream, memory, memory, value)
+    assert error.message == f"argument 'count' of 'copy' is an integer, not {type(value).__name__}"
+
+
+def test_a_built_in_kernel_that_is_missing_is_told_with_those_that_are_there(used, refused):
+    device, _, _ = used
+    message = refused(C.NPU_ERROR_INVALID_VALUE, device.kernel, "nope").message
+    assert message.startswith("there is no built-in kernel 'nope'; there are 'conv2d', 'conv2d.f16', ")
+    assert "module" not in message
 
 
 def test_an_array_is_no_float(used, refused):

@@ -45,6 +45,76 @@ def test_kmd(npu):
     assert npu("kmd", "params", "--param", "coherent=0")[0] == 1
 
 
+def test_fw(npu, tmp_path):
+    status, out, _ = npu("fw", "version", "--json")
+    installed = json.loads(out)
+    assert (status, installed["release"], installed["coherent_dma"]) == (0, "2.1.0", True)
+    assert "coherent_dma: True" in npu("fw", "version")[1]
+    path = tmp_path / "old.bin"
+    assert npu("fw", "set-version", "2.0.9", "-o", path) == (0, f"firmware={path}\n", "")
+    made = json.loads(npu("fw", "set-version", "2.0.9", "-o", path, "--json")[1])
+    assert (made["release"], made["coherent_dma"], made["digest"]) == ("2.0.9", False, installed["digest"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("set-version",), "npu fw set-version needs a release X.Y.Z"),
+        (("set-version", "2.1"), "release '2.1': X.Y.Z is needed, each at most 255"),
+        (("set-version", "2.1.256"), "release '2.1.256': X.Y.Z is needed"),
+        (("set-version", "2.1.-1"), "release '2.1.-1': X.Y.Z is needed"),
+        (("set-version", "2.0.9", "-o", "/nowhere/old.bin"), "there is no folder /nowhere"),
+        (("set-version", "2.0.9", "-o", "an old.bin"), "a module parameter has no spaces"),
+        (("version", "2.0.9"), "a release and --output are of npu fw set-version"),
+    ],
+)
+def test_fw_names_what_is_wrong(npu, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    status, _, err = npu("fw", *arguments)
+    assert status == 1
+    assert message in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_run_with_faults(npu, blob_path, tmp_path):
+    path = tmp_path / "faults.json"
+    path.write_text('[{"point": "dpu_task", "kind": "mmu", "seed": 20480}]')
+    for _ in range(2):
+        status, _, err = npu("run", blob_path, "--faults", path)
+        assert status == 1
+        assert "address 0x5000, task 'conv" in err
+    assert npu("run", blob_path)[0] == 0  # they were that run's
+    path.write_text('[{"point": "job_done", "kind": "irq_lost"}]')
+    assert npu("run", blob_path, "--faults", path)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "result", "message"),
+    [
+        (None, "FILE", "No such file or directory"),
+        ("{", "INVALID_VALUE", "faults.json: Expecting property name"),
+        ("{}", "INVALID_VALUE", "a list of objects is needed"),
+        ('[{"point": "irq"}]', "INVALID_VALUE", "needs point and kind, and may have after, count, seed"),
+        ('[{"point": "irq", "kind": "irq_lost", "when": 1}]', "INVALID_VALUE", "needs point and kind"),
+        ('[{"point": "irq", "kind": "flood"}]', "INVALID_VALUE", "'flood' is none of no_memory, "),
+        (
+            '[{"point": "irq", "kind": "irq_lost", "after": 4294967296}]',
+            "INVALID_VALUE",
+            "after 4294967296; it has 32 bits",
+        ),
+        ('[{"point": "irq", "kind": "mmu"}]', "INVALID_VALUE", "NPU_FAULT_MMU cannot strike at NPU_POINT_IRQ"),
+    ],
+)
+def test_faults_that_there_cannot_be_are_named(npu, blob_path, tmp_path, content, result, message):
+    path = tmp_path / "faults.json"
+    if content is not None:
+        path.write_text(content)
+    status, out, _ = npu("run", blob_path, "--faults", path, "--json")
+    error = json.loads(out)["error"]
+    assert (status, error["result"]) == (1, f"NPU_ERROR_{result}")
+    assert message in error["message"]
+
+
 def test_trace_of_a_program(npu, tmp_path):
     program, path = tmp_path / "program.py", tmp_path / "trace"
     program.write_text(PROGRAM)

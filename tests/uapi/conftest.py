@@ -82,7 +82,7 @@ class Scene:
             found.append(
                 [(b.handle, b.flags, b.va, b.pa, b.size, b.mmap_offset, b.jobs) for b in context.objects.values()]
             )
-            tables = [(key, bytes(table)) for key, table in sorted(context.space._tables.items())]
+            tables = [(key, bytes(table.entries)) for key, table in sorted(context.space._tables.items())]
             found.append(hashlib.sha256(repr(tables).encode()).hexdigest())
         return found
 

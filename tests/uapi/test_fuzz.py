@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import errno
 import random
-import subprocess
-import sys
 
 import pytest
 from npu_abi import C, ffi
@@ -17,6 +15,7 @@ from npu_driver import Kernel
 from npu_driver.ioctls import TABLE
 
 from libnpu.daemon.client import Door
+from tests.daemon.conftest import Client, Daemon, until
 
 OPEN, CLOSE = (
     next(request for request, row in TABLE.items() if row.name == f"NPU_SYS_{call}") for call in ("OPEN", "CLOSE")
@@ -41,6 +40,7 @@ WRONG = (
     (1 << 64) - 1,
 )
 SMALL_SIZES = (1, 64, 4096, 5000, 8192, 65536)
+MAX_GROWTH_KB = 8 << 10  # of the daemon's memory, whatever the number of calls
 MAX_BYTES = 1 << 16  # of what a structure may ask the fuzzer to put behind a pointer
 # Calls that end all others' work, or the clock: rarely.
 RARE = {
@@ -280,17 +280,35 @@ def test_a_seed_gives_the_same_calls_and_answers(file_type):
     assert run() == run()
 
 
-def test_the_door_of_npud(file_type, tmp_path):
-    path = tmp_path / "socket"
-    command = [sys.executable, "-m", "libnpu.daemon", "--socket", path, "--profile", "unit"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as daemon:
-        try:
-            daemon.stdout.readline()
-            attacker, other = Door(str(path)), Door(str(path))
-            neighbour = file_type(other.call)
-            fuzz(attacker.call, 5, 1000, neighbour)
-            assert daemon.poll() is None
-            attacker.close()
-            other.close()
-        finally:
-            daemon.terminate()
+@pytest.fixture
+def daemon(tmp_path):
+    """A running npud."""
+    running = Daemon(tmp_path)
+    yield running
+    assert running.stop() == 0
+
+
+def fuzz_npud(daemon, file_type, seed, count):
+    """Fuzz the daemon through one connection beside a neighbour; then it has what it had, and answers. Returns the fuzzer."""
+    watcher = Client(daemon)
+    before, descriptors, resident = watcher.base_line(), daemon.descriptors(), daemon.resident()
+    attacker, other = Door(daemon.path), Door(daemon.path)
+    fuzzer = fuzz(attacker.call, seed, count, file_type(other.call))
+    assert fuzzer.calls // 10 < fuzzer.refused < fuzzer.calls * 9 // 10
+    assert daemon.alive, daemon.log
+    attacker.close()
+    other.close()
+    until(lambda: daemon.descriptors() <= descriptors)
+    assert watcher.base_line() == before
+    assert daemon.resident() < resident + MAX_GROWTH_KB
+    watcher.close()
+    return fuzzer
+
+
+def test_a_thousand_calls_at_npud(file_type, daemon):
+    fuzz_npud(daemon, file_type, 5, 1000)
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_calls_at_npud(file_type, daemon):
+    fuzz_npud(daemon, file_type, 6, 100_000)

@@ -45,10 +45,10 @@ CALLS = {
         "used_bytes": OUT,
     }),
     "NPU_IOCTL_GET_PARAM": ({"param": C.NPU_PARAM_DEVICE_ID}, {
-        "param": [(6, EINVAL), (24, EINVAL), (U32, EINVAL)], "index": [(1, EINVAL), (U32, EINVAL)], "value": OVERWRITTEN,
+        "param": [(6, EINVAL), (25, EINVAL), (U32, EINVAL)], "index": [(1, EINVAL), (U32, EINVAL)], "value": OVERWRITTEN,
     }),
     "NPU_IOCTL_SET_PARAM": (None, {
-        "param": [(C.NPU_PARAM_DEVICE_ID, EINVAL), (24, EINVAL), (U32, EINVAL)], "index": [(U32, EINVAL)], "value": [(U64, EINVAL)],
+        "param": [(C.NPU_PARAM_DEVICE_ID, EINVAL), (25, EINVAL), (U32, EINVAL)], "index": [(U32, EINVAL)], "value": [(U64, EINVAL)],
     }),
     "NPU_IOCTL_BO_CREATE": ({"size": 4096}, {
         "size": [(0, EINVAL), (1 << 40, 12), (1 << 63, 12), (U64, 12)],
@@ -104,7 +104,7 @@ CALLS = {
     "NPU_IOCTL_EMU_JOB": ({"handle": "bo"}, {"handle": HANDLE, "finished": OUT, "done_ps": OUT, "job_status": OUT}),
     "NPU_IOCTL_EMU_INJECT": (None, {
         "point": [(C.NPU_POINT_COUNT, EINVAL), (U32, EINVAL)], "kind": [(0, EINVAL), (13, EINVAL), (U32, EINVAL)],
-        "after": "any number of passes", "count": "any number of times", "seed": SEED, "disarm": [(2, EINVAL), (U32, EINVAL)],
+        "after": "any number of passes", "count": "any number of times", "seed": SEED, "action": [(3, EINVAL), (U32, EINVAL)], "struck": OUT,
     }),
 }  # fmt: skip
 # Calls that change what the others need: right but for the one field.
