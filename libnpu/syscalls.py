@@ -342,15 +342,9 @@ def open_device(
     def power_on() -> Started:
         mmio = _mmio_lines()
         kernel = start(
-            hardware,
-            compute=compute,
-            numerics=numerics,
-            fidelity=fidelity,
-            trace=trace,
-            module_params=module_params,
-            faults=faults,
-            mmio=mmio,
-        )
+            hardware, compute=compute, numerics=numerics, fidelity=fidelity, trace=trace,
+            module_params=module_params, faults=faults, mmio=mmio,
+        )  # fmt: skip
         return _traced(kernel.syscall), kernel.log
 
     check_module_params(module_params)

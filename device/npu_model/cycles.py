@@ -109,6 +109,14 @@ def dpu_macs(invariants: Records, variants: Records) -> Cycles:
     return _sum_by_owner(_outputs(variants) * per_output[owner], owner, len(invariants))
 
 
+def dpu_read_bytes(invariants: Records, variants: Records) -> Cycles:
+    """Return the bytes that each invariant with all its variants reads from CMX at most: of depthwise some profiles read less."""
+    owner = _owners(invariants, variants)
+    walk = Walk(invariants[owner], variants)
+    acts, weights = walk.reads(walk.tap_blocks()[0], 0)
+    return _sum_by_owner(acts + weights, owner, len(invariants))
+
+
 def dpu_cycles(profile: Profile, invariants: Records, variants: Records, write_tiles: int = 1) -> Cycles:
     """Return the cycles of each invariant with all its variants; `dpu_costs` has the rest."""
     return dpu_costs(profile, invariants, variants, write_tiles)[0]

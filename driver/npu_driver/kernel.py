@@ -26,6 +26,7 @@ from npu_driver.inject import Faults
 from npu_driver.interrupts import InterruptHandler
 from npu_driver.ioctls import NUMBERS, TABLE
 from npu_driver.job import Job
+from npu_driver.limits import check_contexts, check_doorbells
 from npu_driver.memory import Memory
 from npu_driver.params import Params
 from npu_driver.process import Process, this_process
@@ -188,16 +189,14 @@ class Kernel:
     def open(self) -> int:
         """Open the node: a file descriptor with a context of its own.
 
-        EMFILE when all contexts are taken, or those of one user (max_contexts); boots on first use, and again when the boot before failed.
+        EMFILE when all contexts are taken, or those that are for one user (limits.py); boots on first use, and again when the boot before failed.
         """
         if not self.firmware.running:
             self.recovery.boot()
         ssid = next((s for s in range(C.NPU_SSID_FIRST_USER, C.NPU_NUM_SSIDS) if s not in self.contexts), None)
         if ssid is None:
             raise KernelError(errno.EMFILE, f"all {C.NPU_NUM_SSIDS - C.NPU_SSID_FIRST_USER} contexts are in use")
-        limit, uid = self.params.max_contexts, self.current.uid
-        if limit and sum(context.owner.uid == uid for context in self.contexts.values()) >= limit:
-            raise KernelError(errno.EMFILE, f"user {uid} has max_contexts {limit} contexts")
+        check_contexts(self)
         context = Context(ssid, self.memory, self.mmu, self._lingering, self.current)
         fd = FIRST_FD
         while fd in self.files:
@@ -248,10 +247,11 @@ class Kernel:
             queue.pages = None
 
     def register(self, context: Context, queue: CommandQueue) -> None:
-        """Give the queue a doorbell and tell the firmware. EBUSY when all doorbells are taken; else as `request`."""
+        """Give the queue a doorbell and tell the firmware. EBUSY when all doorbells are taken, or those that are for one user; else as `request`."""
         doorbell = next((d for d in range(1, C.NPU_NUM_DOORBELLS) if d not in self.doorbells), None)
         if doorbell is None:
             raise KernelError(errno.EBUSY, f"all {C.NPU_NUM_DOORBELLS - 1} doorbells are in use")
+        check_doorbells(self, context)
         try:
             self.request(
                 C.NPU_JSM_REGISTER_DB, "npu_jsm_register_db", db_idx=doorbell, host_ssid=context.ssid, jobq_va=queue.va,

@@ -26,7 +26,7 @@ class Params:
     dma_debug: 1: keep account of DMA mappings, and report their misuse.
     tdr_timeout_ms: after this time without an end the watchdog looks at a job; 0: never. 2000 as the public driver.
     disable_recovery: 1: report hangs, reset nothing.
-    max_contexts: of one user; 0: as many as there are.
+    max_contexts, max_doorbells: of one user; 0: NPU_USER_CONTEXTS and NPU_USER_DOORBELLS of one who is not privileged, else as many as there are.
     firmware: file of the image that boots; empty: the one that is installed.
     force_coherent: 1: cached mappings are made also with a firmware that has no cache-coherent DMA.
     bugs: mistakes of drivers to show on purpose, separated by commas (BUGS).
@@ -41,6 +41,7 @@ class Params:
     tdr_timeout_ms: int = 2000
     disable_recovery: int = 0
     max_contexts: int = 0
+    max_doorbells: int = 0
     firmware: str = ""
     force_coherent: int = 0
     bugs: str = ""

@@ -37,6 +37,9 @@ struct npu_mmap { uint64_t offset; /* [in] mmap_offset of struct npu_bo_info */ 
 enum npu_mmap_flag { NPU_MMAP_POLICY = 1 };
 /* Parameters of the kernel module, as insmod takes them: "name=value name=value", ASCII. EINVAL names an unknown one. docs/driver.md lists them. */
 enum { NPU_MAX_MODULE_PARAMS_BYTES = 4096 };
+/* What one user who is not privileged may have of what all share, half of it: open of one context more is EMFILE, the first submit to one queue more EBUSY. A
+ * privileged user (root, and whose device it is) may have all. The module parameters max_contexts and max_doorbells say otherwise, for every user. */
+enum { NPU_USER_CONTEXTS = 32, NPU_USER_DOORBELLS = 127 };
 struct npu_module { uint64_t params_ptr; /* [in] LOAD: text, [out] PARAMS: one "name=value" a line */ uint32_t params_bytes; /* [in] of it, at most NPU_MAX_MODULE_PARAMS_BYTES */ uint32_t used_bytes; /* [out] of PARAMS: written, or needed when params_bytes is 0; ENOSPC when they do not fit */ };
 _Static_assert(sizeof(struct npu_module) == 16, "npu_module");
 struct npu_poll { int64_t deadline_ps; /* [in] as struct npu_bo_wait; returns 0 when it passes, else 1 */ uint32_t ready_jobs; /* [out] finished and not yet waited for */ uint32_t reserved; };

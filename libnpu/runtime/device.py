@@ -280,9 +280,9 @@ def open_device(
     where: str | None = None,
 ) -> Device:
     """Return a new booted device. Raises INVALID_VALUE for an unknown profile, numerics policy, fidelity, semantics or module
-    parameter, and for what NPU_SCHEDULE and NPU_LAUNCH_BLOCKING must not be; Unsupported for a fidelity without its helpers. `where`: as
-    NPU_DEVICE, which it defaults to: "unix:PATH" is npud's device at PATH, nothing is one in this process. `profile` None: npud's, or
-    npu-37xx. `faults` are armed before it boots, which npud's has done.
+    parameter, and for what NPU_SCHEDULE and NPU_LAUNCH_BLOCKING must not be; Unsupported for a fidelity without its helpers. `where`: as NPU_DEVICE, which it defaults to:
+    "unix:PATH" is npud's device at PATH, nothing is one in this process. `profile` None: npud's, or npu-37xx. `faults` are armed before it
+    boots, which npud's has done.
     """
     rules = semantics_of(semantics)
     if launch_blocking is None:

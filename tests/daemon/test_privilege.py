@@ -36,9 +36,14 @@ def served(tmp_path, monkeypatch):
     credentials = SimpleNamespace(size=connection.PEER.size, unpack=lambda _: (os.getpid(), peer.uid, peer.uid))
     monkeypatch.setattr(connection, "PEER", credentials)
     profile = load_profile("unit")
-    kernel = start_device(profile, compute=True, numerics="exact", trace=False)
+    kernel = start_device(profile, compute=True, numerics="exact", fidelity="fast", trace=False)
     greeting = wire.Greeting(
-        profile=msgspec.Raw(msgspec.json.encode(profile)), compute=True, numerics="exact", trace=False, now_ps=0
+        profile=msgspec.Raw(msgspec.json.encode(profile)),
+        compute=True,
+        numerics="exact",
+        fidelity="fast",
+        trace=False,
+        now_ps=0,
     )
     path = str(tmp_path / "npud.sock")
     server = Server(kernel, greeting, path, 0o600, lambda _: None, owner_uid=OWNER)

@@ -218,6 +218,41 @@ def test_units_work_side_by_side(body, expected):
     assert cycles(body) == expected - 1
 
 
+MEMORY = {
+    "vld.f32 v{d}, r1, r5, r4, 0": 100,
+    "vst.f32 v{a}, r1, r5, r4, 8192": 200,
+    "vld.f32.row v{d}, r1, r5, r4, 0": 7,
+}
+ARITHMETIC = {  # lanes, and cycles of a group
+    "vadd.f32 v{d}, v{a}, v{b}": (16, 1),
+    "vexp.f16 v{d}, v{a}": (32, 1),
+    "vexp.f32 v{d}, v{a}": (16, 4),
+    "viota.i32 v{d}": (16, 1),
+}
+REGISTER = st.integers(0, 3)
+
+
+@given(st.lists(st.tuples(st.sampled_from([*MEMORY, *ARITHMETIC]), REGISTER, REGISTER, REGISTER), max_size=12))
+@settings(max_examples=25, deadline=None)
+def test_a_program_takes_no_less_than_its_busiest_unit_and_no_more_than_one_instruction_after_another(steps):
+    first = [("viota.i32 v{d}", register, 0, 0) for register in range(4)]
+    steps = [*first, *((text, d, a, b) for text, d, a, b in steps)]
+    body = "\n".join(text.format(d=d, a=a, b=b) for text, d, a, b in steps)
+    rows = dict.fromkeys(range(4), 16)  # of each register
+    busy = {"memory": 0, "vector": 0}
+    for text, d, a, b in steps:
+        if text in MEMORY:
+            busy["memory"] += MEMORY[text]
+            rows[d] = 1 if ".row" in text else (16 if "vld" in text else rows[d])
+            continue
+        shape = 16 if "viota" in text else max(rows[a], rows[b] if "vadd" in text else 1)
+        lanes, group_cycles = ARITHMETIC[text]
+        busy["vector"] += -(-100 * shape // lanes) * group_cycles
+        rows[d] = shape
+    found = cycles(body) + 1
+    assert max(busy.values()) <= found <= sum(busy.values()) + len(steps) * ROUND.latency_cycles
+
+
 def test_without_values_the_cycles_are_the_same():
     body = VL.format(16, 100) + LOAD.format(0) + "vexp.f32 v1, v0\nvrsum.f32.col v2, v1\nvdiv.f32 v3, v1, v2\n"
     body += STORE.format(3) + LOAD.format(4) + "halt"

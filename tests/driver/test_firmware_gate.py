@@ -27,7 +27,9 @@ class Process(Calls):
         path = tmp_path / "npu_fw.bin"
         path.write_bytes(of_release(firmware_image(), release))
         text = f"firmware={path} allow_uncached=1 {params}"
-        self.kernel = start(load_profile("unit"), compute=True, numerics="exact", trace=False, module_params=text)
+        self.kernel = start(
+            load_profile("unit"), compute=True, numerics="exact", fidelity="fast", trace=False, module_params=text
+        )
         super().__init__(self.kernel.syscall)
 
     def mmap(self, flags, policy=0):

@@ -10,7 +10,7 @@ from npu_abi import C
 
 DEFAULT_TEXT = (
     "weight_policy=cached\nallow_uncached=0\ncoherent=1\nwc_drain_on_uc=0\nevict=lazy\ndma_debug=1\n"
-    "tdr_timeout_ms=2000\ndisable_recovery=0\nmax_contexts=0\nfirmware=\nforce_coherent=0\nbugs=\n"
+    "tdr_timeout_ms=2000\ndisable_recovery=0\nmax_contexts=0\nmax_doorbells=0\nfirmware=\nforce_coherent=0\nbugs=\n"
 )
 
 
