@@ -23,6 +23,7 @@ COMMANDS = {
     "sweep": ("sweep", "compile with each value of an option and say what each costs"),
     "compare": ("compare", "run a model in two ways and say what each costs"),
     "power": ("power", "run a model or a blob and say what energy an inference takes"),
+    "ddr-bandwidth": ("ddr_bandwidth", "load in several patterns and say what memory gives of what its pins could"),
     "kernels": ("kernels", "show the built-in kernels"),
     "launch-profile": ("launch_profile", "launch a built-in kernel and say how long each of the five steps takes"),
     "advise": ("advise", "say when to wait for launches, from measured ones or from the trace of a program"),

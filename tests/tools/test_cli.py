@@ -22,6 +22,7 @@ from libnpu.tools import values
         "sweep",
         "compare",
         "power",
+        "ddr-bandwidth",
         "kernels",
         "launch-profile",
         "advise",
