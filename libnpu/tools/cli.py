@@ -24,6 +24,10 @@ COMMANDS = {
     "compare": ("compare", "run a model in two ways and say what each costs"),
     "power": ("power", "run a model or a blob and say what energy an inference takes"),
     "ddr-bandwidth": ("ddr_bandwidth", "load in several patterns and say what memory gives of what its pins could"),
+    "soc-diag": (
+        "soc_diag",
+        "show routers, links and credits between device and memory, and what the CPU's traffic costs",
+    ),
     "kernels": ("kernels", "show the built-in kernels"),
     "launch-profile": ("launch_profile", "launch a built-in kernel and say how long each of the five steps takes"),
     "advise": ("advise", "say when to wait for launches, from measured ones or from the trace of a program"),

@@ -42,9 +42,9 @@ class Load:
 
 
 def sequential(piece_bytes: int) -> list[Load]:
-    """4 MiB, one byte after the other, in pieces of at most so many bytes."""
+    """8 MiB, one byte after the other, in pieces of at most so many bytes."""
     size = min(MIB // 4, piece_bytes)
-    return [Load(at, size, size, 1) for at in range(0, 4 * MIB, size)]
+    return [Load(at, size, size, 1) for at in range(0, 8 * MIB, size)]
 
 
 def strided(piece_bytes: int) -> list[Load]:

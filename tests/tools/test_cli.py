@@ -23,6 +23,7 @@ from libnpu.tools import values
         "compare",
         "power",
         "ddr-bandwidth",
+        "soc-diag",
         "kernels",
         "launch-profile",
         "advise",

@@ -21,7 +21,7 @@ def test_r014_a_stream_gets_45_to_52_gigabytes_per_second_of_60(npu):
     found = measure(npu, "--pattern", "seq")["seq"]
     assert found["pin_bytes_per_second"] == 60 * 10**9
     assert 45e9 <= found["bytes_per_second"] <= 52e9
-    assert found["asked_bytes"] == found["moved_bytes"] == 4 << 20
+    assert found["asked_bytes"] == found["moved_bytes"] == 8 << 20
     assert found["waste"] == 0
 
 
