@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from npu_abi import C
+from npu_model.memory import Client
+from npu_model.memory_cycles import Background
 from npu_model.profile import Profile, load_profile
 
 from npu_device.bus import Bus
@@ -20,6 +22,7 @@ from npu_device.engine import Engine
 from npu_device.fabric import Fabric
 from npu_device.inject import Injector
 from npu_device.management_core import ManagementCore
+from npu_device.memory_path import CyclePath
 from npu_device.schedule import Schedule
 from npu_device.shave import ShaveEngine
 
@@ -110,6 +113,18 @@ class Device:
         if kind not in (C.NPU_SCHEDULE_TIMED, C.NPU_SCHEDULE_SEED):
             raise ValueError(f"schedule {kind}")
         self.fabric.schedule = Schedule(kind, seed)
+
+    def set_traffic(self, traffic: Background) -> None:
+        """Let a client of the memory system that has no engine ask for memory from now on. Only with `clients`."""
+        path = self.fabric.ddr
+        assert isinstance(path, CyclePath)
+        path.set_traffic(traffic)
+
+    @property
+    def clients(self) -> list[Client]:
+        """The clients of the memory path; [] where it is not simulated cycle by cycle."""
+        memory = self.fabric.memory
+        return [] if memory is None else memory.system.clients
 
     def counters(self) -> list[int]:
         """Return all counters by enum npu_pmu."""

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from npu_model.memory import MemorySystem
-from npu_model.memory_cycles import CycleMemory
+from npu_model.memory_cycles import Background, CycleMemory
 
 from npu_device.clock import PRIORITY_ENGINE, Clock, Unit
 
@@ -43,13 +43,17 @@ class CyclePath:
     def settle(self, time_ps: int) -> None:
         """Run memory up to the next event or `time_ps`; transfers that end before become events."""
         clock, heap = self.clock, self.clock.heap
-        while self._flows:
+        while True:
             end = self.memory.advance(min(heap[0][0], time_ps) if heap else time_ps)
             if end is None:
                 return
             flow, unit = self._flows.pop(end[0])
             self._numbers[flow] = ENDED
             self._end(flow, unit, max(end[1], clock.now_ps))
+
+    def set_traffic(self, traffic: Background) -> None:
+        """Start the traffic of a client now, or end it: 0 bytes per second."""
+        self.memory.set_background(traffic)
 
     def _end(self, flow: Flow, unit: Unit, at_ps: int) -> None:
         heappush(self.clock.heap, (at_ps, PRIORITY_ENGINE, self.clock.next_sequence(), unit, flow.token, flow))

@@ -9,11 +9,16 @@ from npu_abi import C, enum
 from npu_model.memory_cycles import CycleMemory
 
 PRIORITIES = 0b111  # bits of QOS
-COUNTERS = [
-    (int(kind), kind.name.removeprefix("NPU_DDRC_").lower())
-    for kind in enum("npu_ddrc_counter")
-    if kind != C.NPU_DDRC_COUNTER_COUNT
-]
+
+
+def _counters(name: str, prefix: str) -> list[tuple[int, str]]:
+    """Return (id, name in memory.h) of the counters of an enumeration, whose last member is their number."""
+    return [(int(kind), kind.name.removeprefix(prefix).lower()) for kind in sorted(enum(name))[:-1]]
+
+
+CHANNEL_COUNTERS = _counters("npu_ddrc_counter", "NPU_DDRC_")
+CLIENT_COUNTERS = _counters("npu_noc_client_counter", "NPU_NOC_")
+LINK_COUNTERS = _counters("npu_noc_link_counter", "NPU_NOC_LINK_")
 
 
 class MemoryRegisters:
@@ -32,14 +37,23 @@ class MemoryRegisters:
         self.reads[C.NPU_REG_NOC_PORTS] = lambda: len(ports) | credits << 16
         self.reads[C.NPU_REG_NOC_CLIENTS] = lambda: clients
         self._map_wide(C.NPU_REG_NOC_CYCLES_LO, lambda: 0 if memory is None else memory.counters.cycles)
+        links = 0 if memory is None else len(memory.links)
+        self.reads[C.NPU_REG_NOC_LINKS] = lambda: links
         self.reads[C.NPU_REG_DDRC_CHANNELS] = lambda: channels
         if memory is not None:
             for number in range(clients):
                 self._map_priority(number)
             for number, port in enumerate(ports):
                 self._map_port(memory, C.NPU_REG_NOC_CREDIT_BASE + C.NPU_NOC_CREDIT_STRIDE * number, *port)
+            for number in range(clients):
+                base = C.NPU_REG_NOC_CLIENT_BASE + C.NPU_NOC_CLIENT_STRIDE * number
+                self._map_counters(base, CLIENT_COUNTERS, lambda number=number: memory.counters.clients[number])  # type: ignore[misc]
+            for number in range(links):
+                base = C.NPU_REG_NOC_LINK_BASE + C.NPU_NOC_LINK_STRIDE * number
+                self._map_counters(base, LINK_COUNTERS, lambda number=number: memory.counters.links[number])  # type: ignore[misc]
             for number in range(channels):
-                self._map_channel(memory, number)
+                base = C.NPU_REG_DDRC_COUNTER_BASE + C.NPU_DDRC_COUNTER_STRIDE * number
+                self._map_counters(base, CHANNEL_COUNTERS, lambda number=number: memory.counters.channels[number])  # type: ignore[misc]
         self.reset()
 
     def reset(self) -> None:
@@ -88,7 +102,6 @@ class MemoryRegisters:
         self.reads[offset + 4] = lambda: client | hop << 8 | way << 16
         self._map_wide(offset + 8, lambda: int(counters().occupancy))
 
-    def _map_channel(self, memory: CycleMemory, channel: int) -> None:
-        base = C.NPU_REG_DDRC_COUNTER_BASE + C.NPU_DDRC_COUNTER_STRIDE * channel
-        for index, name in COUNTERS:
-            self._map_wide(base + 8 * index, lambda name=name: int(getattr(memory.counters.channels[channel], name)))  # type: ignore[misc]
+    def _map_counters(self, base: int, counters: list[tuple[int, str]], block: Callable[[], Any]) -> None:
+        for index, name in counters:
+            self._map_wide(base + 8 * index, lambda name=name: int(getattr(block(), name)))  # type: ignore[misc]

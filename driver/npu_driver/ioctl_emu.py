@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from npu_abi import C, sizeof
 from npu_model.armed import Armed
+from npu_model.memory_cycles import Background
+from npu_model.memory_ranges import NPU_CLIENTS
 
 from npu_driver.clock import LAST_PS, NEVER_PS, until
 from npu_driver.error import KernelError
@@ -18,6 +20,13 @@ if TYPE_CHECKING:
 
 TRACE_RECORD_BYTES = sizeof("npu_trace_record")
 OVERFLOW_RECORD_BYTES = sizeof("npu_overflow_record")
+MAX_ADDRESS = 1 << 40  # of traffic: chosen, more than any memory here, and far within 64 bits
+TRAFFIC_LIMITS = {
+    "write_permille": (0, 1000),
+    "burst_bytes": (1, int(C.NPU_MAX_TRAFFIC_BURST_BYTES)),
+    "address": (0, MAX_ADDRESS - 1),
+    "span_bytes": (1, MAX_ADDRESS),
+}
 
 
 def trace_read(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
@@ -126,4 +135,64 @@ def inject(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) ->
         arg.struck = min(kernel.injection.struck(arg.point, arg.kind), 0xFFFFFFFF)
     else:
         raise KernelError(errno.EINVAL, f"unknown action {arg.action} of fault injection")
+    return 0, []
+
+
+def register(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
+    """Read or write a register that the driver itself does not need. EPERM to write, for who may not; EINVAL for any other register, for
+    another action, or an output that is not zero.
+    """
+    own = range(C.NPU_REG_ID_MAGIC, C.NPU_BAR0_SIZE, 4)
+    if arg.offset not in own:
+        raise KernelError(
+            errno.EINVAL, f"register {arg.offset:#x}; multiples of 4 from {own[0]:#x} to {own[-1]:#x} are allowed"
+        )
+    if arg.action == C.NPU_REGISTER_WRITE:
+        if not kernel.current.privileged:
+            raise KernelError(errno.EPERM, f"user {kernel.current.uid} may not write registers")
+        kernel.device.bus.write32(arg.offset, arg.value)
+    elif arg.action == C.NPU_REGISTER_READ:
+        if arg.value:
+            raise KernelError(errno.EINVAL, "value is an output of READ and must be zero")
+        arg.value = kernel.device.bus.read32(arg.offset)
+    else:
+        raise KernelError(errno.EINVAL, f"unknown action {arg.action} of a register")
+    return 0, []
+
+
+def traffic(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
+    """Start or end the traffic of a client. EPERM for who may not; EINVAL for a client that there is not or that has an engine, and for
+    numbers beyond their limits.
+    """
+    if not kernel.current.privileged:
+        raise KernelError(errno.EPERM, f"user {kernel.current.uid} may not make traffic")
+    for name, (low, high) in TRAFFIC_LIMITS.items():
+        if not low <= getattr(arg, name) <= high:
+            raise KernelError(errno.EINVAL, f"{name} is {getattr(arg, name)}; {low} to {high} are allowed")
+    if arg.span_bytes < arg.burst_bytes:
+        raise KernelError(
+            errno.EINVAL, f"span_bytes is {arg.span_bytes}; at least burst_bytes, {arg.burst_bytes}, is needed"
+        )
+    clients = kernel.device.clients
+    if arg.client >= len(clients):
+        raise KernelError(
+            errno.EINVAL, f"client {arg.client}; the memory path has {len(clients)} (none at fidelity fast)"
+        )
+    name = clients[arg.client].name
+    if name in NPU_CLIENTS:
+        raise KernelError(errno.EINVAL, f"client {arg.client} is {name}, the device itself")
+    limit = kernel.device.profile.memory_system.noc.link_bytes_per_second
+    if arg.bytes_per_second > limit:
+        raise KernelError(errno.EINVAL, f"{arg.bytes_per_second} bytes per second; its link carries {limit}")
+    kernel.device.set_traffic(
+        Background(
+            name,
+            arg.bytes_per_second,
+            arg.burst_bytes,
+            arg.write_permille / 1000,
+            arg.address,
+            arg.span_bytes,
+            arg.seed,
+        )
+    )
     return 0, []

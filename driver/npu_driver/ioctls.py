@@ -155,6 +155,8 @@ TABLE: dict[int, Row] = dict(
         _row(C.NPU_IOCTL_EMU_RUN, "npu_emu_run", ioctl_emu.run, free=True),
         _row(C.NPU_IOCTL_EMU_JOB, "npu_emu_job", ioctl_emu.job, free=True),
         _row(C.NPU_IOCTL_EMU_INJECT, "npu_emu_inject", ioctl_emu.inject, free=True, needs_file=False),
+        _row(C.NPU_IOCTL_EMU_REGISTER, "npu_emu_register", ioctl_emu.register, free=True),
+        _row(C.NPU_IOCTL_EMU_TRAFFIC, "npu_emu_traffic", ioctl_emu.traffic, free=True),
     )
 )  # fmt: skip
 NUMBERS: frozenset[int] = frozenset(request & 0xFF for request in TABLE)

@@ -68,14 +68,17 @@ enum npu_hw_reg {
     NPU_REG_NOC_CLIENTS         = 0x01a08004, /* RO  clients of the memory system, in its order */
     NPU_REG_NOC_CYCLES_LO       = 0x01a08008, /* RO  cycles that the network has run 31:0; latches HI */
     NPU_REG_NOC_CYCLES_HI       = 0x01a0800c, /* RO  63:32 */
+    NPU_REG_NOC_LINKS           = 0x01a08010, /* RO  links between routers, both directions counted, in the memory system's order */
     NPU_REG_NOC_QOS_BASE        = 0x01a08100, /* RW  client c at + 4 * c: its priority 2:0 at every port, a higher one goes first; reset: the memory system's */
     NPU_REG_NOC_CREDIT_BASE     = 0x01a09000, /* RO  port p at + 0x10 * p: credit_occupancy, credits in use 15:0, most ever 31:16; +4 client 7:0, hop 15:8, way back 16; +8 LO (latches HI), +12 HI: in use, summed over cycles */
+    NPU_REG_NOC_CLIENT_BASE     = 0x01a09800, /* RO  client c at + 0x40 * c: counter n: LO at +8n (latches HI), HI at +8n+4; enum npu_noc_client_counter */
+    NPU_REG_NOC_LINK_BASE       = 0x01a09c00, /* RO  link l at + 0x20 * l: counter n: LO at +8n (latches HI), HI at +8n+4; enum npu_noc_link_counter */
     NPU_REG_DDRC_CHANNELS       = 0x01a0a000, /* RO  channels */
     NPU_REG_DDRC_COUNTER_BASE   = 0x01a0b000  /* RO  channel c at + 0x100 * c: counter n: LO at +8n (latches HI), HI at +8n+4; enum npu_ddrc_counter */
 };
 enum {
     NPU_BAR0_SIZE = 0x02000000, NPU_DOORBELL_STRIDE = 0x1000, NPU_NUM_DOORBELLS = 256, NPU_DMA_STATUS_STRIDE = 0x100,
-    NPU_NOC_CREDIT_STRIDE = 0x10, NPU_DDRC_COUNTER_STRIDE = 0x100
+    NPU_NOC_CREDIT_STRIDE = 0x10, NPU_NOC_CLIENT_STRIDE = 0x40, NPU_NOC_LINK_STRIDE = 0x20, NPU_DDRC_COUNTER_STRIDE = 0x100
 };
 /* Bits of registers. */
 enum { NPU_BOOT_ENTRY_DONE = 1 << 0, NPU_MMU_ENABLE = 1 << 0, NPU_DOORBELL_SET = 1 << 0, NPU_IP_RESET_TRIGGER = 1 << 0 };
@@ -137,6 +140,24 @@ enum npu_pmu {
     NPU_PMU_ENERGY_DDR = 35,    /* fJ: the same bytes in DDR */
     NPU_PMU_ENERGY_STATIC = 36, /* fJ: idle power over time; the sum of 31 to 36 is the energy of the device */
     NPU_PMU_COUNT = 37
+};
+
+/* Counters of a client of the network on chip, 64 bits, since the start. Cycles are those of the network. */
+enum npu_noc_client_counter {
+    NPU_NOC_BYTES_ASKED = 0,        /* that its transfers, or its traffic, are about */
+    NPU_NOC_BYTES_MOVED = 1,        /* whole accesses of DDR, of which they are parts */
+    NPU_NOC_STALL_CREDIT = 2,       /* cycles in which it sent nothing because the first port had no credit for it */
+    NPU_NOC_STALL_WINDOW = 3,       /* because as many of its requests were outstanding as may be */
+    NPU_NOC_CLIENT_COUNTER_COUNT = 4
+};
+
+/* Counters of a link, one direction, 64 bits, since the start. */
+enum npu_noc_link_counter {
+    NPU_NOC_LINK_FLITS = 0,         /* that it moved, one a cycle at most */
+    NPU_NOC_LINK_STALL_CREDIT = 1,  /* flits that could not move in a cycle: no credit at the next port */
+    NPU_NOC_LINK_STALL_QUEUE = 2,   /* the controller had no room */
+    NPU_NOC_LINK_STALL_ARBITRATION = 3, /* another client had the link */
+    NPU_NOC_LINK_COUNTER_COUNT = 4
 };
 
 /* Counters of a channel of the DDR controller, 64 bits, since the start. Cycles are those of the network. */

@@ -21,7 +21,8 @@ enum npu_ioctl_nr {
     NPU_IOCTL_CMDQ_RING = 0x52, NPU_IOCTL_GET_INFO = 0x53, NPU_IOCTL_BO_EXPORT = 0x54, NPU_IOCTL_BO_IMPORT = 0x55,
     /* Emulator range: not a real device's */
     NPU_IOCTL_EMU_TRACE_READ = 0xe0, NPU_IOCTL_EMU_SET_SCHEDULE = 0xe1, NPU_IOCTL_EMU_COUNTERS = 0xe2, NPU_IOCTL_EMU_ADVANCE = 0xe3,
-    NPU_IOCTL_EMU_OVERFLOWS = 0xe4, NPU_IOCTL_EMU_RUN = 0xe5, NPU_IOCTL_EMU_JOB = 0xe6, NPU_IOCTL_EMU_INJECT = 0xe7
+    NPU_IOCTL_EMU_OVERFLOWS = 0xe4, NPU_IOCTL_EMU_RUN = 0xe5, NPU_IOCTL_EMU_JOB = 0xe6, NPU_IOCTL_EMU_INJECT = 0xe7,
+    NPU_IOCTL_EMU_REGISTER = 0xe8, NPU_IOCTL_EMU_TRAFFIC = 0xe9
 };
 /* The ioctl request word is the number in bits 7:0 and the size of its structure in bits 29:16. */
 /* On the seam every call is one 64-bit number: file descriptor in bits 63:32, request word in bits 31:0. Calls that are not ioctls: */
@@ -207,6 +208,24 @@ enum npu_fault_kind {             /* what; EINVAL for a kind that cannot strike 
 enum npu_inject_action { NPU_INJECT_ARM = 0, NPU_INJECT_DISARM = 1, NPU_INJECT_QUERY = 2 };
 struct npu_emu_inject { uint32_t point; uint32_t kind; uint32_t after; uint32_t count; /* 0 as 1 */ uint64_t seed; uint32_t action; /* [in] enum npu_inject_action */ uint32_t struck; /* [out] of QUERY */ };
 _Static_assert(sizeof(struct npu_emu_inject) == 32, "npu_emu_inject");
+/* Reads or writes a register of the device's own blocks, those from NPU_REG_ID_MAGIC on, as a debugger does: a register that there is not reads all ones. EPERM to write, for
+ * who may not; EINVAL for others, which are the driver's. */
+enum npu_register_action { NPU_REGISTER_READ = 0, NPU_REGISTER_WRITE = 1 };
+struct npu_emu_register { uint32_t offset; uint32_t action; /* enum npu_register_action */ uint32_t value; /* [in] of WRITE; [out] of READ */ uint32_t reserved; };
+_Static_assert(sizeof(struct npu_emu_register) == 16, "npu_emu_register");
+/* Lets a client of the memory system that has no engine here, such as a CPU, ask for memory from now on: bursts at times that `seed` decides. EPERM for who may not; EINVAL for
+ * a client that is not there (at fidelity `fast` none is) or is the device itself, and for more than the links carry. */
+struct npu_emu_traffic {
+    uint32_t client;              /* in the order of the memory system */
+    uint32_t write_permille;      /* of the bursts, 0..1000 */
+    uint64_t bytes_per_second;    /* 0: no more */
+    uint64_t burst_bytes;         /* contiguous; 1..NPU_MAX_TRAFFIC_BURST_BYTES */
+    uint64_t address;             /* physical; bursts follow each other from here, below 2^40 */
+    uint64_t span_bytes;          /* and begin again after so many bytes; at least a burst, at most 2^40 */
+    uint64_t seed;
+};
+_Static_assert(sizeof(struct npu_emu_traffic) == 48, "npu_emu_traffic");
+enum { NPU_MAX_TRAFFIC_BURST_BYTES = 1 << 20 };
 enum npu_trace_kind { NPU_TRACE_FETCH = 0, /* core read a descriptor */ NPU_TRACE_DISPATCH = 1, /* core put it in a FIFO */ NPU_TRACE_START = 2, NPU_TRACE_END = 3,
     NPU_TRACE_BARRIER_LOAD = 4, NPU_TRACE_BARRIER_READY = 5, NPU_TRACE_BARRIER_RETIRE = 6, NPU_TRACE_DOORBELL = 7, NPU_TRACE_JOB_START = 8, NPU_TRACE_JOB_END = 9,
     NPU_TRACE_FENCE_WRITE = 10, NPU_TRACE_IRQ = 11, NPU_TRACE_BOOT = 12,

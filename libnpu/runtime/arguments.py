@@ -29,6 +29,14 @@ def whole(value: object, name: str) -> int:
     return number
 
 
+def unsigned(value: object, name: str, bits: int) -> int:
+    """As `whole`, for a field of so many bits without a sign."""
+    number = whole(value, name)
+    if not 0 <= number < 1 << bits:
+        raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"{name} is {shown(number)}; 0 to 2^{bits} - 1 are allowed")
+    return number
+
+
 def shown(number: float) -> str:
     """Return a number for a message, also one that is too long to be written out."""
     if isinstance(number, int) and number.bit_length() > MOST_BITS:

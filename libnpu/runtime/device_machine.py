@@ -11,7 +11,7 @@ from npu_abi import C
 from libnpu.errors import NpuError
 from libnpu.faults import FIELDS, fault_of
 from libnpu.runtime import host_team
-from libnpu.runtime.arguments import shown, whole
+from libnpu.runtime.arguments import shown, unsigned, whole
 from libnpu.runtime.guard import public
 from libnpu.runtime.host_team import Team
 from libnpu.runtime.records import read_records
@@ -124,6 +124,49 @@ class DeviceMachine:
         values = memoryview(self.node.ioctl(request)[0]).cast("Q")
         kinds = npu_abi.enum("npu_pmu")
         return {kinds(i).name.removeprefix("NPU_PMU_"): value for i, value in enumerate(values)}
+
+    @public
+    def mmio(self, offset: int, value: int | None = None) -> int:
+        """Return the register at a byte offset of npu_hw.h, one of the device's own blocks; with `value`, write that and return it.
+
+        Costs no virtual time. Raises INVALID_VALUE for a register of the driver's, NOT_PERMITTED.
+        """
+        request = Request(C.NPU_IOCTL_EMU_REGISTER, "npu_emu_register", "EMU_REGISTER")
+        request.arg.offset = unsigned(offset, "offset", 32)
+        if value is not None:
+            request.arg.action, request.arg.value = C.NPU_REGISTER_WRITE, unsigned(value, "value", 32)
+        self.node.ioctl(request)
+        return int(request.arg.value)
+
+    @public
+    def traffic(
+        self,
+        client: str,
+        bytes_per_second: int,
+        *,
+        burst_bytes: int = 256,
+        write_share: float = 0.0,
+        address: int = 0,
+        span_bytes: int = 64 << 20,
+        seed: int = 1,
+    ) -> None:
+        """Let a client of the memory system without an engine, such as "cpu", ask for memory from now on, in bursts at times that `seed`
+        decides; 0 bytes per second ends it. Fidelity "full" only (docs/memory.md). Raises INVALID_VALUE, NOT_PERMITTED.
+        """
+        names = [one.name for one in self.node.profile.memory_system.clients]
+        if client not in names:
+            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"no client {client!r} of memory; there are {', '.join(names)}")
+        request = Request(C.NPU_IOCTL_EMU_TRAFFIC, "npu_emu_traffic", "EMU_TRAFFIC")
+        arg = request.arg
+        arg.client, arg.write_permille = (
+            names.index(client),
+            unsigned(round(write_share * 1000), "write_share in permille", 32),
+        )
+        for name, number in (
+            ("bytes_per_second", bytes_per_second), ("burst_bytes", burst_bytes), ("address", address), ("span_bytes", span_bytes), ("seed", seed),
+        ):  # fmt: skip
+            setattr(arg, name, unsigned(number, name, 64))
+        self.node.ioctl(request)
 
     @public
     def trace(self) -> NDArray[np.void]:

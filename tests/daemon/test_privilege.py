@@ -25,6 +25,7 @@ PRIVILEGED = [
     (C.NPU_SYS_MODULE_LOAD, "npu_module", {}),
     *((C.NPU_IOCTL_EMU_INJECT, "npu_emu_inject", {"action": action, "point": C.NPU_POINT_ALLOC, "kind": C.NPU_FAULT_NO_MEMORY})
       for action in (C.NPU_INJECT_ARM, C.NPU_INJECT_DISARM, C.NPU_INJECT_QUERY)),
+    (C.NPU_IOCTL_EMU_REGISTER, "npu_emu_register", {"offset": C.NPU_REG_NOC_QOS_BASE, "action": C.NPU_REGISTER_WRITE}),
 ]  # fmt: skip
 
 

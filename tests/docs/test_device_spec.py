@@ -27,6 +27,8 @@ ARRAYS = {
     "TILE_BASE": lambda p: range(0, 8 * p.tiles, 4),
     "NOC_QOS_BASE": None,  # of fidelity `full`
     "NOC_CREDIT_BASE": None,
+    "NOC_CLIENT_BASE": None,
+    "NOC_LINK_BASE": None,
     "DDRC_COUNTER_BASE": None,
 }
 
@@ -52,7 +54,7 @@ def test_every_constant_of_the_header_is_on_the_page_with_its_value():
         assert device_spec.Entry(name, value.strip()).number == int(getattr(C, name)), name
 
 
-@pytest.mark.parametrize("name", ["npu_pmu", "npu_ddrc_counter"])
+@pytest.mark.parametrize("name", ["npu_pmu", "npu_ddrc_counter", "npu_noc_client_counter", "npu_noc_link_counter"])
 def test_every_counter_says_what_it_counts_and_ids_have_no_gap(name):
     (group,) = [one for one in device_spec.groups(HEADER) if one.enum == name]
     assert [entry.number for entry in group.entries] == list(range(len(enum(name))))

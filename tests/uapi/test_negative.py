@@ -106,6 +106,15 @@ CALLS = {
         "point": [(C.NPU_POINT_COUNT, EINVAL), (U32, EINVAL)], "kind": [(0, EINVAL), (13, EINVAL), (U32, EINVAL)],
         "after": "any number of passes", "count": "any number of times", "seed": SEED, "action": [(3, EINVAL), (U32, EINVAL)], "struck": OUT,
     }),
+    "NPU_IOCTL_EMU_REGISTER": ({"offset": C.NPU_REG_ID_MAGIC}, {
+        "offset": [(0, EINVAL), (C.NPU_REG_IP_RESET, EINVAL), (C.NPU_REG_ID_MAGIC + 2, EINVAL), (C.NPU_BAR0_SIZE, EINVAL), (U32, EINVAL)],
+        "action": [(2, EINVAL), (U32, EINVAL)], "value": OUT,
+    }),
+    "NPU_IOCTL_EMU_TRAFFIC": (None, {  # at fidelity fast no client is there
+        "client": [(0, EINVAL), (U32, EINVAL)], "write_permille": [(1001, EINVAL), (U32, EINVAL)], "bytes_per_second": [(U64, EINVAL)],
+        "burst_bytes": [(0, EINVAL), (C.NPU_MAX_TRAFFIC_BURST_BYTES + 1, EINVAL), (U64, EINVAL)], "address": [(1 << 40, EINVAL), (U64, EINVAL)],
+        "span_bytes": [(0, EINVAL), (255, EINVAL), (U64, EINVAL)], "seed": SEED,
+    }),
 }  # fmt: skip
 # Calls that change what the others need: right but for the one field.
 CHANGING = {
@@ -120,6 +129,7 @@ CHANGING = {
     "NPU_IOCTL_RECOVER": {},
     "NPU_IOCTL_EMU_ADVANCE": {},
     "NPU_IOCTL_EMU_INJECT": {"point": C.NPU_POINT_ALLOC, "kind": C.NPU_FAULT_NO_MEMORY},
+    "NPU_IOCTL_EMU_TRAFFIC": {"client": 2, "burst_bytes": 256, "span_bytes": 4096},
 }
 ROWS = {row.name: (request, row) for request, row in TABLE.items()}
 CASES = [
@@ -204,7 +214,7 @@ def test_who_is_not_privileged_may_not_reset_load_or_inject(scene, structure):
     was, kernel.current = kernel.current, replace(kernel.current, privileged=False)
     before = scene.fingerprint()
     try:
-        for call in ("NPU_IOCTL_RECOVER", "NPU_SYS_MODULE_LOAD", "NPU_IOCTL_EMU_INJECT"):
+        for call in ("NPU_IOCTL_RECOVER", "NPU_SYS_MODULE_LOAD", "NPU_IOCTL_EMU_INJECT", "NPU_IOCTL_EMU_TRAFFIC"):
             request, row = ROWS[call]
             arg = structure(row.struct, **CHANGING.get(call, {}))
             assert scene.file.raw(request, arg)[0] == -EPERM

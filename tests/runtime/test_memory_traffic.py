@@ -1,0 +1,100 @@
+"""Traffic of other clients of memory, and registers, as programs reach them."""
+
+from __future__ import annotations
+
+import pytest
+from npu_abi import C
+
+import libnpu
+
+EDGE = "npu-37xx+edge-soc"
+MIB = 1 << 20
+CPU = 2  # the client's number in edge-soc
+
+
+def wide(device, offset):
+    return device.mmio(offset) | device.mmio(offset + 4) << 32
+
+
+def client(device, number, counter):
+    return wide(device, C.NPU_REG_NOC_CLIENT_BASE + C.NPU_NOC_CLIENT_STRIDE * number + 8 * counter)
+
+
+def test_traffic_has_its_rate_from_now_on_also_while_the_device_sleeps_until_it_ends():
+    with libnpu.open(EDGE, fidelity="full", compute=False, where="") as device:
+        device.host_delay(100_000)
+        assert client(device, CPU, C.NPU_NOC_BYTES_ASKED) == 0
+        device.traffic("cpu", 10 * 10**9)
+        device.host_delay(200_000)
+        moved = client(device, CPU, C.NPU_NOC_BYTES_MOVED)
+        assert moved == pytest.approx(200_000 * 10, rel=0.05)
+        device.traffic("cpu", 0)
+        device.host_delay(200_000)
+        assert client(device, CPU, C.NPU_NOC_BYTES_MOVED) <= moved + 64 * 1024  # what was under way
+
+
+def test_it_slows_transfers_and_the_same_seed_does_so_alike():
+    seen = []
+    for rate, seed in ((0, 1), (20, 1), (20, 1), (20, 2)):
+        with libnpu.open(EDGE, fidelity="full", compute=False, where="") as device:
+            source, target = device.alloc(MIB), device.alloc(MIB)
+            device.traffic("cpu", rate * 10**9, seed=seed)
+            device.copy(target, source, MIB)
+            device.synchronize()
+            assert client(device, 0, C.NPU_NOC_BYTES_ASKED) == 2 * MIB
+            seen.append(device.now_ps)
+    assert seen[0] < 0.9 * seen[1]
+    assert seen[1] == seen[2] != seen[3]
+
+
+def test_counters_of_links_and_clients_agree():
+    with libnpu.open(EDGE, fidelity="full", compute=False, where="") as device:
+        source, target = device.alloc(MIB), device.alloc(MIB)
+        device.copy(target, source, MIB)
+        device.synchronize()
+        names = device.profile.memory_system.links()
+        assert device.mmio(C.NPU_REG_NOC_LINKS) == len(names)
+        flits = {
+            name: wide(device, C.NPU_REG_NOC_LINK_BASE + C.NPU_NOC_LINK_STRIDE * number + 8 * C.NPU_NOC_LINK_FLITS)
+            for number, name in enumerate(names)
+        }
+        moved = sum(client(device, number, C.NPU_NOC_BYTES_MOVED) for number in range(2))
+        assert 2 * MIB <= moved <= 2 * MIB + 4096  # read and written, and page tables or code
+        read_flits, write_flits = flits["gate", "hub"], flits["gate", "ddr"]
+        assert 0 <= read_flits - MIB // 32 <= 4096 // 32
+        requests = write_flits - MIB // 32  # a read is one flit on the way there
+        assert 0 < requests <= MIB // (16 * 32) + 16
+
+
+def test_a_priority_is_a_register_that_a_program_can_write():
+    with libnpu.open(EDGE, fidelity="full", compute=False, where="") as device:
+        assert device.mmio(C.NPU_REG_NOC_QOS_BASE) == 0
+        assert device.mmio(C.NPU_REG_NOC_QOS_BASE, 7) == 7
+        assert device.mmio(C.NPU_REG_NOC_QOS_BASE) == 7
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda d: d.traffic("gpu", 1), "no client 'gpu' of memory; there are npu_dma, npu_code, cpu"),
+        (lambda d: d.traffic("npu_dma", 1), "client 0 is npu_dma, the device itself"),
+        (lambda d: d.traffic("cpu", 10**12), "its link carries 51200000000"),
+        (lambda d: d.traffic("cpu", -1), "bytes_per_second is -1; 0 to"),
+        (lambda d: d.traffic("cpu", 1, write_share=1.1), "write_permille is 1100; 0 to 1000 are allowed"),
+        (lambda d: d.traffic("cpu", 1, burst_bytes=4096, span_bytes=64), "at least burst_bytes, 4096, is needed"),
+        (lambda d: d.mmio(C.NPU_REG_IP_RESET, 1), "register 0x1800160; multiples of 4 from 0x1a00000"),
+        (lambda d: d.mmio(1 << 32), r"offset is 4294967296; 0 to 2\^32 - 1 are allowed"),
+    ],
+)
+def test_wrong_arguments_are_named(call, message):
+    with libnpu.open(EDGE, fidelity="full", compute=False, where="") as device:
+        with pytest.raises(libnpu.NpuError, match=message) as caught:
+            call(device)
+        assert caught.value.result == C.NPU_ERROR_INVALID_VALUE
+
+
+def test_at_fidelity_fast_there_are_no_clients():
+    with libnpu.open(EDGE, compute=False, where="") as device:
+        assert device.mmio(C.NPU_REG_NOC_CLIENTS) == 0
+        with pytest.raises(libnpu.NpuError, match="client 2; the memory path has 0"):
+            device.traffic("cpu", 1)
