@@ -78,7 +78,7 @@ def test_priorities_are_set_and_reset():
 def test_blocks_do_not_overlap_and_fast_has_none(profile):
     full, fast = Device(profile, fidelity="full").bus, Device(profile).bus
     ports, channels = full.read32(C.NPU_REG_NOC_PORTS) & 0xFFFF, full.read32(C.NPU_REG_DDRC_CHANNELS)
-    assert C.NPU_REG_NOC_CREDIT_BASE + ports * C.NPU_NOC_CREDIT_STRIDE <= C.NPU_REG_DDRC_CHANNELS
+    assert C.NPU_REG_NOC_CREDIT_BASE + ports * C.NPU_NOC_CREDIT_STRIDE <= C.NPU_REG_NOC_CLIENT_BASE
     assert C.NPU_DDRC_COUNTER_STRIDE >= 8 * C.NPU_DDRC_COUNTER_COUNT
     assert ports > 0
     assert channels > 0
