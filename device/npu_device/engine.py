@@ -375,6 +375,7 @@ class Engine(ABC, Generic[T]):
         self.end_wait(channel)
         now = self.fabric.cycle_now()
         if channel.suspended is not None:
+            self.cancel(channel.suspended)
             self.abandon(channel.suspended, now)
             channel.suspended = None
         task = self.task
@@ -392,7 +393,7 @@ class Engine(ABC, Generic[T]):
             self._trace.add(CANCEL_RECORD, self.kind, self.unit, task.task_id, task.slot.job_id, task.earlier_cycles)
 
     def cancel(self, task: T) -> None:
-        """Make the end event of the running task void."""
+        """Make the end event of a task that has begun void."""
         self.fabric.clock.cancel(self, task)
 
     def claim(self, task: T, claim: Claim) -> None:

@@ -152,8 +152,8 @@ def check(rig, before, own=None):
     return counted, seen
 
 
-def rig_of(seed=None, profile="npu-37xx", compute=False):
-    rig = Rig(profile, trace=True, compute=compute)
+def rig_of(seed=None, profile="npu-37xx", compute=False, fidelity="fast"):
+    rig = Rig(profile, trace=True, compute=compute, fidelity=fidelity)
     if seed is not None:
         rig.device.set_schedule(C.NPU_SCHEDULE_SEED, seed)
     program = programs(rig)
@@ -172,6 +172,32 @@ def test_one_job(seed, profile, whole):
     for engine, _, _, start, end, cycles in seen.tasks:
         assert cycles == end - start, engine  # nobody else wanted the ports
     assert counted["TASKS"] == len(seen.tasks)
+
+
+@settings(max_examples=6, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6))
+def test_one_job_with_network_and_ddr_cycle_by_cycle(seed):
+    rig, program = rig_of(fidelity="full")
+    buffer, own = random_job(rig, program, seed, kinds=("copy", "matmul"))
+    before = rig.device.counters()
+    assert rig.execute(buffer).job_status == C.NPU_JOB_SUCCESS
+    check(rig, before, own)
+
+
+@pytest.mark.parametrize("fidelity", ["fast", "full"])
+@pytest.mark.parametrize("after_us", [8, 12, 16, 20])
+def test_jobs_that_are_aborted_between_their_turns_leave_nothing_behind(fidelity, after_us):
+    rig, _ = rig_of(fidelity=fidelity)
+    before = rig.device.counters()
+    for number, (va, doorbell) in enumerate(queues(rig, 2)):
+        blob = Blob()
+        blob.add_dma(rig.alloc(1 << 20), CMX, 1 << 20, task_id=number | IN_DDR)
+        rig.enqueue(rig.inference(blob), jobq=va, doorbell=doorbell)
+    rig.device.run_until(rig.device.now_ps + after_us * VISIBLE_PS)
+    rig.abort()
+    check_sums(rig, before)
+    assert rig.device.next_event_ps() is None
+    assert rig.device.idle
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)
