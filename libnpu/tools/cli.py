@@ -22,6 +22,7 @@ COMMANDS = {
     "compile": ("compile", "compile an ONNX model to a blob"),
     "sweep": ("sweep", "compile with each value of an option and say what each costs"),
     "compare": ("compare", "run a model in two ways and say what each costs"),
+    "latency": ("latency", "run a model or a blob many times and say how long it takes and where the time goes"),
     "power": ("power", "run a model or a blob and say what energy an inference takes"),
     "ddr-bandwidth": ("ddr_bandwidth", "load in several patterns and say what memory gives of what its pins could"),
     "soc-diag": (

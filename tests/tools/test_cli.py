@@ -24,6 +24,7 @@ from libnpu.tools import values
         "power",
         "ddr-bandwidth",
         "soc-diag",
+        "latency",
         "kernels",
         "launch-profile",
         "advise",
