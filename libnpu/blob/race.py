@@ -7,31 +7,23 @@ footprints; a SHAVE program is run for its accesses, without values.
 
 from __future__ import annotations
 
-import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from npu_abi import C
 from npu_model import footprint
 from npu_model.profile import Profile, load_profile
-from npu_model.shave_decode import ProgramCache
 from npu_model.shave_faults import ShaveFault
 
-from libnpu.blob import elf
 from libnpu.blob.image import BlobError
 from libnpu.blob.problem import Problem
 from libnpu.blob.records import field_offset
+from libnpu.blob.shave_tasks import SYMBOL_BITS, ShaveTasks
 from libnpu.blob.walk import Step, walk
 
 if TYPE_CHECKING:
     from npu_model.footprint import Box, Footprint
-    from numpy.typing import NDArray
 
     from libnpu.blob.image import BlobImage
-
-_ARGS_VA = C.NPU_VA_LOW_BASE
-_SPACE_BITS = 40  # symbols get address ranges of this size, above everything that a blob can name directly
 
 
 def hazards(image: BlobImage, profile: Profile | None = None) -> list[Problem]:
@@ -75,7 +67,7 @@ def hazards(image: BlobImage, profile: Profile | None = None) -> list[Problem]:
 def _problem(steps: list[Step], first: int, second: int, box: Box, both_write: bool) -> Problem:
     a, b = steps[first], steps[second]
     what = "both write" if both_write else "one reads and one writes"
-    place = f"{what} bytes from {box.addr:#x}" if box.addr < 1 << _SPACE_BITS else what
+    place = f"{what} bytes from {box.addr:#x}" if box.addr < 1 << SYMBOL_BITS else what
     return Problem("hazard", f"{b.section}[{b.index}]", f"not ordered after {a.section}[{a.index}]; {place}")
 
 
@@ -104,38 +96,12 @@ def _ended_before(steps: list[Step]) -> list[int]:
     return before
 
 
-@dataclass(slots=True)
-class _Arguments:
-    """Device memory as a SHAVE program sees it here: the argument blocks."""
-
-    content: NDArray[np.uint8]
-
-    def view(self, addr: int, nbytes: int, write: bool) -> NDArray[Any]:
-        first = addr - _ARGS_VA
-        if write or first < 0 or first + nbytes > len(self.content):
-            raise BlobError(f"a SHAVE program reads {nbytes} bytes at {addr:#x}, outside its arguments")
-        return self.content[first : first + nbytes]
-
-    def check(self, addr: int, nbytes: int, write: bool) -> None:
-        """Accept anything: symbols have addresses of their own here, and the footprint tells what is touched."""
-
-
 class _Accesses:
     """Footprints of tasks, with symbols placed in address ranges of their own."""
 
     def __init__(self, image: BlobImage, profile: Profile) -> None:
         self.image = image
-        self.profile = profile
-        names = (*elf.REFERABLE, *(f"in:{t.name}" for t in image.inputs), *(f"out:{t.name}" for t in image.outputs))
-        self.base = {name: number << _SPACE_BITS for number, name in enumerate(names, 1)}
-        self.by_place = {(r.section, r.offset): r for r in image.relocations}
-        self.programs = ProgramCache()
-        content = bytearray(image.shave_args)
-        for r in image.relocations:
-            if r.section == elf.ARGS:
-                value = (self.base[r.symbol] + r.addend) & ((1 << 8 * r.width) - 1)
-                struct.pack_into("<Q" if r.width == 8 else "<I", content, r.offset, value)
-        self.arguments = _Arguments(np.frombuffer(bytes(content), np.uint8))
+        self.shave = ShaveTasks(image, profile)
 
     def of(self, step: Step) -> Footprint:
         """Return (reads, writes) of a task."""
@@ -145,25 +111,17 @@ class _Accesses:
         if step.engine[0] == C.NPU_ENGINE_DPU:
             first, count = int(record["variant_first"]), int(record["variant_count"])
             return footprint.dpu_footprint(record, self.image.tasks[".npu.tasks.dpu_variant"][first : first + count])
-        return self._shave(step, record)
+        return self._shave(step)
 
     def _dma(self, step: Step, record: Any) -> Footprint:
         patched = record.copy()
         for field in ("transaction_src", "transaction_dst"):
             offset = step.index * record.dtype.itemsize + field_offset(step.section, field)
-            relocation = self.by_place.get((step.section, offset))
+            relocation = self.shave.by_place.get((step.section, offset))
             if relocation is not None:
-                patched[field] = self.base[relocation.symbol] + relocation.addend
+                patched[field] = self.shave.base[relocation.symbol] + relocation.addend
         return footprint.dma_footprint(patched)
 
-    def _shave(self, step: Step, record: Any) -> Footprint:
-        ranges = self.image.tasks[".npu.tasks.shave_range"]
-        number = int(record["range_index"])
-        text = self.by_place[".npu.tasks.shave_range", number * ranges.dtype.itemsize].addend
-        code = self.image.text[text : text + int(ranges[number]["code_bytes"])]
-        place = step.index * record.dtype.itemsize + field_offset(step.section, "args_va")
-        relocation = self.by_place.get((step.section, place))
-        args_va = _ARGS_VA + relocation.addend if relocation else 0
-        result = self.programs.run(code, args_va, self.arguments, self.profile.shave, False)
-        mine = range(_ARGS_VA, _ARGS_VA + len(self.arguments.content))
-        return [box for box in result.reads if box.addr not in mine], result.writes
+    def _shave(self, step: Step) -> Footprint:
+        result = self.shave.run(step.index).result()
+        return [box for box in result.reads if box.addr not in self.shave.arguments], result.writes
