@@ -23,6 +23,7 @@ COMMANDS = {
     "sweep": ("sweep", "compile with each value of an option and say what each costs"),
     "compare": ("compare", "run a model in two ways and say what each costs"),
     "latency": ("latency", "run a model or a blob many times and say how long it takes and where the time goes"),
+    "roofline": ("roofline", "run a model, a blob or one operation and show it under the roofs of memory and engines"),
     "power": ("power", "run a model or a blob and say what energy an inference takes"),
     "ddr-bandwidth": ("ddr_bandwidth", "load in several patterns and say what memory gives of what its pins could"),
     "soc-diag": (

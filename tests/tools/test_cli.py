@@ -25,6 +25,7 @@ from libnpu.tools import values
         "ddr-bandwidth",
         "soc-diag",
         "latency",
+        "roofline",
         "kernels",
         "launch-profile",
         "advise",
