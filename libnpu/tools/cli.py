@@ -24,6 +24,7 @@ COMMANDS = {
     "compare": ("compare", "run a model in two ways and say what each costs"),
     "latency": ("latency", "run a model or a blob many times and say how long it takes and where the time goes"),
     "roofline": ("roofline", "run a model, a blob or one operation and show it under the roofs of memory and engines"),
+    "monitor": ("monitor", "run a model or a blob and write how busy engines and memory were over time"),
     "power": ("power", "run a model or a blob and say what energy an inference takes"),
     "ddr-bandwidth": ("ddr_bandwidth", "load in several patterns and say what memory gives of what its pins could"),
     "soc-diag": (

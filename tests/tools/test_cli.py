@@ -26,6 +26,7 @@ from libnpu.tools import values
         "soc-diag",
         "latency",
         "roofline",
+        "monitor",
         "kernels",
         "launch-profile",
         "advise",
