@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -342,7 +343,8 @@ def test_a_program_that_departs_from_the_order_is_told_so(tmp_path):
 def test_a_file_that_is_no_order_is_refused(tmp_path, unit):
     path = tmp_path / "order.txt"
     path.write_text("what\n")
-    for bad in (path, tmp_path / "none"):
+    os.mkfifo(tmp_path / "pipe")
+    for bad in (path, tmp_path / "none", tmp_path / "pipe"):
         with pytest.raises(libnpu.NpuError) as caught, unit.replay_order(bad):
             pass
         assert caught.value.result == C.NPU_ERROR_FILE
