@@ -194,7 +194,7 @@ class Context(ContextStreams, ContextMemory):
         self.profiler.end()
         for capture in tuple(self.captures):
             capture.abandon()
-        for stream in self.streams:
+        for stream in (*self.streams, *self.waiting_streams):
             stream.abandon()
         for module in (*self._modules, *([self._builtin] if self._builtin else [])):
             module.release()

@@ -37,6 +37,7 @@ class ContextStreams:
 
     def __init__(self) -> None:
         self.orphans: list[Stream] = []  # of executable graphs that are gone
+        self.waiting_streams: list[Stream] = []  # of `create_waiting_stream`
         self._streams: list[Stream] = []
         self._draining: list[Stream] = []  # closed with work in flight
         self._stream_ids = 0
@@ -118,6 +119,22 @@ class ContextStreams:
         instance_of(stream, Stream, "stream").check_context(self, what)
         return stream
 
+    def create_waiting_stream(self) -> Stream:
+        """Return a stream of the library's own, for waits of the host: it is none of `streams`, so that nobody else waits
+        for what is in it. Raises OUT_OF_RESOURCES.
+        """
+        self._reap_draining()
+        stream = Stream(cast("Context", self), self._stream_ids + 1, blocking=False, priority=NORMAL)
+        self._stream_ids += 1
+        self.waiting_streams.append(stream)
+        return stream
+
+    def give_up(self, stream: Stream) -> None:
+        """End a stream of `create_waiting_stream`, with the work that is in it."""
+        if stream in self.waiting_streams:
+            self.waiting_streams.remove(stream)
+        stream.give_up()
+
     def implicit_signals(self, stream: Stream) -> Iterator[Signal]:
         """What the next operation of a blocking stream waits for by the rules of a legacy default stream."""
         others = [self._default] if stream is not self._default else self._streams
@@ -187,3 +204,4 @@ class ContextStreams:
         self._default = None
         self._streams.clear()
         self._draining.clear()
+        self.waiting_streams.clear()

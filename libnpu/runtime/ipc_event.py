@@ -2,7 +2,8 @@
 
 Such an event is a page of memory that all of them have: a fence, which the device writes when the recorded work has ended, and how
 often it was recorded and which record counts, which the host writes when it records. A record is the next number; who waits afterwards waits for the fence
-to reach the number that is there then. The host waits for others' work with a job of its own that waits for the fence.
+to reach the number that is there then. The host waits for others' work with a job of its own that waits for the fence; a wait
+that times out leaves it there for the next one.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ class IpcEvent(Event):
     def __init__(self, context: Context, handle: bytes | None = None) -> None:
         super().__init__(context, timing=False)
         self.opened = handle is not None
-        self._waiting: Stream | None = None
+        self._waiting: Stream | None = None  # for the host's waits, made for the first
+        self._wait: Job | None = None  # the last job in it
+        self._waiters = 0  # threads in `synchronize`
         if handle is None:
             self.bo = _above(context, lambda: BufferObject(context.node, EVENT_BYTES, int(C.NPU_BO_MAPPABLE)))
             self._memory[:EVENT_BYTES] = bytes(EVENT_BYTES)
@@ -91,6 +94,8 @@ class IpcEvent(Event):
         """As `Event.record`. Raises CAPTURE_UNSUPPORTED for a stream that is being captured."""
         self._check()
         stream = self.context.stream_of(stream, "the event")
+        stream.make_room()
+        self._check()
         number = self._get(COUNT_OFFSET) + 1
         job = stream.enqueue(_Record(self, number), settle=False)
         self._set(COUNT_OFFSET, number)
@@ -106,7 +111,7 @@ class IpcEvent(Event):
             raise stream.capturing.refusal("a wait for an event of several processes")
         number = self._number()
         self.context.enter()
-        if number and not self._has_happened(number):
+        if not self._has_happened(number):
             stream.enqueue(_Wait(self, number))
 
     @public
@@ -115,20 +120,35 @@ class IpcEvent(Event):
         self._check()
         number = self._number()
         self.context.enter()
-        return not number or self._has_happened(number)
+        return self._has_happened(number)
 
     @public
     def synchronize(self, timeout_ns: float | None = None) -> None:
         """As `Event.synchronize`; of the work itself it knows that it has ended, not how."""
         self._check()
-        timeout_ps(timeout_ns)  # raises
+        duration_ps = timeout_ps(timeout_ns)
         number = self._number()
-        self.context.enter()
-        if number and not self._has_happened(number):
-            if self._waiting is None:
-                self._waiting = self.context.create_stream(blocking=False)
-            self._waiting.enqueue(_Wait(self, number))
-            self._waiting.synchronize(timeout_ns)
+        if self._has_happened(number):
+            self.context.enter()
+            return
+        began_ps = self.context.node.now_ps
+        self._waiters += 1
+        try:
+            while not self._has_happened(number):
+                stream, job = self._wait_for(number)
+                spent_ps = self.context.node.now_ps - began_ps
+                stream.wait(job, None if duration_ps is None else max(duration_ps - spent_ps, 0) / 1000)
+        finally:
+            self._waiters -= 1
+            self._give_back()
+
+    def _wait_for(self, number: int) -> tuple[Stream, Job]:
+        """Return the job that waits for this record, or an earlier one, and its stream."""
+        if self._waiting is None:
+            self._waiting = self.context.create_waiting_stream()
+        if self._wait is None or self._wait.done:
+            self._wait = self._waiting.enqueue(_Wait(self, number), settle=False)
+        return self._waiting, self._wait
 
     def __await__(self) -> Generator[Any, None, None]:
         raise NpuError(C.NPU_ERROR_NOT_SUPPORTED, "an event of several processes cannot be awaited; `query` asks")
@@ -143,11 +163,16 @@ class IpcEvent(Event):
     @public
     def destroy(self) -> None:
         """As `Event.destroy`; other processes keep what they have opened."""
-        if self._open:
-            super().destroy()
-            if self._waiting is not None and self.context.node.is_usable:
-                self._waiting.close()
-            self.bo.free()
+        super().destroy()
+        self._give_back()
+
+    def _give_back(self) -> None:
+        """Free what a destroyed event has, unless a thread waits for it: then the last one does it."""
+        if self._open or self._waiters or not self.bo.handle:
+            return
+        if self._waiting is not None:
+            self.context.give_up(self._waiting)
+        self.context.free_object(self.bo)
 
     @property
     def job(self) -> Job | None:

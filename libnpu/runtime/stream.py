@@ -316,6 +316,16 @@ class Stream(StreamWaits):
         self._open = False
         self.context.forget_stream(self)
 
+    def give_up(self) -> None:
+        """End the stream at once, with the work that is in it."""
+        if self._node.is_usable:
+            self._abort_work()  # which ends the queue
+            self._give_back()
+        else:
+            self.abandon()
+        self._open = False
+        self.context.forget_stream(self)
+
     def abandon(self) -> None:
         """Become stale: its context has ended, and what is in flight has failed."""
         self._open = False
