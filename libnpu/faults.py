@@ -66,14 +66,14 @@ def read_faults(path: str) -> list[Armed]:
     """Return the faults of a file. Raises FILE when it cannot be read, INVALID_VALUE for what is in it."""
     with open_regular(path) as (file, size):
         if size > MAX_FILE_BYTES:
-            raise _bad(f"{path!r} has {size} bytes; a file of faults has {MAX_FILE_BYTES} at most")
+            raise _bad(f"{path} has {size} bytes; a file of faults has {MAX_FILE_BYTES} at most")
         data = file.read(size)
     try:
         found = json.loads(data)
     except UnicodeDecodeError as error:
-        raise NpuError(C.NPU_ERROR_FILE, f"faults {path!r}: {error}") from None
+        raise NpuError(C.NPU_ERROR_FILE, f"faults {path}: {error}") from None
     except (json.JSONDecodeError, RecursionError) as error:
-        raise _bad(f"{path!r}: {error}") from None
+        raise _bad(f"{path}: {error}") from None
     if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
         raise _bad(f"{path}: a list of objects is needed")
     return [_entry(path, entry) for entry in found]
