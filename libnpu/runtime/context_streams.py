@@ -170,12 +170,14 @@ class ContextStreams:
             return None
 
     def ring_waiting(self) -> None:
-        """Let the firmware look again at the fences that the streams' jobs wait for: the host wrote one."""
+        """Let the firmware look again at the fences that the streams' jobs wait for: the host wrote one. A context that is lost has
+        nobody who waits.
+        """
         for stream in self.streams:
             if stream.jobs and stream.jobs[0].submitted:
                 ring = Request(C.NPU_IOCTL_CMDQ_RING, "npu_cmdq_ring", "CMDQ_RING")
                 ring.arg.cmdq_id = stream.cmdq_id
-                self.node.ioctl(ring)
+                self.node.try_ioctl(ring)
 
     def drain(self, stream: Stream) -> None:
         """Keep a closed stream until its work has ended."""

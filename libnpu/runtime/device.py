@@ -5,6 +5,7 @@ Programs that need one context only use the device's own, `Device.primary`, thro
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -221,13 +222,12 @@ class Device(DeviceMachine):
         Twice is allowed.
         """
         primary, self._primary = self._primary, None
-        try:
-            for context in tuple(self._contexts):
-                context.destroy(force=True)
-        finally:
+        with contextlib.ExitStack() as ends:  # each of them, whatever the others raise
+            ends.callback(self.node.close)
             if primary is not None:
-                primary.destroy(force=True)
-            self.node.close()
+                ends.callback(primary.destroy, force=True)
+            for context in reversed(self._contexts):
+                ends.callback(context.destroy, force=True)
 
     @public
     def reset(self) -> None:

@@ -256,6 +256,8 @@ class Stream(StreamWaits):
     def abort(self) -> None:
         """Take all work of the stream off the device: what has not ended ends as ABORTED_BY_PRIOR_ERROR, whoever waits
         for it goes on, and the stream can be used again. The errors come from the next wait or query.
+
+        Raises DEVICE_LOST, each time, when the context is lost: the work has ended all the same.
         """
         self._enter("the abort of a stream of it")
         self._abort_work()
@@ -264,22 +266,24 @@ class Stream(StreamWaits):
     def _abort_work(self) -> None:
         """End the queue with all its work."""
         context = self.context
-        context.dispatcher.discard(self)
-        self._aborting = True  # what ends as aborted is no failure of the context
         self._destroy_queue(C.NPU_CMDQ_ABORT)
+        context.dispatcher.discard(self)
         for job in self._jobs:
             for signal in job.written:
                 context.fences.write(signal.cell, max(signal.value, context.fences.value(signal.cell)))
         context.fences.write(self._cell, self._cell.last)
-        while self._jobs:
-            job = self._jobs[0]
-            if not job.submitted or self.finish(job, self._node.now_ps) is not True:
-                self._jobs.popleft()
-                self._retire(
-                    job, job.failure(C.NPU_ERROR_ABORTED_BY_PRIOR_ERROR, f"{job.operation.name!r} was aborted")
-                )
-                self._failed.append(job)
-        self._aborting = False
+        self._aborting = True  # what ends as aborted is no failure of the context
+        try:
+            while self._jobs:
+                job = self._jobs[0]
+                if not job.submitted or self.finish(job, self._node.now_ps) is not True:
+                    self._jobs.popleft()
+                    self._retire(
+                        job, job.failure(C.NPU_ERROR_ABORTED_BY_PRIOR_ERROR, f"{job.operation.name!r} was aborted")
+                    )
+                    self._failed.append(job)
+        finally:
+            self._aborting = False
         context.ring_waiting()
 
     @public
