@@ -7,6 +7,7 @@ Fresh memory is poison (0xff bytes: NaN in every float type). With `compute=Fals
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import mmap
@@ -26,7 +27,9 @@ POISON = 0xFF
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-NO_HEAP = -1  # of what is left of a heap that was closed
+NO_HEAP = (
+    -1
+)  # of extents that go with the last allocation in them: single ones, and what is left of a heap that was closed
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 MAP_FIXED = 0x10  # Linux; Python's mmap module has no name for it
 _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
@@ -58,6 +61,11 @@ class _Extent:
         """Whether no allocation is left in it."""
         return self.free == [[0, self.size_bytes]]
 
+    def close(self) -> None:
+        """Close the memfd, unless the program has closed every descriptor there was."""
+        with contextlib.suppress(OSError):
+            os.close(self.fd)
+
 
 class Dram:
     """The memory behind the device's bus. Addresses are physical."""
@@ -71,7 +79,7 @@ class Dram:
         self._sizes: dict[int, int] = {}
 
     def alloc(self, size_bytes: int, heap: int = 0) -> int:
-        """Return the physical address of a fresh, page-aligned allocation of a heap.
+        """Return the physical address of a fresh, page-aligned allocation of a heap; with NO_HEAP, of an extent to itself.
 
         Raises OutOfMemory, and OSError when this machine has not the memory to simulate it with.
         """
@@ -159,6 +167,8 @@ class Dram:
         raise ValueError(f"no memory at physical address {pa:#x}")
 
     def _take(self, size: int, heap: int) -> tuple[_Extent, int]:
+        if heap == NO_HEAP:
+            return self._grow(size, heap), 0
         for extent in self._extents:
             if extent.heap != heap:
                 continue
@@ -176,7 +186,7 @@ class Dram:
     def _drop(self, extent: _Extent) -> None:
         index = self._extents.index(extent)
         del self._extents[index], self._starts[index]
-        os.close(extent.fd)
+        extent.close()
 
     def _grow(self, size: int, heap: int) -> _Extent:
         last = self._extents[-1] if self._extents else None
@@ -198,4 +208,4 @@ class Dram:
 
     def __del__(self) -> None:
         for extent in self._extents:
-            os.close(extent.fd)
+            extent.close()

@@ -34,6 +34,8 @@ enum npu_syscall_nr { NPU_SYS_OPEN = 1, /* no structure; returns the descriptor 
 struct npu_mmap { uint64_t offset; /* [in] mmap_offset of struct npu_bo_info */ uint64_t length; /* [in] bytes, 1..size of the object */
     uint32_t flags; /* [in] 0, or NPU_MMAP_POLICY | bits of NPU_BO_CACHE_MASK and NPU_BO_NON_SNOOPED */ uint32_t reserved; };
 enum npu_mmap_flag { NPU_MMAP_POLICY = 1 };
+/* Mappings that one process may have, of all its files: ENOMEM, of mmap and of BO_CREATE_FROM_USERPTR, for one more. As Linux's max_map_count. */
+enum { NPU_MAX_MAPPINGS = 65530 };
 /* Parameters of the kernel module, as insmod takes them: "name=value name=value", ASCII. EINVAL names an unknown one. docs/driver.md lists them. */
 enum { NPU_MAX_MODULE_PARAMS_BYTES = 4096 };
 /* What one user who is not privileged may have of what all share, half of it: open of one context more is EMFILE, the first submit to one queue more EBUSY. A
@@ -146,7 +148,7 @@ _Static_assert(sizeof(struct npu_get_info) == 24, "npu_get_info");
 enum npu_context_state { NPU_CONTEXT_LIVE = 0, NPU_CONTEXT_LOST = 1 };
 struct npu_context_info {
     uint32_t ssid; uint32_t pid; uint32_t uid; uint32_t state; /* enum npu_context_state */
-    char     name[16];            /* of the process */
+    char     name[16];            /* of the process; what does not print is an escape, as \n */
     uint64_t memory_bytes;        /* of its buffer objects */
     uint32_t objects; uint32_t queues; uint32_t jobs_in_flight; uint32_t faults;
     uint64_t jobs_done; /* that have ended */ uint64_t jobs_failed; /* of them: without NPU_JOB_SUCCESS */
