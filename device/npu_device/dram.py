@@ -27,9 +27,7 @@ POISON = 0xFF
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-NO_HEAP = (
-    -1
-)  # of extents that go with the last allocation in them: single ones, and what is left of a heap that was closed
+NO_HEAP = -1  # of extents that go with the last allocation in them: single ones, and what is left of closed heaps
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 MAP_FIXED = 0x10  # Linux; Python's mmap module has no name for it
 _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE

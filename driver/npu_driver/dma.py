@@ -66,8 +66,6 @@ class Kmem:
     def view(self) -> memoryview:
         """All of it, as the CPU sees it."""
         shadow = self.caches.shadow(self.pa, self.policy)
-        if shadow is not None and not shadow.mappings:
-            shadow.mappings.append(lambda: self)  # type: ignore[arg-type]  # the kernel maps all of its memory for ever
         return self.memory.view(self.pa if shadow is None else shadow.view_pa, self.size)
 
 

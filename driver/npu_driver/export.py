@@ -41,6 +41,7 @@ class Exports:
             digest = blake2b(self._count.to_bytes(8, "little"), digest_size=8, key=self.key).digest()
             token = int.from_bytes(digest, "little")
         self._by_token[token] = context, bo
+        bo.shared = True
         return token
 
     def find(self, token: int) -> BufferObject:
@@ -76,5 +77,6 @@ def bo_import(kernel: Kernel, context: Context, arg: Any, segments: list[bytes])
     context.check_usable()
     source = kernel.exports.find(arg.token)
     bo = context.create_object(source.size, source.flags, source=source)
+    bo.shared = True
     arg.handle, arg.flags, arg.npu_va, arg.size = bo.handle, bo.flags, bo.va, bo.size
     return 0, []

@@ -17,6 +17,8 @@ from npu_driver.mmu import AddressSpace
 from npu_driver.va import UserAddresses, VaRange
 
 if TYPE_CHECKING:
+    from collections import deque
+
     from npu_driver.job import Job
     from npu_driver.memory import Memory
     from npu_driver.mmu import Mmu
@@ -33,12 +35,12 @@ class Context:
     """
 
     __slots__ = (
-        "_lingering",
         "_memory",
         "_mmu",
         "_next_handle",
         "_next_mmap",
         "_sequence",
+        "_unmapped",
         "busy_ps",
         "faults",
         "jobs",
@@ -57,8 +59,8 @@ class Context:
         "user_addresses",
     )  # fmt: skip
 
-    def __init__(self, ssid: int, memory: Memory, mmu: Mmu, lingering: list[BufferObject], owner: Process) -> None:
-        """`lingering`, shared by all contexts: objects that are gone, but the CPU still looks at their pages."""
+    def __init__(self, ssid: int, memory: Memory, mmu: Mmu, unmapped: deque[BufferObject], owner: Process) -> None:
+        """`unmapped`, shared by all contexts: objects of which a mapping has ended."""
         self.ssid = ssid
         self.owner = owner
         self._memory = memory
@@ -82,7 +84,7 @@ class Context:
         self._next_handle = 1
         self._next_mmap = MMAP_BASE
         self._sequence = 0
-        self._lingering = lingering
+        self._unmapped = unmapped
         mmu.attach(ssid, self.space)
 
     def check_usable(self) -> None:
@@ -164,15 +166,22 @@ class Context:
         self.space.unmap(bo.va, bo.pages)
         self._mmu.unmapped(self.ssid)
         self._addresses(bo.flags).free(bo.va)
-        self._lingering.append(bo)
+        self._let_go(bo)
         self.sweep()
 
     def sweep(self) -> None:
         """Free the pages of released objects, of all contexts, that the CPU looks at no more."""
-        for bo in list(self._lingering):
-            if not bo.is_mapped:
-                self._lingering.remove(bo)
-                self._memory.free(bo.pa)
+        while self._unmapped:
+            bo = self._unmapped.popleft()
+            if bo.lingers:
+                self._let_go(bo)
+
+    def _let_go(self, bo: BufferObject) -> None:
+        """Free the pages of a released object, as soon as the CPU looks at them no more."""
+        bo.lingers = True
+        if not bo.mappings:
+            bo.lingers = False
+            self._memory.free(bo.pa)
 
     def next_job_id(self) -> int:
         """Return an id that no job in flight has. EBUSY when all 256 are taken."""
@@ -190,7 +199,8 @@ class Context:
         No job is in flight. Pages that the CPU still looks at outlive the file.
         """
         self._mmu.detach(self.ssid)
-        self._lingering += self.objects.values()
+        for bo in self.objects.values():
+            self._let_go(bo)
         self.objects.clear()
         self.sweep()
         self.space.destroy()

@@ -10,9 +10,11 @@ from pathlib import Path
 NAME_BYTES = 15  # of struct npu_context_info, as Linux's comm
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Process:
-    """`name` is the program's, as `printable` shows it. `privileged`: may reset the device, load the module anew and inject faults (else EPERM)."""
+    """`name` is the program's, as `printable` shows it. `privileged`: may reset the device, load the module anew and inject faults
+    (else EPERM). Two are never the same: each connection of a process is one.
+    """
 
     pid: int
     uid: int
