@@ -55,7 +55,8 @@ _Static_assert(sizeof(struct npu_boot_params) == 4096, "npu_boot_params");
 
 /* ---- Messages ------------------------------------------------------------------------------------- */
 /* A message lives in a slot of the sender's area; the sender sets status ALLOCATED, fills it and posts its
- * address in the FIFO register; the receiver sets status FREE when it has read it. */
+ * address in the FIFO register; the receiver sets status FREE when it has read it. The firmware takes the slots of its area in turn, from
+ * the first at boot on, and posts them so: one between two that were posted got lost, and the driver sets it FREE. */
 enum npu_ipc_status { NPU_IPC_FREE = 0, NPU_IPC_ALLOCATED = 1 };
 enum npu_ipc_channel { NPU_IPC_CHAN_BOOT = 1, NPU_IPC_CHAN_ASYNC_CMD = 0, NPU_IPC_CHAN_GEN_CMD = 10, NPU_IPC_CHAN_JOB_RET = 11 };
 struct npu_ipc_hdr {
