@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from npu_driver.queue import CommandQueue
 
 MAX_JOBS = 256  # job ids of a context: the low byte
+MAX_OBJECTS = int(C.NPU_MAX_OBJECTS)
 
 
 class Context:
@@ -106,6 +107,9 @@ class Context:
         where it is to be, with NPU_BO_SVA. `source`: an object of another context whose memory it is to be.
         ENOSPC, ENOMEM, ENOBUFS; EBUSY when `user_va` is in use.
         """
+        if len(self.objects) >= MAX_OBJECTS:
+            text = f"context {self.ssid} has {len(self.objects)} buffer objects; NPU_MAX_OBJECTS is {MAX_OBJECTS}"
+            raise KernelError(errno.ENOSPC, text)
         pages = -(-size_bytes // PAGE)
         memory = self._memory
         if pages * PAGE > memory.capacity_bytes:

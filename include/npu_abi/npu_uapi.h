@@ -62,7 +62,7 @@ enum npu_capability { NPU_CAP_METRIC_STREAMER = 1, NPU_CAP_DMA_MEMORY_RANGE = 2,
 struct npu_param_arg { uint32_t param; uint32_t index; /* [in] */ uint64_t value; /* [out] GET, [in] SET */ };
 _Static_assert(sizeof(struct npu_param_arg) == 16, "npu_param_arg");
 
-/* Buffer objects. ENOSPC: no addresses left; ENOMEM: no device memory, page tables included; ENOBUFS: the machine that simulates the
+/* Buffer objects, imported ones too. ENOSPC: no addresses left, or the context has NPU_MAX_OBJECTS; ENOMEM: no device memory, page tables included; ENOBUFS: the machine that simulates the
  * device has no memory for it. SHAVE_MEM places below 4 GiB. DMA_MEM says that only DMA will use it; there is one
  * address range for all that is not SHAVE_MEM, so it changes nothing. READONLY_WEIGHT: constants; READ_ONLY to the device, and the module
  * parameter weight_policy chooses how its pages are cached.
@@ -78,6 +78,7 @@ _Static_assert(sizeof(struct npu_param_arg) == 16, "npu_param_arg");
 enum npu_bo_flag { NPU_BO_SHAVE_MEM = 1, NPU_BO_MAPPABLE = 2, NPU_BO_DMA_MEM = 4, NPU_BO_READ_ONLY = 8, /* to the device */ NPU_BO_READONLY_WEIGHT = 0x10,
     NPU_BO_SVA = 0x20, /* of BO_CREATE_FROM_USERPTR only: npu_va is the user's address */
     NPU_BO_CACHED = 0, NPU_BO_UNCACHED = 0x10000, NPU_BO_WC = 0x20000, NPU_BO_CACHE_MASK = 0x30000, NPU_BO_NON_SNOOPED = 0x100000, NPU_BO_FLAGS_ALL = 0x13003f };
+enum { NPU_MAX_OBJECTS = 65536 };
 struct npu_bo_create {
     uint64_t size;                /* [in] bytes, > 0; [out] rounded up to pages */
     uint32_t flags;               /* [in] enum npu_bo_flag */
