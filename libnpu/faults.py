@@ -49,7 +49,9 @@ def _named(enum: str, prefix: str, name: object) -> int:
     known = {member.name.removeprefix(prefix).lower(): int(member) for member in sorted(members)}
     known.pop("count", None)
     if not isinstance(name, str) or name not in known:
-        raise _bad(f"{name!r} is none of {', '.join(known)}")
+        from libnpu.runtime.arguments import shown
+
+        raise _bad(f"{shown(name)} is none of {', '.join(known)}")
     return known[name]
 
 

@@ -10,6 +10,7 @@ from npu_abi import C
 from libnpu.blob import TASK_SECTIONS, BlobError, read
 from libnpu.errors import NpuError
 from libnpu.regular_file import open_regular
+from libnpu.runtime.arguments import path_of, wrong
 
 if TYPE_CHECKING:
     from libnpu.blob import BlobImage
@@ -22,11 +23,11 @@ def read_blob(source: str | os.PathLike[str] | bytes | bytearray | memoryview, l
     """
     match source:
         case str() | os.PathLike():
-            data = _read_file(os.fspath(source), limit_bytes)
+            data = _read_file(path_of(source, "source"), limit_bytes)
         case bytes() | bytearray() | memoryview():
             data = bytes(source)  # one copy, whatever a view strides over and whoever writes to it meanwhile
         case _:
-            raise TypeError(f"a blob is a path or bytes, not {type(source).__name__}")
+            raise wrong(source, "source", "a path or bytes")
     try:
         image = read(data)
     except BlobError as error:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 from npu_abi import C
 
 from libnpu.errors import NpuError
-from libnpu.runtime.arguments import instance_of, whole
+from libnpu.runtime.arguments import instance_of, truth, whole
 from libnpu.runtime.buffer_object import BufferObject
 from libnpu.runtime.guard import public
 from libnpu.runtime.stream import Priority, Stream
@@ -55,7 +55,7 @@ class ContextStreams:
 
         Raises OUT_OF_RESOURCES when no queue is left, INVALID_VALUE for another priority (under `cuda` it is clamped).
         """
-        priority = whole(priority, "priority")
+        priority, blocking = whole(priority, "priority"), truth(blocking, "blocking")
         self.enter()
         self._reap_draining()
         least, most = min(Priority), max(Priority)

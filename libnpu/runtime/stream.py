@@ -14,7 +14,7 @@ from npu_abi import C
 
 from libnpu.errors import NpuError
 from libnpu.runtime import copies, host_functions, room
-from libnpu.runtime.arguments import instance_of, whole, wrong
+from libnpu.runtime.arguments import instance_of, truth, wholes, wrong
 from libnpu.runtime.commands import write_commands
 from libnpu.runtime.dependencies import waits_for_a_record
 from libnpu.runtime.event import Event
@@ -148,22 +148,20 @@ class Stream(StreamWaits):
         The buffers must stay until the job is done. Raises INVALID_VALUE for names, ARG_SIZE for a buffer that is too
         small, MISALIGNED, STALE_HANDLE for a freed one, WRONG_CONTEXT for another context's.
         """
-        try:
-            operation = module.operation
-        except AttributeError:
-            raise wrong(module, "module", "a Module") from None
-        return self.enqueue(operation(self, inputs, outputs, dynamic))
+        operation = getattr(module, "operation", None)
+        if not callable(operation):
+            raise wrong(module, "module", "a Module")
+        return self.enqueue(operation(self, inputs, outputs, truth(dynamic, "dynamic")))
 
     @public
     def launch_addresses(self, module: Module, addresses: Sequence[int]) -> Job:
         """Enqueue a compiled model on device addresses, its inputs' and then its outputs', all in buffers of this
         context. As `launch`.
         """
-        try:
-            operation = module.operation_at
-        except AttributeError:
-            raise wrong(module, "module", "a Module") from None
-        return self.enqueue(operation(self, [whole(address, "an address") for address in addresses]))
+        operation = getattr(module, "operation_at", None)
+        if not callable(operation):
+            raise wrong(module, "module", "a Module")
+        return self.enqueue(operation(self, wholes(addresses, "addresses")))
 
     @public
     def copy(self, dst: Any, src: Any, size: int | None = None) -> Job | None:

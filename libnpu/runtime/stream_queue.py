@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from npu_abi import C
 
 from libnpu.errors import NpuError, errno_error
+from libnpu.runtime.arguments import shown
 from libnpu.runtime.fences import Signal
 from libnpu.runtime.guard import public
 from libnpu.runtime.room import queue_is_full
@@ -84,10 +85,8 @@ class StreamQueue:
         """Choose what a failed operation means for later ones. Raises IN_USE when the stream has work in flight,
         BAD_STATE to take STOP back, INVALID_VALUE for no FailureMode.
         """
-        try:
-            mode = FailureMode(mode)
-        except ValueError:
-            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"failure mode {mode!r}; there are CONTINUE and STOP") from None
+        if not isinstance(mode, FailureMode):
+            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"failure mode {shown(mode)}; there are CONTINUE and STOP")
         self._enter("the failure mode of a stream of it")
         self._reap()
         if self._jobs:
