@@ -27,7 +27,7 @@ POISON = 0xFF
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-NO_HEAP = -1  # of extents that go with the last allocation in them: single ones, and what is left of closed heaps
+NO_HEAP = -1  # of what is left of a heap that was closed
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 MAP_FIXED = 0x10  # Linux; Python's mmap module has no name for it
 _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
@@ -77,7 +77,7 @@ class Dram:
         self._sizes: dict[int, int] = {}
 
     def alloc(self, size_bytes: int, heap: int = 0) -> int:
-        """Return the physical address of a fresh, page-aligned allocation of a heap; with NO_HEAP, of an extent to itself.
+        """Return the physical address of a fresh, page-aligned allocation of a heap.
 
         Raises OutOfMemory, and OSError when this machine has not the memory to simulate it with.
         """
@@ -165,8 +165,6 @@ class Dram:
         raise ValueError(f"no memory at physical address {pa:#x}")
 
     def _take(self, size: int, heap: int) -> tuple[_Extent, int]:
-        if heap == NO_HEAP:
-            return self._grow(size, heap), 0
         for extent in self._extents:
             if extent.heap != heap:
                 continue

@@ -14,6 +14,7 @@ from npu_abi import C
 from npu_driver.cpu_cache import policy_of
 
 if TYPE_CHECKING:
+    from npu_driver.file import Context
     from npu_driver.job import Job
     from npu_driver.mappings import Mappings
     from npu_driver.params import Params
@@ -31,9 +32,9 @@ class BufferObject:
     pa: int
     size: int  # whole pages
     mmap_offset: int  # 0 = not mappable
+    home: Context = field(repr=False)  # whose memory it is: of an imported object, its owner's
     jobs: int = 0  # in flight that name it
     owned: bool = True  # made by BO_CREATE: it may be exported
-    shared: bool = False  # it is or was exported, or imported: other contexts may map its memory
     freed: bool = False
     lingers: bool = False  # gone but for its memory, at which the CPU may still look
     job: Job | None = field(default=None, repr=False)  # last job whose command buffer it is

@@ -16,12 +16,15 @@ invalidation before the device has written is of no use. The CPU reads write-com
 
 from __future__ import annotations
 
+import errno
 import random
 from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from npu_abi import C
+
+from npu_driver.error import KernelError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -184,21 +187,21 @@ class CpuCaches:
         self.ended: deque[tuple[Shadow, Process]] = deque()
         self.active = False
 
-    def shadow(self, pa: int, policy: int, process: Process | None = None, heap: int = 0) -> Shadow | None:
+    def shadow(self, pa: int, policy: int, heap: int | None, process: Process | None = None) -> Shadow | None:
         """Return what a mapping of the allocation at `pa` by a process shows, by `policy_of`, in place of the memory itself. It is
-        made, in `heap`, on first use. ENOMEM, ENOBUFS.
+        made on first use, in `heap`, which is that of the allocation, None when that is closed. ENOMEM, ENOBUFS, EOWNERDEAD.
         """
         if policy == C.NPU_BO_NON_SNOOPED:
             cached = self._cached.get(pa)
             if cached is None:
-                cached = self._cached[pa] = CachedShadow(self._memory, pa, heap)
+                cached = self._cached[pa] = CachedShadow(self._memory, pa, _open(heap))
                 self._begin(pa)
             self._seen_cached.add(process, cached)
             return cached
         if policy == C.NPU_BO_WC:
             combined = self._combined.get(pa)
             if combined is None:
-                combined = self._combined[pa] = CombinedShadow(self._memory, pa, heap)
+                combined = self._combined[pa] = CombinedShadow(self._memory, pa, _open(heap))
                 self._begin(pa)
             self._seen_combined.add(process, combined)
             return combined
@@ -340,3 +343,11 @@ class CpuCaches:
             self.clean(shadow, line * LINE_BYTES, LINE_BYTES)
         self._complete_posts()
         shadow.refill(offset // LINE_BYTES, -(-end // LINE_BYTES))
+
+
+def _open(heap: int | None) -> int:
+    if heap is None:
+        raise KernelError(
+            errno.EOWNERDEAD, "the owner of the memory is gone, and nobody has mapped it with this policy yet"
+        )
+    return heap

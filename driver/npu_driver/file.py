@@ -134,7 +134,7 @@ class Context:
                     f"{size_bytes} bytes asked, {memory.free_bytes} bytes of device memory free, "
                     f"{tables_bytes} needed for page tables",
                 )
-            pa = memory.alloc(pages, self.ssid) if source is None else memory.share(source.pa)
+            pa = memory.alloc(pages, self.heap_of(flags)) if source is None else memory.share(source.pa)
             self.space.map(va, pa, pages, read_only=bool(flags & C.NPU_BO_READ_ONLY), snooped=is_snooped(flags))
         except KernelError:
             addresses.cancel(va)
@@ -145,7 +145,8 @@ class Context:
         if flags & C.NPU_BO_MAPPABLE:
             offset = self._next_mmap
             self._next_mmap += (pages + 1) * PAGE
-        bo = BufferObject(self._next_handle, flags, va, pa, pages * PAGE, offset, owned=source is None and not user_va)
+        home, owned = (source.home, False) if source else (self, not user_va)
+        bo = BufferObject(self._next_handle, flags, va, pa, pages * PAGE, offset, home, owned=owned)
         self._next_handle += 1
         self.objects[bo.handle] = bo
         if offset:
@@ -155,6 +156,10 @@ class Context:
     def _addresses(self, flags: int) -> VaRange | UserAddresses:
         """Return where objects with these flags (enum npu_bo_flag) are."""
         return self.user_addresses if flags & C.NPU_BO_SVA else self.ranges[bool(flags & C.NPU_BO_SHAVE_MEM)]
+
+    def heap_of(self, flags: int) -> int:
+        """Return the heap of objects with these flags (enum npu_bo_flag): what other processes may open is in one of its own."""
+        return self.ssid + (int(C.NPU_NUM_SSIDS) if flags & C.NPU_BO_SHAREABLE else 0)
 
     def free_object(self, bo: BufferObject) -> None:
         """Take the handle back; the memory goes when no job in flight needs it."""
@@ -208,4 +213,5 @@ class Context:
         self.objects.clear()
         self.sweep()
         self.space.destroy()
-        self._memory.close_heap(self.ssid)
+        for flags in (0, int(C.NPU_BO_SHAREABLE)):
+            self._memory.close_heap(self.heap_of(flags))

@@ -12,7 +12,6 @@ from npu_driver.bo import allows_uncached, check_flags, check_policy, flags_in_f
 from npu_driver.cpu_cache import LINE_BYTES, policy_of
 from npu_driver.error import KernelError
 from npu_driver.mappings import track
-from npu_driver.memory import NO_HEAP
 
 if TYPE_CHECKING:
     from collections import deque
@@ -83,7 +82,8 @@ def map_object(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]
     """Return the object's memory (mmap), as the CPU sees it by the mapping's policy, as the reply's only segment.
 
     EINVAL for an offset that is not an object's, a length beyond it, or a policy; EOPNOTSUPP for a cached one that the firmware is too old
-    for; ENOMEM, ENOBUFS without room for a shadow; ENOMEM for one mapping more than a process may have.
+    for; ENOMEM, ENOBUFS without room for a shadow; EOWNERDEAD for one of imported memory whose owner is gone; ENOMEM for one mapping more
+    than a process may have.
     """
     bo = context.mmaps.get(arg.offset)
     if bo is None:
@@ -112,7 +112,9 @@ def _map(kernel: Kernel, context: Context, bo: BufferObject, flags: int, length:
         raise KernelError(errno.ENOMEM, f"process {process.pid} has NPU_MAX_MAPPINGS {MAX_MAPPINGS} mappings")
     books = [bo.mappings, mapped]
     notes: list[tuple[deque[Any], Any]] = [(kernel.unmapped, bo)]
-    shadow = kernel.caches.shadow(bo.pa, policy, process, NO_HEAP if bo.shared else context.ssid)
+    home = bo.home
+    heap = home.heap_of(bo.flags) if kernel.contexts.get(home.ssid) is home else None
+    shadow = kernel.caches.shadow(bo.pa, policy, heap, process)
     if shadow is not None:
         books.append(shadow.mappings[process])
         notes.append((kernel.caches.ended, (shadow, process)))

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from npu_driver.device_api import DramApi
 
 PAGE = int(C.NPU_PAGE_SIZE)
-NO_HEAP = -1  # memory that shares an extent with no other
 
 
 class Memory:
@@ -33,7 +32,7 @@ class Memory:
 
     def alloc(self, pages: int, heap: int = 0) -> int:
         """Return the physical address of `pages` contiguous pages of poison. Processes see whole heaps: 0 is the kernel's own,
-        others are those of contexts, by SSID, and what is of NO_HEAP has an extent to itself.
+        others are those of contexts (`Context.heap_of`).
 
         ENOMEM when the memory is full; ENOBUFS when the machine that simulates it has no more.
         """

@@ -77,7 +77,9 @@ _Static_assert(sizeof(struct npu_param_arg) == 16, "npu_param_arg");
  *   UNCACHED: the memory itself. */
 enum npu_bo_flag { NPU_BO_SHAVE_MEM = 1, NPU_BO_MAPPABLE = 2, NPU_BO_DMA_MEM = 4, NPU_BO_READ_ONLY = 8, /* to the device */ NPU_BO_READONLY_WEIGHT = 0x10,
     NPU_BO_SVA = 0x20, /* of BO_CREATE_FROM_USERPTR only: npu_va is the user's address */
-    NPU_BO_CACHED = 0, NPU_BO_UNCACHED = 0x10000, NPU_BO_WC = 0x20000, NPU_BO_CACHE_MASK = 0x30000, NPU_BO_NON_SNOOPED = 0x100000, NPU_BO_FLAGS_ALL = 0x13003f };
+    NPU_BO_CACHED = 0, NPU_BO_UNCACHED = 0x10000, NPU_BO_WC = 0x20000, NPU_BO_CACHE_MASK = 0x30000, NPU_BO_NON_SNOOPED = 0x100000,
+    NPU_BO_SHAREABLE = 0x200000, /* BO_EXPORT may name it. Where processes share a device, who maps one such object may see all such objects of its owner's context */
+    NPU_BO_FLAGS_ALL = 0x33003f };
 enum { NPU_MAX_OBJECTS = 65536 };
 struct npu_bo_create {
     uint64_t size;                /* [in] bytes, > 0; [out] rounded up to pages */
@@ -93,7 +95,8 @@ _Static_assert(sizeof(struct npu_bo_create) == 24, "npu_bo_create");
 struct npu_bo_userptr { uint64_t ptr; /* [in] page aligned */ uint64_t size; /* [in] bytes, whole pages */ uint32_t flags; uint32_t handle; /* [out] */ uint64_t npu_va; /* [out] */ };
 _Static_assert(sizeof(struct npu_bo_userptr) == 32, "npu_bo_userptr");
 /* An object in other contexts, of other processes too: EXPORT names it by a token that holds until the object is freed by its owner, IMPORT maps it once more.
- * The memory lives as long as anybody has it. ENOENT for an unknown handle or token, EOPNOTSUPP for an object that was imported itself or is of user memory. */
+ * The memory lives as long as anybody has it. ENOENT for an unknown handle or token, EOPNOTSUPP for an object without NPU_BO_SHAREABLE, and for one
+ * that was imported itself. EOWNERDEAD, of mmap: the owner is gone, and nobody has mapped the object WC or NON_SNOOPED before. */
 struct npu_bo_export { uint32_t handle; /* [in] */ uint32_t reserved; uint64_t token; /* [out] not 0 */ };
 _Static_assert(sizeof(struct npu_bo_export) == 16, "npu_bo_export");
 struct npu_bo_import { uint64_t token; /* [in] */ uint32_t handle; /* [out] */ uint32_t flags; /* [out] enum npu_bo_flag of the object */ uint64_t npu_va; /* [out] */ uint64_t size; /* [out] */ };

@@ -50,7 +50,7 @@ class Buffer(Memory):
         "size",
     )
     kind: ClassVar[int] = int(C.NPU_MEMORY_DEVICE)
-    BO_FLAGS: ClassVar[int] = int(C.NPU_BO_MAPPABLE | C.NPU_BO_DMA_MEM)
+    BO_FLAGS: ClassVar[int] = int(C.NPU_BO_MAPPABLE | C.NPU_BO_DMA_MEM | C.NPU_BO_SHAREABLE)
 
     def __init__(self, context: ContextMemory, size: int, flags: int = 0) -> None:
         if size <= 0:

@@ -17,6 +17,7 @@ from npu_driver.process import Process as Caller
 from tests.driver.conftest import Process
 
 WC = int(C.NPU_BO_MAPPABLE | C.NPU_BO_WC)
+SHAREABLE = int(C.NPU_BO_MAPPABLE | C.NPU_BO_SHAREABLE)
 NON_SNOOPED = int(C.NPU_BO_MAPPABLE | C.NPU_BO_NON_SNOOPED)
 
 
@@ -105,7 +106,7 @@ def test_jobs_of_a_process_evict_what_it_has_mapped(evict, nop, looks):
 
 def test_stores_to_shared_write_combined_memory_go_out_at_calls_of_who_has_it_mapped(kernel, pair):
     one, other = pair
-    mine = one.create(4096, WC).handle
+    mine = one.create(4096, SHAREABLE | WC).handle
     theirs = other.bring_in(one.export(mine))
     bo = one.kernel.files[one.fd].objects[mine]
     one_sees, other_sees = one.map(mine), other.map(theirs)
@@ -150,18 +151,44 @@ def test_freed_objects_that_stay_mapped_cost_others_nothing(kernel, pair, monkey
     assert not kernel.mapped or not any(kernel.mapped.values())
 
 
-@pytest.mark.parametrize("flags", [WC, NON_SNOOPED])
-def test_what_the_cpu_sees_of_shared_memory_lies_in_no_heap(kernel, pair, flags):
+@pytest.mark.parametrize("flags", [0, C.NPU_BO_WC, C.NPU_BO_NON_SNOOPED])
+def test_who_shares_memory_gets_files_of_the_owners_shareable_memory_and_no_others(kernel, pair, flags):
+    def file(process, handle):
+        return kernel.device.dram.find(process.map(handle))[0]
+
     owner, other = pair
-    secret = kernel.device.dram.find(other.map(other.create().handle))[0]
-    mine = kernel.device.dram.find(owner.map(owner.create().handle))[0]
-    handle = owner.create(8192, flags).handle
+    handle = owner.create(8192, SHAREABLE | flags).handle
     imported = other.bring_in(owner.export(handle))
-    first = kernel.device.dram.find(other.map(imported))
-    then = kernel.device.dram.find(owner.map(handle))
-    assert first == then
-    assert first[0] not in (secret, mine)
-    assert first[1:] == (0, 8192)
+    shared = {file(other, imported), file(owner, handle)}
+    assert shared == {file(owner, owner.create(4096, SHAREABLE).handle)}
+    for process in pair:
+        for own in (WC, NON_SNOOPED, C.NPU_BO_MAPPABLE):
+            assert file(process, process.create(4096, own).handle) not in shared
+    assert file(other, other.create(4096, SHAREABLE).handle) not in shared
+
+
+@pytest.mark.parametrize("flags", [C.NPU_BO_WC, C.NPU_BO_NON_SNOOPED])
+@pytest.mark.parametrize("early", [False, True])
+def test_memory_whose_owner_is_gone_has_no_place_for_a_shadow(kernel, pair, flags, early):
+    owner, other = pair
+    before = kernel.memory.free_bytes
+    imported = other.bring_in(owner.export(owner.create(4096, SHAREABLE | flags).handle))
+    if early:
+        other.map(imported)[:4] = b"kept"
+    assert owner.call(C.NPU_SYS_CLOSE)[0] == 0
+    again = Neighbour(kernel, 13)  # has the number of the context that is gone
+    info = other.info(imported)
+    ret, _, replies = other.call(C.NPU_SYS_MMAP, "npu_mmap", offset=info.mmap_offset, length=4096)
+    if early and flags == C.NPU_BO_NON_SNOOPED:
+        assert (ret, bytes(replies[0][:4])) == (0, b"kept")
+    else:
+        assert ret == -errno.EOWNERDEAD
+    policy = {"flags": C.NPU_MMAP_POLICY, "offset": info.mmap_offset, "length": 4096}
+    assert other.call(C.NPU_SYS_MMAP, "npu_mmap", **policy)[0] == 0
+    del replies
+    for process in (other, again):
+        process.call(C.NPU_SYS_CLOSE)
+    assert kernel.memory.free_bytes >= before
 
 
 def test_a_process_has_so_many_mappings_and_no_more(kernel, pair, monkeypatch):
