@@ -236,7 +236,7 @@ class IpcEvent(Event):
         if own is not None and not own.done:
             self.context.dispatcher.need(own)
         self.context.node.catch_up()
-        return not number or self._get(_fence_of(number)) >= number
+        return not number or (own is not None and own.done) or self._get(_fence_of(number)) >= number
 
 
 def _above(context: Context, make: Callable[[], BufferObject]) -> BufferObject:

@@ -227,6 +227,46 @@ def test_who_waits_for_an_event_goes_on_when_it_is_destroyed(npu):
     npu.synchronize()
 
 
+def test_records_end_in_any_order_and_the_last_one_counts(npu):
+    there = npu.create_context()
+    slow, fast, token = npu.create_stream(), npu.create_stream(), npu.create_notify()
+    made = npu.create_event(timing=False, interprocess=True)
+    opened = there.open_ipc_event(made.ipc_handle())
+    token.wait(slow)
+    made.record(slow)
+    for event in (made, opened):
+        assert result_of(lambda event=event: event.synchronize(1)) == C.NPU_TIMEOUT
+    made.record(fast)
+    for event in (made, opened):
+        event.synchronize()  # not behind the wait for the record before
+        assert event.query()
+    token.record(fast)
+    slow.synchronize()
+    for event in (made, opened):
+        assert event.query()
+        event.synchronize()
+        event.destroy()
+    there.destroy()
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "newest-first", "eager"])
+def test_a_process_hands_over_its_own_record_when_it_waits_for_it(npu, schedule):
+    npu.set_schedule(schedule)
+    one, two, memory = npu.create_stream(), npu.create_stream(), npu.alloc(64)
+    event = npu.create_event(timing=False, interprocess=True)
+    for value in (1, 2):
+        one.fill(memory, value)
+        event.record(one)
+        two.wait_event(event)
+        two.synchronize() if value == 1 else event.synchronize()
+        assert memory.read().tolist() == [value] * 64
+    one.fill(memory, 3)
+    event.record(one)
+    while not event.query():
+        npu.host_delay(1000)
+    assert memory.read().tolist() == [3] * 64
+
+
 def test_an_event_and_its_waits_end_with_the_context(npu):
     mine = npu.create_context()
     stream, token, event = (
