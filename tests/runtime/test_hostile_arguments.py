@@ -116,6 +116,12 @@ HOSTILE = {
 }
 
 
+@pytest.fixture(autouse=True)
+def folder_of_its_own(tmp_path, monkeypatch):
+    """Some calls take a text for a file's name."""
+    monkeypatch.chdir(tmp_path)
+
+
 class World:
     """One of everything, on a device of its own."""
 
