@@ -104,12 +104,14 @@ def open(
     import os
 
     from libnpu.faults import faults_of_process, read_faults
+    from libnpu.runtime.arguments import path_of
     from libnpu.runtime.device import open_device
 
     if faults is None:
         armed = faults_of_process(os.environ.get("NPU_FAULTS", ""))
     else:
-        armed = tuple(read_faults(faults)) if faults else ()
+        path = path_of(faults, "faults")
+        armed = tuple(read_faults(path)) if path else ()
 
     return open_device(
         profile,
@@ -129,9 +131,11 @@ def timeline(context: Context) -> str:
     """Return what `context.profiler` has noted as text: a line for each call of the host and each operation of a stream,
     with a bar over time; at most 100 columns.
     """
+    from libnpu.runtime.arguments import instance_of
+    from libnpu.runtime.context import Context
     from libnpu.runtime.timelines import timeline as text
 
-    return text(context)
+    return text(instance_of(context, Context, "context"))
 
 
 def __getattr__(name: str) -> object:

@@ -31,6 +31,7 @@ _BY_ERRNO = {
     errno.ENOSPC: C.NPU_ERROR_OUT_OF_DEVICE_MEMORY,
     errno.ENOMEM: C.NPU_ERROR_OUT_OF_DEVICE_MEMORY,
     errno.ENOBUFS: C.NPU_ERROR_OUT_OF_HOST_MEMORY,  # the machine that simulates the device has no more
+    errno.EOWNERDEAD: C.NPU_ERROR_INVALID_HANDLE,
     errno.EALREADY: C.NPU_ERROR_INVALID_VALUE,
     errno.ETIMEDOUT: C.NPU_ERROR_DEVICE_LOST,  # the firmware does not answer; of a wait it is NPU_TIMEOUT (stream.py)
     errno.EBADMSG: C.NPU_ERROR_DEVICE_LOST,  # the firmware answers something else

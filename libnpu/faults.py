@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import npu_abi
@@ -16,10 +15,12 @@ from npu_abi import C
 from npu_model.armed import Armed
 
 from libnpu.errors import NpuError
+from libnpu.regular_file import open_regular
 
 if TYPE_CHECKING:
     from enum import IntEnum
 
+MAX_FILE_BYTES = 1 << 20  # chosen: room for ten thousand faults
 FIELDS = ("point", "kind", "after", "count", "seed")
 
 
@@ -48,7 +49,9 @@ def _named(enum: str, prefix: str, name: object) -> int:
     known = {member.name.removeprefix(prefix).lower(): int(member) for member in sorted(members)}
     known.pop("count", None)
     if not isinstance(name, str) or name not in known:
-        raise _bad(f"{name!r} is none of {', '.join(known)}")
+        from libnpu.runtime.arguments import shown
+
+        raise _bad(f"{shown(name)} is none of {', '.join(known)}")
     return known[name]
 
 
@@ -63,11 +66,15 @@ def faults_of_process(path: str) -> tuple[Armed, ...]:
 
 def read_faults(path: str) -> list[Armed]:
     """Return the faults of a file. Raises FILE when it cannot be read, INVALID_VALUE for what is in it."""
+    with open_regular(path) as (file, size):
+        if size > MAX_FILE_BYTES:
+            raise _bad(f"{path} has {size} bytes; a file of faults has {MAX_FILE_BYTES} at most")
+        data = file.read(size)
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        found = json.loads(data)
+    except UnicodeDecodeError as error:
         raise NpuError(C.NPU_ERROR_FILE, f"faults {path}: {error}") from None
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise _bad(f"{path}: {error}") from None
     if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
         raise _bad(f"{path}: a list of objects is needed")

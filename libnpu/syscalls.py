@@ -55,7 +55,7 @@ class Machine:
     """
 
     __slots__ = (
-        "__weakref__", "_power_cycle", "begun_ps", "behind", "blocked_ps", "disorder", "host", "left_ps", "log", "lost", "nodes", "now_ps",
+        "__weakref__", "_power_cycle", "begun_ps", "behind", "blocked_ps", "disorder", "host", "inside", "left_ps", "log", "lost", "nodes", "now_ps",
         "number", "positions", "profile", "syscall",
     )  # fmt: skip
 
@@ -72,6 +72,7 @@ class Machine:
         self.now_ps = 0
         self.behind = False  # the device has not been told of `now_ps`
         self.lost: BaseException | None = None
+        self.inside = 0  # the thread in a system call
         self.host: Host | None = None  # the threads that share the clock, once they are told of this machine
         self.number = 0  # among the machines of `host`
         self.positions: dict[Participant, int] = {}  # of the threads of `host` that use it
@@ -166,13 +167,19 @@ class Node:
     def _call(self, number: int, arg: bytes, segments: list[Any]) -> tuple[int, bytes, list[Any]]:
         if self.down is not None:
             raise NpuError(*self.down)
-        self.calls += 1
         machine = self.machine
+        ident = get_ident()
+        if machine.inside == ident:
+            raise NpuError(C.NPU_ERROR_NOT_PERMITTED, "a signal's handler or a finalizer has interrupted a system call")
+        machine.inside = ident
+        self.calls += 1
         try:
             ret, out, replies, machine.now_ps = machine.syscall(self._fd_bits | number, arg, segments, machine.now_ps)
         except BaseException as error:
             machine.lose(error)
             raise
+        finally:
+            machine.inside = 0
         machine.behind = False
         return ret, out, replies
 

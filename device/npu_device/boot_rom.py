@@ -20,7 +20,6 @@ from npu_abi import C, offsetof, sizeof, view
 from npu_device.dram import Dram
 
 IMAGE_VERSION = 1
-MAX_IMAGE_BYTES = 16 << 20  # chosen
 
 
 class BootError(Exception):
@@ -36,7 +35,7 @@ def read_image(dram: Dram, pa: int) -> tuple[Callable[[Any], Any], int]:
     header_bytes = sizeof("npu_fw_header")
     try:
         image_size = view("npu_fw_header", dram.view(pa, header_bytes)).image_size
-        if not header_bytes <= image_size <= MAX_IMAGE_BYTES:
+        if not header_bytes <= image_size <= C.NPU_FW_MAX_IMAGE_BYTES:
             raise BootError(C.NPU_BOOT_BAD_IMAGE)
         image = bytearray(dram.view(pa, image_size))
     except ValueError:

@@ -7,6 +7,7 @@ Fresh memory is poison (0xff bytes: NaN in every float type). With `compute=Fals
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import mmap
@@ -57,6 +58,11 @@ class _Extent:
     def is_free(self) -> bool:
         """Whether no allocation is left in it."""
         return self.free == [[0, self.size_bytes]]
+
+    def close(self) -> None:
+        """Close the memfd, unless the program has closed every descriptor there was."""
+        with contextlib.suppress(OSError):
+            os.close(self.fd)
 
 
 class Dram:
@@ -176,7 +182,7 @@ class Dram:
     def _drop(self, extent: _Extent) -> None:
         index = self._extents.index(extent)
         del self._extents[index], self._starts[index]
-        os.close(extent.fd)
+        extent.close()
 
     def _grow(self, size: int, heap: int) -> _Extent:
         last = self._extents[-1] if self._extents else None
@@ -198,4 +204,4 @@ class Dram:
 
     def __del__(self) -> None:
         for extent in self._extents:
-            os.close(extent.fd)
+            extent.close()

@@ -1,22 +1,22 @@
 """Buffer objects: device memory with a device virtual address in one context.
 
 A freed object keeps its memory while a job in flight uses it, or while a CPU mapping of it lives. A mapping is a
-memoryview of the pages themselves, or of what the CPU's caches show of them (cpu_cache.py); it ends when nothing refers to it any more.
+memoryview of the pages themselves, or of what the CPU's caches show of them (cpu_cache.py); see mappings.py for when it ends.
 """
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 from npu_abi import C
 
 from npu_driver.cpu_cache import policy_of
 
 if TYPE_CHECKING:
+    from npu_driver.file import Context
     from npu_driver.job import Job
+    from npu_driver.mappings import Mappings
     from npu_driver.params import Params
 
 MMAP_BASE = 0x1_0000_0000  # chosen: mmap offsets start where no size could be mistaken for one
@@ -32,29 +32,19 @@ class BufferObject:
     pa: int
     size: int  # whole pages
     mmap_offset: int  # 0 = not mappable
+    home: Context = field(repr=False)  # whose memory it is: of an imported object, its owner's
     jobs: int = 0  # in flight that name it
     owned: bool = True  # made by BO_CREATE: it may be exported
     freed: bool = False
+    lingers: bool = False  # gone but for its memory, at which the CPU may still look
     job: Job | None = field(default=None, repr=False)  # last job whose command buffer it is
     preempt: tuple[int, int] | None = None  # address and bytes, once it was found fit for a preemption buffer
-    mappings: list[weakref.ref[Any]] = field(default_factory=list, repr=False)
+    mappings: Mappings = field(default_factory=dict, repr=False)
 
     @property
     def pages(self) -> int:
         """Size in pages."""
         return self.size // int(C.NPU_PAGE_SIZE)
-
-    def map(self, view: memoryview) -> memoryview:
-        """Return `view`, which shows its pages or the CPU's shadow of them, as a mapping that this object knows of."""
-        owner = np.frombuffer(view, np.uint8)
-        self.mappings.append(weakref.ref(owner))
-        return memoryview(owner)  # type: ignore[arg-type]  # an array is a buffer
-
-    @property
-    def is_mapped(self) -> bool:
-        """Whether a CPU mapping lives."""
-        self.mappings = [ref for ref in self.mappings if ref() is not None]
-        return bool(self.mappings)
 
 
 def check_policy(flags: int, *, allow_uncached: bool) -> str | None:

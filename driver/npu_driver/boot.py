@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import os
+import stat
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,18 +35,33 @@ OWN_API = {
 
 
 def read_image(name: str = "") -> bytes:
-    """Return the firmware file `name`, of the npu_firmware package for "". ENODEV when there is none."""
+    """Return the firmware file `name`, of the npu_firmware package for "". ENODEV when there is none, or no file that an image can be."""
     if name:
         try:
-            return Path(name).read_bytes()
-        except OSError as error:
-            raise KernelError(errno.ENODEV, f"firmware={name}: {error.strerror}") from None
+            return _read_regular(name)
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+            raise KernelError(errno.ENODEV, f"firmware={name}: {getattr(error, 'strerror', None) or error}") from None
     spec = importlib.util.find_spec("npu_firmware")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         path = Path(folder) / IMAGE_NAME
         if path.is_file():
             return path.read_bytes()
     raise KernelError(errno.ENODEV, f"no firmware image {IMAGE_NAME} in package npu_firmware")
+
+
+def _read_regular(path: str) -> bytes:
+    """Return what is in a regular file; pipes and devices are refused, never waited for. Raises OSError, ValueError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("not a regular file")
+        if status.st_size > C.NPU_FW_MAX_IMAGE_BYTES:
+            raise ValueError(f"{status.st_size} bytes; NPU_FW_MAX_IMAGE_BYTES is {C.NPU_FW_MAX_IMAGE_BYTES}")
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            return file.read(status.st_size)
+    finally:
+        os.close(fd)
 
 
 def check_image(image: bytes) -> Any:

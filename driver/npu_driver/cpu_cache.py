@@ -6,7 +6,8 @@ address, and one for its write-combined ones. Snooped and uncached mappings show
 
 Nobody tells the driver of a load or store of a program. What was written is found by difference with what the shadow held when
 it was last the same as memory: so a store of the value that was there is no store here, and a line of write-combined memory is
-full when all of its 64 bytes have changed. Differences are looked for at calls.
+full when all of its 64 bytes have changed. Differences are looked for at calls, in what the calling process has mapped: who
+maps much pays for it, and nobody else.
 
 A line moves to memory when it is cleaned (BO_SYNC TO_DEVICE), evicted (module parameter `evict`) or drained (write-combining),
 and to the CPU when it is invalidated (BO_SYNC FROM_DEVICE): a refill follows at once, as a prefetcher may do it, so that an
@@ -15,20 +16,29 @@ invalidation before the device has written is of no use. The CPU reads write-com
 
 from __future__ import annotations
 
+import errno
 import random
-import weakref
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from npu_abi import C
 
+from npu_driver.error import KernelError
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
+    from npu_driver.mappings import Mappings
     from npu_driver.memory import Memory
     from npu_driver.params import Params
+    from npu_driver.process import Process
 
     Lines = NDArray[np.int64]  # indices of lines, ascending
+
+S = TypeVar("S", bound="Shadow")
 
 LINE_BYTES = 64
 COMBINING_BUFFERS = 4
@@ -45,7 +55,9 @@ def policy_of(flags: int, *, coherent: bool) -> int:
 
 
 class Shadow:
-    """What the CPU sees of the allocation at physical address `pa`. `clean` is what it held when it was the same as memory."""
+    """What the CPU sees of the allocation at physical address `pa`. `clean` is what it held when it was the same as memory.
+    `mappings` are its mappings by process, None being the kernel, whose own end with the memory.
+    """
 
     __slots__ = ("_clean", "_lines", "_memory", "_words", "_words_clean", "mappings", "pa", "view_pa")
 
@@ -53,7 +65,7 @@ class Shadow:
         """ENOMEM, ENOBUFS without room in `heap` for as much as there is at `pa`."""
         size = memory.size_of(pa)
         self.pa = pa
-        self.mappings: list[weakref.ref[Any]] = []  # owners of views of it
+        self.mappings: dict[Process | None, Mappings] = {}
         self.view_pa = memory.alloc(size // PAGE, heap)
         view = np.frombuffer(memory.view(self.view_pa, size), np.uint8)
         self._memory = np.frombuffer(memory.view(pa, size), np.uint8).reshape(-1, LINE_BYTES)
@@ -123,10 +135,41 @@ class CombinedShadow(Shadow):
             self._clean[where] = fresh
 
 
-class CpuCaches:
-    """All shadows of a machine. `active` is False while there is none, and then nothing here needs to be called."""
+class Seen(Generic[S]):
+    """Which shadows a process sees, in the order of their making, after those that the kernel (None) sees."""
 
-    __slots__ = ("_buffers", "_cached", "_combined", "_evict", "_lines_per_doorbell", "_memory", "_params", "_posted", "_random", "active")  # fmt: skip
+    __slots__ = ("_by_process",)
+
+    def __init__(self) -> None:
+        self._by_process: dict[Process | None, dict[int, S]] = {}
+
+    def add(self, process: Process | None, shadow: S) -> None:
+        """A process sees it from now on."""
+        shadow.mappings.setdefault(process, {})
+        self._by_process.setdefault(process, {})[shadow.pa] = shadow
+
+    def remove(self, process: Process | None, shadow: S) -> None:
+        """It does not any more."""
+        shadows = self._by_process[process]
+        del shadows[shadow.pa]
+        if not shadows:
+            del self._by_process[process]
+
+    def by(self, process: Process) -> Iterator[S]:
+        """Yield those that a call of a process is about."""
+        for who in (None, process):
+            yield from self._by_process.get(who, {}).values()
+
+
+class CpuCaches:
+    """All shadows of a machine. `active` is False while there is none, and then nothing here needs to be called. `ended` is for
+    (shadow, process) of mappings that have ended.
+    """
+
+    __slots__ = (
+        "_buffers", "_cached", "_combined", "_evict", "_lines_per_doorbell", "_memory", "_params", "_posted", "_random", "_seen_cached",
+        "_seen_combined", "active", "ended",
+    )  # fmt: skip
 
     def __init__(self, memory: Memory, params: Params) -> None:
         self._memory = memory
@@ -137,31 +180,32 @@ class CpuCaches:
         self._random = random.Random(self._lines_per_doorbell)
         self._cached: dict[int, CachedShadow] = {}  # by physical address, in the order of their making
         self._combined: dict[int, CombinedShadow] = {}
+        self._seen_cached: Seen[CachedShadow] = Seen()
+        self._seen_combined: Seen[CombinedShadow] = Seen()
         self._buffers: list[tuple[CombinedShadow, int]] = []  # write-combining buffers in use, oldest first
         self._posted: list[tuple[CachedShadow, Lines, Any]] = []  # cleaned, and no barrier has come since
+        self.ended: deque[tuple[Shadow, Process]] = deque()
         self.active = False
 
-    def shadow(self, pa: int, policy: int, heap: int = 0) -> Shadow | None:
-        """Return what a mapping of the allocation at `pa` shows, by `policy_of`, in place of the memory itself. It is made, in
-        `heap`, on first use. ENOMEM, ENOBUFS.
+    def shadow(self, pa: int, policy: int, heap: int | None, process: Process | None = None) -> Shadow | None:
+        """Return what a mapping of the allocation at `pa` by a process shows, by `policy_of`, in place of the memory itself. It is
+        made on first use, in `heap`, which is that of the allocation, None when that is closed. ENOMEM, ENOBUFS, EOWNERDEAD.
         """
         if policy == C.NPU_BO_NON_SNOOPED:
-            return self.cached(pa, heap)
-        if policy == C.NPU_BO_WC:
-            found = self._combined.get(pa)
-            if found is None:
-                found = self._combined[pa] = CombinedShadow(self._memory, pa, heap)
+            cached = self._cached.get(pa)
+            if cached is None:
+                cached = self._cached[pa] = CachedShadow(self._memory, pa, _open(heap))
                 self._begin(pa)
-            return found
+            self._seen_cached.add(process, cached)
+            return cached
+        if policy == C.NPU_BO_WC:
+            combined = self._combined.get(pa)
+            if combined is None:
+                combined = self._combined[pa] = CombinedShadow(self._memory, pa, _open(heap))
+                self._begin(pa)
+            self._seen_combined.add(process, combined)
+            return combined
         return None
-
-    def cached(self, pa: int, heap: int = 0) -> CachedShadow:
-        """Return the cached shadow of the allocation at `pa`, as `shadow`."""
-        found = self._cached.get(pa)
-        if found is None:
-            found = self._cached[pa] = CachedShadow(self._memory, pa, heap)
-            self._begin(pa)
-        return found
 
     def _begin(self, pa: int) -> None:
         self._memory.followers[pa] = self._forget
@@ -171,13 +215,32 @@ class CpuCaches:
         """The allocation at `pa` has been freed, and what the caches held of it is nobody's."""
         self._posted = [post for post in self._posted if post[0].pa != pa]
         self._buffers = [buffer for buffer in self._buffers if buffer[0].pa != pa]
-        for shadow in (self._cached.pop(pa, None), self._combined.pop(pa, None)):
-            if shadow is not None:
-                self._memory.free(shadow.view_pa)
+        if (cached := self._cached.pop(pa, None)) is not None:
+            for process in cached.mappings:
+                self._seen_cached.remove(process, cached)
+            self._memory.free(cached.view_pa)
+        if (combined := self._combined.pop(pa, None)) is not None:
+            for process in combined.mappings:
+                self._seen_combined.remove(process, combined)
+            self._memory.free(combined.view_pa)
         self.active = bool(self._cached or self._combined)
+        if not self.active:
+            self.ended.clear()
 
-    def _end_combined(self, shadow: CombinedShadow) -> None:
-        """Nobody maps it any more: what was stored goes to memory, sooner or later."""
+    def _mapping_ended(self, shadow: Shadow, process: Process) -> None:
+        """A mapping of a process has ended. When nobody maps write-combined memory any more, what was stored goes to memory, sooner
+        or later; a cache keeps what it holds.
+        """
+        if (
+            not isinstance(shadow, CombinedShadow)
+            or shadow.mappings.get(process)
+            or self._combined.get(shadow.pa) is not shadow
+        ):
+            return
+        if shadow.mappings.pop(process, None) is not None:
+            self._seen_combined.remove(process, shadow)
+        if shadow.mappings:
+            return
         shadow.drain(shadow.changed(0, shadow.line_count))
         self._buffers = [buffer for buffer in self._buffers if buffer[0] is not shadow]
         del self._combined[shadow.pa]
@@ -186,12 +249,11 @@ class CpuCaches:
 
     # ---- what happens by itself ----
 
-    def enter(self) -> None:
-        """A call begins: stores to write-combined memory are in buffers, or already further."""
-        for shadow in list(self._combined.values()):
-            if not any(mapping() is not None for mapping in shadow.mappings):
-                self._end_combined(shadow)
-                continue
+    def enter(self, process: Process) -> None:
+        """A call of a process begins: its stores to write-combined memory are in buffers, or already further."""
+        while self.ended:
+            self._mapping_ended(*self.ended.popleft())
+        for shadow in self._seen_combined.by(process):
             lines = shadow.changed(0, shadow.line_count)
             if not len(lines):
                 continue
@@ -208,31 +270,31 @@ class CpuCaches:
             self._buffers += [(shadow, line) for line in fresh[-COMBINING_BUFFERS:]]
             self._drain_buffers(len(self._buffers) - COMBINING_BUFFERS)
 
-    def leave(self) -> None:
-        """A call ends: the CPU reads what the device has written to write-combined memory."""
-        for shadow in self._combined.values():
+    def leave(self, process: Process) -> None:
+        """A call ends: the process reads what the device has written to write-combined memory."""
+        for shadow in self._seen_combined.by(process):
             shadow.refresh()
 
-    def job_ended(self) -> None:
-        """The device has interrupted. Under `evict` all dirty lines go to memory now."""
+    def job_ended(self, process: Process) -> None:
+        """The device has interrupted for a job of a process. Under `evict` all dirty lines that it sees go to memory now."""
         self._complete_posts()
         if self._evict == "evict":
-            for shadow in self._cached.values():
+            for shadow in self._seen_cached.by(process):
                 shadow.write_back(shadow.changed(0, shadow.line_count))
 
-    def before_submit(self) -> None:
-        """The driver is about to ring a doorbell for a new job, behind a write barrier."""
+    def before_submit(self, process: Process) -> None:
+        """The driver is about to ring a doorbell for a new job of a process, behind a write barrier."""
         if not self._params.has("skip_wmb"):
             self.barrier()
-        self.before_doorbell()
+        self.before_doorbell(process)
 
-    def before_doorbell(self) -> None:
-        """The driver is about to write a doorbell register. Under `seed` lines are evicted now."""
+    def before_doorbell(self, process: Process) -> None:
+        """The driver is about to write a doorbell register for a process. Under `seed` lines that it sees are evicted now."""
         if self._params.wc_drain_on_uc:
             self._drain_buffers(len(self._buffers))
         if self._evict == "seed":
             self._complete_posts()
-            dirty = [(s, line) for s in self._cached.values() for line in s.changed(0, s.line_count).tolist()]
+            dirty = [(s, line) for s in self._seen_cached.by(process) for line in s.changed(0, s.line_count).tolist()]
             for shadow, line in self._random.sample(dirty, min(self._lines_per_doorbell, len(dirty))):
                 shadow.write_back(np.array([line]))
 
@@ -281,3 +343,11 @@ class CpuCaches:
             self.clean(shadow, line * LINE_BYTES, LINE_BYTES)
         self._complete_posts()
         shadow.refill(offset // LINE_BYTES, -(-end // LINE_BYTES))
+
+
+def _open(heap: int | None) -> int:
+    if heap is None:
+        raise KernelError(
+            errno.EOWNERDEAD, "the owner of the memory is gone, and nobody has mapped it with this policy yet"
+        )
+    return heap

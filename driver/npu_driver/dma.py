@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from npu_driver.mmu import AddressSpace
     from npu_driver.va import VaRange
 
+KERNEL_HEAP = 0
 DMA_MAPPING_ERROR = (1 << 64) - 1
 
 
@@ -65,9 +66,7 @@ class Kmem:
     @property
     def view(self) -> memoryview:
         """All of it, as the CPU sees it."""
-        shadow = self.caches.shadow(self.pa, self.policy)
-        if shadow is not None and not shadow.mappings:
-            shadow.mappings.append(lambda: self)  # type: ignore[arg-type]  # the kernel maps all of its memory for ever
+        shadow = self.caches.shadow(self.pa, self.policy, KERNEL_HEAP)
         return self.memory.view(self.pa if shadow is None else shadow.view_pa, self.size)
 
 

@@ -10,6 +10,8 @@ import errno
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+from npu_abi import C
+
 from npu_driver.error import KernelError
 
 if TYPE_CHECKING:
@@ -56,8 +58,8 @@ def _holds(owner: Context, bo: BufferObject) -> bool:
 
 
 def bo_export(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
-    """Name an object by a token. ENOENT for an unknown handle, EOPNOTSUPP for one that BO_CREATE has not made, EINVAL when
-    the output is not zero.
+    """Name an object by a token. ENOENT for an unknown handle, EOPNOTSUPP for one that BO_CREATE has not made with
+    NPU_BO_SHAREABLE, EINVAL when the output is not zero.
     """
     if arg.token:
         raise KernelError(errno.EINVAL, "token is an output and must be zero")
@@ -65,6 +67,8 @@ def bo_export(kernel: Kernel, context: Context, arg: Any, segments: list[bytes])
     context.check_usable()
     if not bo.owned:
         raise KernelError(errno.EOPNOTSUPP, "export of a buffer object that was imported or is of user memory")
+    if not bo.flags & C.NPU_BO_SHAREABLE:
+        raise KernelError(errno.EOPNOTSUPP, f"export of buffer object {bo.handle}, made without NPU_BO_SHAREABLE")
     arg.token = kernel.exports.token_of(context, bo)
     return 0, []
 

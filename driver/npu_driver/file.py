@@ -17,6 +17,8 @@ from npu_driver.mmu import AddressSpace
 from npu_driver.va import UserAddresses, VaRange
 
 if TYPE_CHECKING:
+    from collections import deque
+
     from npu_driver.job import Job
     from npu_driver.memory import Memory
     from npu_driver.mmu import Mmu
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from npu_driver.queue import CommandQueue
 
 MAX_JOBS = 256  # job ids of a context: the low byte
+MAX_OBJECTS = int(C.NPU_MAX_OBJECTS)
 
 
 class Context:
@@ -33,12 +36,12 @@ class Context:
     """
 
     __slots__ = (
-        "_lingering",
         "_memory",
         "_mmu",
         "_next_handle",
         "_next_mmap",
         "_sequence",
+        "_unmapped",
         "busy_ps",
         "faults",
         "jobs",
@@ -57,8 +60,8 @@ class Context:
         "user_addresses",
     )  # fmt: skip
 
-    def __init__(self, ssid: int, memory: Memory, mmu: Mmu, lingering: list[BufferObject], owner: Process) -> None:
-        """`lingering`, shared by all contexts: objects that are gone, but the CPU still looks at their pages."""
+    def __init__(self, ssid: int, memory: Memory, mmu: Mmu, unmapped: deque[BufferObject], owner: Process) -> None:
+        """`unmapped`, shared by all contexts: objects of which a mapping has ended."""
         self.ssid = ssid
         self.owner = owner
         self._memory = memory
@@ -82,7 +85,7 @@ class Context:
         self._next_handle = 1
         self._next_mmap = MMAP_BASE
         self._sequence = 0
-        self._lingering = lingering
+        self._unmapped = unmapped
         mmu.attach(ssid, self.space)
 
     def check_usable(self) -> None:
@@ -104,6 +107,9 @@ class Context:
         where it is to be, with NPU_BO_SVA. `source`: an object of another context whose memory it is to be.
         ENOSPC, ENOMEM, ENOBUFS; EBUSY when `user_va` is in use.
         """
+        if len(self.objects) >= MAX_OBJECTS:
+            text = f"context {self.ssid} has {len(self.objects)} buffer objects; NPU_MAX_OBJECTS is {MAX_OBJECTS}"
+            raise KernelError(errno.ENOSPC, text)
         pages = -(-size_bytes // PAGE)
         memory = self._memory
         if pages * PAGE > memory.capacity_bytes:
@@ -128,7 +134,7 @@ class Context:
                     f"{size_bytes} bytes asked, {memory.free_bytes} bytes of device memory free, "
                     f"{tables_bytes} needed for page tables",
                 )
-            pa = memory.alloc(pages, self.ssid) if source is None else memory.share(source.pa)
+            pa = memory.alloc(pages, self.heap_of(flags)) if source is None else memory.share(source.pa)
             self.space.map(va, pa, pages, read_only=bool(flags & C.NPU_BO_READ_ONLY), snooped=is_snooped(flags))
         except KernelError:
             addresses.cancel(va)
@@ -139,7 +145,8 @@ class Context:
         if flags & C.NPU_BO_MAPPABLE:
             offset = self._next_mmap
             self._next_mmap += (pages + 1) * PAGE
-        bo = BufferObject(self._next_handle, flags, va, pa, pages * PAGE, offset, owned=source is None and not user_va)
+        home, owned = (source.home, False) if source else (self, not user_va)
+        bo = BufferObject(self._next_handle, flags, va, pa, pages * PAGE, offset, home, owned=owned)
         self._next_handle += 1
         self.objects[bo.handle] = bo
         if offset:
@@ -149,6 +156,10 @@ class Context:
     def _addresses(self, flags: int) -> VaRange | UserAddresses:
         """Return where objects with these flags (enum npu_bo_flag) are."""
         return self.user_addresses if flags & C.NPU_BO_SVA else self.ranges[bool(flags & C.NPU_BO_SHAVE_MEM)]
+
+    def heap_of(self, flags: int) -> int:
+        """Return the heap of objects with these flags (enum npu_bo_flag): what other processes may open is in one of its own."""
+        return self.ssid + (int(C.NPU_NUM_SSIDS) if flags & C.NPU_BO_SHAREABLE else 0)
 
     def free_object(self, bo: BufferObject) -> None:
         """Take the handle back; the memory goes when no job in flight needs it."""
@@ -164,15 +175,22 @@ class Context:
         self.space.unmap(bo.va, bo.pages)
         self._mmu.unmapped(self.ssid)
         self._addresses(bo.flags).free(bo.va)
-        self._lingering.append(bo)
+        self._let_go(bo)
         self.sweep()
 
     def sweep(self) -> None:
         """Free the pages of released objects, of all contexts, that the CPU looks at no more."""
-        for bo in list(self._lingering):
-            if not bo.is_mapped:
-                self._lingering.remove(bo)
-                self._memory.free(bo.pa)
+        while self._unmapped:
+            bo = self._unmapped.popleft()
+            if bo.lingers:
+                self._let_go(bo)
+
+    def _let_go(self, bo: BufferObject) -> None:
+        """Free the pages of a released object, as soon as the CPU looks at them no more."""
+        bo.lingers = True
+        if not bo.mappings:
+            bo.lingers = False
+            self._memory.free(bo.pa)
 
     def next_job_id(self) -> int:
         """Return an id that no job in flight has. EBUSY when all 256 are taken."""
@@ -190,8 +208,10 @@ class Context:
         No job is in flight. Pages that the CPU still looks at outlive the file.
         """
         self._mmu.detach(self.ssid)
-        self._lingering += self.objects.values()
+        for bo in self.objects.values():
+            self._let_go(bo)
         self.objects.clear()
         self.sweep()
         self.space.destroy()
-        self._memory.close_heap(self.ssid)
+        for flags in (0, int(C.NPU_BO_SHAREABLE)):
+            self._memory.close_heap(self.heap_of(flags))

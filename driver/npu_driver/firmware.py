@@ -16,6 +16,7 @@ from npu_driver.dma import DmaDevice
 from npu_driver.error import KernelError
 from npu_driver.ipc import AREA_PAGES, Area, Ipc, check_reply
 from npu_driver.mmu import AddressSpace, Mmu
+from npu_driver.process import printable
 from npu_driver.va import VaRange
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ MESSAGE_TIMEOUT_PS = 500 * 10**9  # 500 ms, as the public driver
 STRIDE_PS = (
     10**8
 )  # chosen: 100 us, the most that a wait without deadline runs past the last event, or others wait for it
+VERSION_BYTES = 128  # chosen: of the firmware's version in the log
 COLD, WARM = 0, 1  # boot_type of struct npu_boot_params
 CAUSES = int(C.NPU_ICB_HOST_IPC_FIFO | C.NPU_ICB_MMU_EVENT | C.NPU_ICB_CORE_FAULT)
 
@@ -91,7 +93,8 @@ class Firmware:
         self.running = True
         kernel.firmware_header = self._header
         kernel.now_ps = max(kernel.now_ps, kernel.device.now_ps)
-        version = bytes(ffi.buffer(self._header.version)).split(b"\0")[0].decode(errors="replace")
+        text = bytes(ffi.buffer(self._header.version)).split(b"\0")[0].decode(errors="replace")
+        version = printable(text, VERSION_BYTES)
         how = "warm" if boot_type == WARM else "cold"
         kernel.note(f"firmware {version}, {how} boot, {kernel.tile_config.bit_count()} tiles, {kernel.frequency_hz} Hz")
 

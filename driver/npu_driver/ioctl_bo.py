@@ -5,13 +5,17 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from npu_abi import C
 
 from npu_driver.bo import allows_uncached, check_flags, check_policy, flags_in_force, is_snooped
 from npu_driver.cpu_cache import LINE_BYTES, policy_of
 from npu_driver.error import KernelError
+from npu_driver.mappings import track
 
 if TYPE_CHECKING:
+    from collections import deque
+
     from npu_driver.bo import BufferObject
     from npu_driver.file import Context
     from npu_driver.kernel import Kernel
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 PAGE = int(C.NPU_PAGE_SIZE)
 USERPTR_FLAGS = int(C.NPU_BO_READ_ONLY | C.NPU_BO_SVA)
 POLICY_BITS = int(C.NPU_BO_CACHE_MASK | C.NPU_BO_NON_SNOOPED)
+MAX_MAPPINGS = int(C.NPU_MAX_MAPPINGS)
 VA_END = 1 << int(C.NPU_VA_BITS)
 
 
@@ -77,7 +82,8 @@ def map_object(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]
     """Return the object's memory (mmap), as the CPU sees it by the mapping's policy, as the reply's only segment.
 
     EINVAL for an offset that is not an object's, a length beyond it, or a policy; EOPNOTSUPP for a cached one that the firmware is too old
-    for; ENOMEM, ENOBUFS without room for a shadow.
+    for; ENOMEM, ENOBUFS without room for a shadow; EOWNERDEAD for one of imported memory whose owner is gone; ENOMEM for one mapping more
+    than a process may have.
     """
     bo = context.mmaps.get(arg.offset)
     if bo is None:
@@ -100,11 +106,21 @@ def _map(kernel: Kernel, context: Context, bo: BufferObject, flags: int, length:
     if params.coherent and is_snooped(flags):
         firmware.check_snooped()
     policy = policy_of(flags, coherent=bool(params.coherent and firmware.coherent_dma))
-    shadow = kernel.caches.shadow(bo.pa, policy, context.ssid)
-    view = bo.map(kernel.memory.view(bo.pa if shadow is None else shadow.view_pa, length))
+    process = context.owner
+    mapped = kernel.mapped.setdefault(process.pid, {})
+    if len(mapped) >= MAX_MAPPINGS:
+        raise KernelError(errno.ENOMEM, f"process {process.pid} has NPU_MAX_MAPPINGS {MAX_MAPPINGS} mappings")
+    books = [bo.mappings, mapped]
+    notes: list[tuple[deque[Any], Any]] = [(kernel.unmapped, bo)]
+    home = bo.home
+    heap = home.heap_of(bo.flags) if kernel.contexts.get(home.ssid) is home else None
+    shadow = kernel.caches.shadow(bo.pa, policy, heap, process)
     if shadow is not None:
-        shadow.mappings.append(bo.mappings[-1])
-    return view
+        books.append(shadow.mappings[process])
+        notes.append((kernel.caches.ended, (shadow, process)))
+    memory = np.frombuffer(kernel.memory.view(bo.pa if shadow is None else shadow.view_pa, length), np.uint8)
+    track(memory, books, notes)
+    return memoryview(memory)  # type: ignore[arg-type]  # an array is a buffer
 
 
 def bo_info(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:

@@ -44,7 +44,7 @@ def _context(context: Context) -> bytes:
             pid=owner.pid,
             uid=owner.uid,
             state=C.NPU_CONTEXT_LIVE if context.lost is None else C.NPU_CONTEXT_LOST,
-            name=owner.name.encode(errors="replace")[:15],
+            name=owner.name.encode(),
             memory_bytes=sum(bo.size for bo in context.objects.values()),
             objects=len(context.objects),
             queues=len(context.queues),

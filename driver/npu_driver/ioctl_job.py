@@ -66,7 +66,7 @@ def cmdq_ring(kernel: Kernel, context: Context, arg: Any, segments: list[bytes])
     context.check_usable()
     if queue.registered:
         if kernel.caches.active:
-            kernel.caches.before_doorbell()
+            kernel.caches.before_doorbell(context.owner)
         queue.ring(kernel.registers)
     return 0, []
 
@@ -189,7 +189,7 @@ def _submit(
         bo.jobs += 1
     context.jobs[job_id] = job
     if kernel.caches.active:
-        kernel.caches.before_submit()
+        kernel.caches.before_submit(context.owner)
     queue.push(job, command.va + offset, kernel.now_ps, kernel.registers, preempt)
     if kernel.due_ps == NEVER_PS:
         kernel.watchdog.arm()

@@ -30,9 +30,7 @@ def module_load(kernel: Kernel, context: Context | None, arg: Any, segments: lis
     if kernel.files:
         raise KernelError(errno.EBUSY, f"{len(kernel.files)} files of the device are open")
     text = bytes(segments[0]) if arg.params_bytes else b""
-    if not text.isascii():
-        raise KernelError(errno.EINVAL, "module parameters: they are ASCII")
-    kernel.load(parse(text.decode("ascii")))
+    kernel.load(parse(text.decode("latin-1")))
     return 0, []
 
 

@@ -2,8 +2,8 @@
 
 Send: take a FREE slot of the tx area, fill it, status ALLOCATED, post its address in CPU_IPC_FIFO; the firmware sets
 FREE. Receive (from the interrupt handler): pop addresses from HOST_IPC_FIFO, copy the message, set FREE. Replies are
-matched by request id, everything else goes to `on_message`. What the firmware writes is not trusted: addresses and
-lengths are checked and clamped.
+matched by request id, everything else goes to `on_message`. The firmware takes its slots in turn, so one that it has passed over
+was not announced: its message got lost. What the firmware writes is not trusted: addresses and lengths are checked and clamped.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Area:
 class Ipc:
     """Both directions. `on_message(type, payload)` receives every message that is not a reply to a request."""
 
-    __slots__ = ("_bus", "_forgotten", "_next_id", "_on_message", "_requests", "_rx", "_tx", "dropped")
+    __slots__ = ("_bus", "_forgotten", "_next_id", "_next_rx", "_on_message", "_requests", "_rx", "_tx", "dropped")
 
     def __init__(self, bus: BusApi, tx: Area, rx: Area, on_message: Callable[[int, bytes], None]) -> None:
         self._bus = bus
@@ -82,6 +82,7 @@ class Ipc:
         self._on_message = on_message
         self._requests: dict[int, Request] = {}
         self._next_id = 1
+        self._next_rx = 0  # byte offset of the slot after that of the latest message
         self._forgotten: list[int] = []  # slots of requests that nobody waits for any more
         self.dropped: deque[str] = deque(maxlen=32)  # what was wrong with messages that were not understood
 
@@ -108,16 +109,21 @@ class Ipc:
 
     def reclaim(self) -> None:
         """Free the slots of messages whose address never came. Nothing waits in the FIFO."""
+        for offset in range(0, self._rx.count * SLOT_BYTES, SLOT_BYTES):
+            self._give_up(offset)
+
+    def _give_up(self, offset: int) -> None:
+        """Free a slot to the driver; a message that is in it was not announced."""
         memory = self._rx.memory
-        for at in range(STATUS_OFFSET, self._rx.count * SLOT_BYTES, SLOT_BYTES):
-            if memory[at] != FREE:
-                self.dropped.append(f"the message in slot {at // SLOT_BYTES} was not announced")
-                memory[at] = FREE
+        if memory[offset + STATUS_OFFSET] != FREE:
+            self.dropped.append(f"the message in slot {offset // SLOT_BYTES} was not announced")
+            memory[offset + STATUS_OFFSET] = FREE
 
     def forget_all(self) -> None:
         """Drop all requests and mark all slots free: the firmware is gone."""
         self._requests.clear()
         self._forgotten.clear()
+        self._next_rx = 0
         self._tx.memory[:] = bytes(len(self._tx.memory))
         self._rx.memory[:] = bytes(len(self._rx.memory))
 
@@ -125,17 +131,21 @@ class Ipc:
         """Take every message out of HOST_IPC_FIFO. Called from the interrupt handler."""
         read32 = self._bus.read32
         rx = self._rx
-        memory = rx.memory
+        memory, end = rx.memory, rx.count * SLOT_BYTES
         while address := read32(C.NPU_REG_HOST_IPC_FIFO):
             if address == ALL_ONES:  # no slot is there: the device is gone
                 return
             offset = address - rx.va
-            if offset % SLOT_BYTES or not 0 <= offset < rx.count * SLOT_BYTES:
+            if offset % SLOT_BYTES or not 0 <= offset < end:
                 self.dropped.append(f"message address {address:#x} is not a slot")
                 continue
             if memory[offset + STATUS_OFFSET] != ALLOCATED:
                 self.dropped.append(f"message address {address:#x} is a slot without a message")
                 continue
+            while self._next_rx != offset:
+                self._give_up(self._next_rx)
+                self._next_rx = (self._next_rx + SLOT_BYTES) % end
+            self._next_rx = (offset + SLOT_BYTES) % end
             size = min(DATA_SIZE.unpack_from(memory, offset)[0], MESSAGE_BYTES)
             start = offset + HEADER_BYTES
             message = memory[start : start + size].tobytes().ljust(MESSAGE_BYTES, b"\0")

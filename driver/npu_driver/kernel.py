@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from npu_driver.bo import BufferObject
     from npu_driver.device_api import DeviceApi
     from npu_driver.ipc import Ipc
+    from npu_driver.mappings import Mappings
     from npu_driver.mmu import Mmu
 
 DRAIN_TIMEOUT_PS = 2000 * 10**9  # 2000 ms: as the public driver's watchdog; how long close waits for jobs
@@ -111,7 +112,8 @@ class Kernel:
         self.interrupt_ps = round(host.interrupt_ns * 1000)
         self._lock = threading.Lock()
         self._banned: list[Context] = []  # contexts whose jobs must go, work for after the interrupt
-        self._lingering: list[BufferObject] = []  # objects whose pages a mapping still shows
+        self.unmapped: deque[BufferObject] = deque()  # objects of which a mapping has ended
+        self.mapped: dict[int, Mappings] = {}  # what each process has mapped, by pid
         self._released: list[Any] = []  # (context, freed buffer object) that the last job let go
 
     # ---- the seam ----
@@ -132,7 +134,7 @@ class Kernel:
             if self.pending:
                 self.after_interrupts()
             if self.caches.active:
-                self.caches.enter()
+                self.caches.enter(self.current)
             request = number & 0xFFFFFFFF
             out, replies = arg, _NONE
             row = self.rows.get(request)
@@ -165,7 +167,7 @@ class Kernel:
             if self.pending:
                 self.after_interrupts()
             if self.caches.active:
-                self.caches.leave()
+                self.caches.leave(self.current)
             return ret, out, replies, now
 
     def note(self, text: str) -> None:
@@ -197,7 +199,7 @@ class Kernel:
         if ssid is None:
             raise KernelError(errno.EMFILE, f"all {C.NPU_NUM_SSIDS - C.NPU_SSID_FIRST_USER} contexts are in use")
         check_contexts(self)
-        context = Context(ssid, self.memory, self.mmu, self._lingering, self.current)
+        context = Context(ssid, self.memory, self.mmu, self.unmapped, self.current)
         fd = FIRST_FD
         while fd in self.files:
             fd += 1
@@ -221,6 +223,7 @@ class Kernel:
         for fd, file in list(self.files.items()):
             if file is context:
                 del self.files[fd]
+        self.mapped = {pid: mappings for pid, mappings in self.mapped.items() if mappings}
         self.now_ps = max(self.now_ps, self.device.now_ps)
 
     # ---- queues and jobs ----
@@ -321,7 +324,7 @@ class Kernel:
 
     def _finish(self, context: Context, job: Job, status: int) -> None:
         if self.caches.active:
-            self.caches.job_ended()
+            self.caches.job_ended(context.owner)
         job.status = status
         if status == C.NPU_JOB_ABORTED and job.abort_reason:
             job.error_detail, job.error_info = job.abort_reason, 0

@@ -32,7 +32,7 @@ class Memory:
 
     def alloc(self, pages: int, heap: int = 0) -> int:
         """Return the physical address of `pages` contiguous pages of poison. Processes see whole heaps: 0 is the kernel's own,
-        others are those of contexts, by SSID.
+        others are those of contexts (`Context.heap_of`).
 
         ENOMEM when the memory is full; ENOBUFS when the machine that simulates it has no more.
         """

@@ -6,6 +6,7 @@ import errno
 from dataclasses import dataclass, fields, replace
 from typing import Any, get_type_hints
 
+from npu_driver.boot import check_image, read_image
 from npu_driver.error import KernelError
 
 POLICIES = ("cached", "uncached", "wc")
@@ -56,17 +57,23 @@ class Params:
 
 
 def parse(text: str) -> Params:
-    """Return the parameters that `text` sets, the others as they are by default. EINVAL names what is wrong."""
+    """Return the parameters that `text` sets, the others as they are by default. EINVAL names what is wrong; a firmware file must be there,
+    and hold an image that this driver starts.
+    """
+    if not text.isascii():
+        raise _bad("they are ASCII")
     types = get_type_hints(Params)
     values: dict[str, Any] = {}
     for word in text.split():
+        if not word.isprintable():
+            raise _bad(f"{word!r} has characters that do not print")
         name, found, value = word.partition("=")
         if name not in types or not found:
             raise _bad(f"unknown parameter {word!r}; there are {', '.join(types)}")
         if name in values:
             raise _bad(f"{name} is given twice")
         if types[name] is int:
-            if not value.isascii() or not value.isdigit() or len(value) > 9:
+            if not value.isdigit() or len(value) > 9:
                 raise _bad(f"{name}={value}: {NOT_NEGATIVE} of at most nine digits is needed")
             values[name] = int(value)
         else:
@@ -80,7 +87,7 @@ def _check(params: Params) -> None:
         raise _bad(f"weight_policy={params.weight_policy}; there are {', '.join(POLICIES)}")
     kind, colon, number = params.evict.partition(":")
     if params.evict not in ("lazy", "evict") and not (
-        kind == "seed" and colon and number.isascii() and number.isdigit() and int(number) < 1 << 64
+        kind == "seed" and colon and number.isdigit() and len(number) <= 20 and int(number) < 1 << 64
     ):
         raise _bad(f"evict={params.evict}; there are lazy, evict, seed:N")
     for name in ("allow_uncached", "coherent", "wc_drain_on_uc", "dma_debug", "disable_recovery", "force_coherent"):
@@ -89,6 +96,11 @@ def _check(params: Params) -> None:
     for bug in params.bugs.split(",") if params.bugs else ():
         if bug not in BUGS:
             raise _bad(f"bugs={bug}; there are {', '.join(BUGS)}")
+    if params.firmware:
+        try:
+            check_image(read_image(params.firmware))
+        except KernelError as error:
+            raise _bad(error.why) from None
 
 
 def _bad(why: str) -> KernelError:

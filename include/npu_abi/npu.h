@@ -21,7 +21,7 @@
  *      NPU_ERROR_NOT_INITIALIZED  npu_init has not succeeded, or npu_shutdown has ended the library, or the library
  *                                 could not start (npu_get_last_error_detail has the reason), or the process ran Python
  *                                 before and has ended it,
- *      NPU_ERROR_NOT_PERMITTED    in a child process after fork: the library belongs to the parent; or in a host function; or this user may not connect to npud,
+ *      NPU_ERROR_NOT_PERMITTED    in a child process after fork: the library belongs to the parent; or in a host function; or in a signal's handler that has interrupted a call; or this user may not connect to npud,
  *      NPU_ERROR_OUT_OF_HOST_MEMORY
  *      NPU_ERROR_OUT_OF_RESOURCES a call that enqueues: the stream's queue is full, and its oldest operation waits for what nothing will signal,
  *      NPU_ERROR_DEVICE_LOST      an earlier fault ended the context. What is held can still be freed, destroyed and unloaded;
@@ -153,7 +153,7 @@ NPU_API npu_result_t npu_init(uint32_t flags);
 /* Count one user less; the last one ends everything: work in flight is abandoned, every handle and pointer becomes stale, a team ends, and memory and
  * descriptors of the process are given back. Threads stay, of the library and of what it uses: a process ends by a return from main, by exit or by a signal, at any
  * time and with work in flight; pthread_exit of main leaves it running. exit out of a signal's handler that has interrupted a call writes the program's files
- * and ends at once, without the exit handlers registered before npu_init. longjmp out of a call is undefined. */
+ * and ends without the exit handlers registered before npu_init; calls in those registered later are NPU_ERROR_NOT_PERMITTED. longjmp out of a call is undefined. */
 NPU_API npu_result_t npu_shutdown(void);
 /* The library's version as major << 16 | minor. Works before npu_init.
  *   NULL_POINTER  version is NULL       BAD_ADDRESS  version cannot be written */

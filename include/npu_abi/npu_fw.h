@@ -19,10 +19,11 @@ enum { NPU_FW_API_BOOT = 0, NPU_FW_API_JSM = 1, NPU_FW_API_COUNT = 2,
 /* ---- Image and boot ------------------------------------------------------------------------------- */
 #define NPU_FW_IMAGE_MAGIC  0x5746504e /* "NPFW" */
 #define NPU_BOOT_MAGIC      0x00010000
+#define NPU_FW_MAX_IMAGE_BYTES 0x1000000
 struct npu_fw_header {
     uint32_t magic;               /* NPU_FW_IMAGE_MAGIC */
     uint32_t header_version;      /* 1 */
-    uint32_t image_size;          /* bytes of the whole file, header included */
+    uint32_t image_size;          /* bytes of the whole file, header included; at most NPU_FW_MAX_IMAGE_BYTES */
     uint32_t crc32;               /* of the file with this field zero */
     uint16_t api_version[8][2];   /* {major, minor} by enum NPU_FW_API_*; unused entries zero */
     uint32_t preemption_buffer_size; /* bytes that a preemption buffer has besides the CMX of all tiles (NPU_PARAM_PREEMPT_BUFFER_SIZE is the sum); 0 = no preemption */
@@ -54,7 +55,8 @@ _Static_assert(sizeof(struct npu_boot_params) == 4096, "npu_boot_params");
 
 /* ---- Messages ------------------------------------------------------------------------------------- */
 /* A message lives in a slot of the sender's area; the sender sets status ALLOCATED, fills it and posts its
- * address in the FIFO register; the receiver sets status FREE when it has read it. */
+ * address in the FIFO register; the receiver sets status FREE when it has read it. The firmware takes the slots of its area in turn, from
+ * the first at boot on, and posts them so: one between two that were posted got lost, and the driver sets it FREE. */
 enum npu_ipc_status { NPU_IPC_FREE = 0, NPU_IPC_ALLOCATED = 1 };
 enum npu_ipc_channel { NPU_IPC_CHAN_BOOT = 1, NPU_IPC_CHAN_ASYNC_CMD = 0, NPU_IPC_CHAN_GEN_CMD = 10, NPU_IPC_CHAN_JOB_RET = 11 };
 struct npu_ipc_hdr {

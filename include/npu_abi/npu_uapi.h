@@ -35,6 +35,8 @@ enum npu_syscall_nr { NPU_SYS_OPEN = 1, /* no structure; returns the descriptor 
 struct npu_mmap { uint64_t offset; /* [in] mmap_offset of struct npu_bo_info */ uint64_t length; /* [in] bytes, 1..size of the object */
     uint32_t flags; /* [in] 0, or NPU_MMAP_POLICY | bits of NPU_BO_CACHE_MASK and NPU_BO_NON_SNOOPED */ uint32_t reserved; };
 enum npu_mmap_flag { NPU_MMAP_POLICY = 1 };
+/* Mappings that one process may have, of all its files: ENOMEM, of mmap and of BO_CREATE_FROM_USERPTR, for one more. As Linux's max_map_count. */
+enum { NPU_MAX_MAPPINGS = 65530 };
 /* Parameters of the kernel module, as insmod takes them: "name=value name=value", ASCII. EINVAL names an unknown one. docs/driver.md lists them. */
 enum { NPU_MAX_MODULE_PARAMS_BYTES = 4096 };
 /* What one user who is not privileged may have of what all share, half of it: open of one context more is EMFILE, the first submit to one queue more EBUSY. A
@@ -61,7 +63,7 @@ enum npu_capability { NPU_CAP_METRIC_STREAMER = 1, NPU_CAP_DMA_MEMORY_RANGE = 2,
 struct npu_param_arg { uint32_t param; uint32_t index; /* [in] */ uint64_t value; /* [out] GET, [in] SET */ };
 _Static_assert(sizeof(struct npu_param_arg) == 16, "npu_param_arg");
 
-/* Buffer objects. ENOSPC: no addresses left; ENOMEM: no device memory, page tables included; ENOBUFS: the machine that simulates the
+/* Buffer objects, imported ones too. ENOSPC: no addresses left, or the context has NPU_MAX_OBJECTS; ENOMEM: no device memory, page tables included; ENOBUFS: the machine that simulates the
  * device has no memory for it. SHAVE_MEM places below 4 GiB. DMA_MEM says that only DMA will use it; there is one
  * address range for all that is not SHAVE_MEM, so it changes nothing. READONLY_WEIGHT: constants; READ_ONLY to the device, and the module
  * parameter weight_policy chooses how its pages are cached.
@@ -76,7 +78,10 @@ _Static_assert(sizeof(struct npu_param_arg) == 16, "npu_param_arg");
  *   UNCACHED: the memory itself. */
 enum npu_bo_flag { NPU_BO_SHAVE_MEM = 1, NPU_BO_MAPPABLE = 2, NPU_BO_DMA_MEM = 4, NPU_BO_READ_ONLY = 8, /* to the device */ NPU_BO_READONLY_WEIGHT = 0x10,
     NPU_BO_SVA = 0x20, /* of BO_CREATE_FROM_USERPTR only: npu_va is the user's address */
-    NPU_BO_CACHED = 0, NPU_BO_UNCACHED = 0x10000, NPU_BO_WC = 0x20000, NPU_BO_CACHE_MASK = 0x30000, NPU_BO_NON_SNOOPED = 0x100000, NPU_BO_FLAGS_ALL = 0x13003f };
+    NPU_BO_CACHED = 0, NPU_BO_UNCACHED = 0x10000, NPU_BO_WC = 0x20000, NPU_BO_CACHE_MASK = 0x30000, NPU_BO_NON_SNOOPED = 0x100000,
+    NPU_BO_SHAREABLE = 0x200000, /* BO_EXPORT may name it. Where processes share a device, who maps one such object may see all such objects of its owner's context */
+    NPU_BO_FLAGS_ALL = 0x33003f };
+enum { NPU_MAX_OBJECTS = 65536 };
 struct npu_bo_create {
     uint64_t size;                /* [in] bytes, > 0; [out] rounded up to pages */
     uint32_t flags;               /* [in] enum npu_bo_flag */
@@ -91,7 +96,8 @@ _Static_assert(sizeof(struct npu_bo_create) == 24, "npu_bo_create");
 struct npu_bo_userptr { uint64_t ptr; /* [in] page aligned */ uint64_t size; /* [in] bytes, whole pages */ uint32_t flags; uint32_t handle; /* [out] */ uint64_t npu_va; /* [out] */ };
 _Static_assert(sizeof(struct npu_bo_userptr) == 32, "npu_bo_userptr");
 /* An object in other contexts, of other processes too: EXPORT names it by a token that holds until the object is freed by its owner, IMPORT maps it once more.
- * The memory lives as long as anybody has it. ENOENT for an unknown handle or token, EOPNOTSUPP for an object that was imported itself or is of user memory. */
+ * The memory lives as long as anybody has it. ENOENT for an unknown handle or token, EOPNOTSUPP for an object without NPU_BO_SHAREABLE, and for one
+ * that was imported itself. EOWNERDEAD, of mmap: the owner is gone, and nobody has mapped the object WC or NON_SNOOPED before. */
 struct npu_bo_export { uint32_t handle; /* [in] */ uint32_t reserved; uint64_t token; /* [out] not 0 */ };
 _Static_assert(sizeof(struct npu_bo_export) == 16, "npu_bo_export");
 struct npu_bo_import { uint64_t token; /* [in] */ uint32_t handle; /* [out] */ uint32_t flags; /* [out] enum npu_bo_flag of the object */ uint64_t npu_va; /* [out] */ uint64_t size; /* [out] */ };
@@ -147,7 +153,7 @@ _Static_assert(sizeof(struct npu_get_info) == 24, "npu_get_info");
 enum npu_context_state { NPU_CONTEXT_LIVE = 0, NPU_CONTEXT_LOST = 1 };
 struct npu_context_info {
     uint32_t ssid; uint32_t pid; uint32_t uid; uint32_t state; /* enum npu_context_state */
-    char     name[16];            /* of the process */
+    char     name[16];            /* of the process; what does not print is an escape, as \n */
     uint64_t memory_bytes;        /* of its buffer objects */
     uint32_t objects; uint32_t queues; uint32_t jobs_in_flight; uint32_t faults;
     uint64_t jobs_done; /* that have ended */ uint64_t jobs_failed; /* of them: without NPU_JOB_SUCCESS */

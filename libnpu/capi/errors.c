@@ -7,7 +7,10 @@
 
 static __thread npu_error_detail_t detail; /* of the thread's last error */
 static __thread npu_result_t last;
-static __thread struct { const char *function, *shown; uint64_t site, enqueue_site, job_id; char message[sizeof detail.message]; } call;
+struct call { const char *function, *shown; uint64_t site, enqueue_site, job_id; char message[sizeof detail.message]; };
+static __thread struct call calls[2]; /* the thread's, and the one of a signal's handler that has interrupted it */
+
+static struct call *current(void) { return &calls[npu_calls() > 1]; }
 
 static void set_text(char *field, size_t size, const char *text)
 {
@@ -18,26 +21,28 @@ static void set_text(char *field, size_t size, const char *text)
 
 static void begin(const char *function, void *call_site)
 {
-    call.function = function;
-    call.shown = strcmp(function, "npu_submit_kernel_sized") == 0 ? "npu_submit_kernel" : function; /* npu.h's macro */
-    call.site = (uintptr_t)call_site;
-    call.enqueue_site = call.job_id = 0;
-    call.message[0] = 0;
+    struct call *call = current();
+    call->function = function;
+    call->shown = strcmp(function, "npu_submit_kernel_sized") == 0 ? "npu_submit_kernel" : function; /* npu.h's macro */
+    call->site = (uintptr_t)call_site;
+    call->enqueue_site = call->job_id = 0;
+    call->message[0] = 0;
 }
 
 static npu_result_t end(npu_result_t result)
 {
-    npu_note(call.function, result);
+    const struct call *call = current();
+    npu_note(call->function, result);
     if (result >= NPU_TIMEOUT)
         return result;
     last = result;
     detail.size = sizeof detail;
     detail.result = result;
-    detail.call_site = call.site;
-    detail.enqueue_site = call.enqueue_site;
-    detail.job_id = call.job_id;
-    set_text(detail.function, sizeof detail.function, call.shown);
-    set_text(detail.message, sizeof detail.message, call.message[0] ? call.message : npu_get_error_string(result));
+    detail.call_site = call->site;
+    detail.enqueue_site = call->enqueue_site;
+    detail.job_id = call->job_id;
+    set_text(detail.function, sizeof detail.function, call->shown);
+    set_text(detail.message, sizeof detail.message, call->message[0] ? call->message : npu_get_error_string(result));
     return result;
 }
 
@@ -49,6 +54,10 @@ npu_result_t npu_enter(struct npu_shield *shield, const char *function, void *ca
     begin(function, call_site);
     if (npu_forked()) {
         npu_set_error("this process was forked from the one that uses the library; start the library after fork", 0, 0);
+        return NPU_ERROR_NOT_PERMITTED;
+    }
+    if (npu_calls() > 1) { /* which has the locks that this one would wait for */
+        npu_set_error("a signal's handler, or an exit out of one, has interrupted a call of this thread", 0, 0);
         return NPU_ERROR_NOT_PERMITTED;
     }
     reason = starts ? npu_start() : npu_obstacle();
@@ -67,14 +76,15 @@ npu_result_t npu_leave(const struct npu_shield *shield, npu_result_t result)
 
 void npu_set_error(const char *message, uint64_t enqueue_site, uint64_t job_id)
 {
-    set_text(call.message, sizeof call.message, message);
-    call.enqueue_site = enqueue_site;
-    call.job_id = job_id;
+    struct call *call = current();
+    set_text(call->message, sizeof call->message, message);
+    call->enqueue_site = enqueue_site;
+    call->job_id = job_id;
 }
 
 uint64_t npu_call_site(void)
 {
-    return call.site;
+    return current()->site;
 }
 
 npu_result_t npu_get_last_error(void)

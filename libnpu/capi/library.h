@@ -29,7 +29,7 @@ extern NPU_HIDDEN const size_t npu_counter_count;
 struct npu_shield { fenv_t environment; int cancel_state, blocks; sigset_t mask; };
 NPU_HIDDEN void npu_raise_shield(struct npu_shield *shield);
 NPU_HIDDEN void npu_lower_shield(const struct npu_shield *shield);
-NPU_HIDDEN int npu_in_call(void); /* whether the calling thread is between the two */
+NPU_HIDDEN int npu_calls(void); /* of the calling thread that are between the two: 2 and more when signal handlers call */
 
 /* Open a call: note who called and refuse it when the library cannot serve it. `starts`: the call may start Python. */
 NPU_HIDDEN npu_result_t npu_enter(struct npu_shield *shield, const char *function, void *call_site, int starts);

@@ -194,8 +194,11 @@ class Library:
     def destroy_context(self, entry: ContextEntry, force: bool) -> None:
         """End a context. Raises IN_USE."""
         held = self.memory.host_addresses(entry.context)
-        entry.context.destroy(force=force)
-        self._forget(entry, held)
+        try:
+            entry.context.destroy(force=force)
+        finally:
+            if not entry.context.is_alive:
+                self._forget(entry, held)
 
     @property
     def contexts(self) -> list[ContextEntry]:

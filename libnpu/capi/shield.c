@@ -15,7 +15,7 @@
 
 static _Thread_local int calls; /* that the thread is in */
 
-int npu_in_call(void) { return calls > 0; }
+int npu_calls(void) { return calls; }
 
 static sigset_t size_signal(void)
 {

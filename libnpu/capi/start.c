@@ -56,7 +56,7 @@ __attribute__((constructor)) static void watch_forks(void)
 static void at_exit(int status, void *unused)
 {
     (void)unused;
-    if (npu_in_call()) {
+    if (npu_calls()) {
         fcloseall();
         _exit(status);
     }

@@ -8,7 +8,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npu_driver.process import NAME_BYTES, Process
+from npu_driver.process import NAME_BYTES, Process, printable
 
 from libnpu.daemon import wire
 from libnpu.daemon.wire import ProtocolError
@@ -229,6 +229,7 @@ class Connection:
 
 def _name(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()[:NAME_BYTES]
+        name = Path(f"/proc/{pid}/comm").read_bytes().removesuffix(b"\n")
     except OSError:
         return "?"
+    return printable(name.decode(errors="replace"), NAME_BYTES)

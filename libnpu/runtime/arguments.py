@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import reprlib
+from collections.abc import Mapping
+from numbers import Number
 from operator import index
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 from npu_abi import C
 
 from libnpu.errors import NpuError
@@ -37,11 +42,60 @@ def unsigned(value: object, name: str, bits: int) -> int:
     return number
 
 
-def shown(number: float) -> str:
-    """Return a number for a message, also one that is too long to be written out."""
-    if isinstance(number, int) and number.bit_length() > MOST_BITS:
-        return f"a number of {number.bit_length()} bits"
-    return str(number)
+def wholes(values: object, name: str) -> list[int]:
+    """Return an argument that is a sequence of integers. Raises as `whole`."""
+    try:
+        found = iter(values)  # type: ignore[call-overload]
+    except TypeError:
+        raise wrong(values, name, "a sequence of integers") from None
+    return [whole(value, f"each of {name}") for value in found]
+
+
+def shown(value: object) -> str:
+    """Return an argument for a message, also one that is too long, or too deep, to be written out."""
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:
+        return f"a number of {value.bit_length()} bits"
+    if isinstance(value, Number):
+        return str(value)
+    try:
+        return reprlib.repr(value) if isinstance(value, list | tuple | dict | set) else repr(value)
+    except (ValueError, RecursionError):  # of a number in it
+        return f"a {type(value).__name__}"
+
+
+def truth(value: object, name: str) -> bool:
+    """Return an argument that is true or false. Raises TypeError for what is neither, as an array of several."""
+    try:
+        return bool(value)
+    except (TypeError, ValueError):
+        raise wrong(value, name, "true or false") from None
+
+
+def path_of(value: object, name: str) -> str:
+    """Return a path as text. Raises TypeError for what is none, FILE for one with a NUL, which no file has."""
+    try:
+        path = os.fsdecode(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise wrong(value, name, "a path (str or os.PathLike)") from None
+    if "\0" in path:
+        raise NpuError(C.NPU_ERROR_FILE, f"embedded null byte: {path!r}")
+    return path
+
+
+def mapping_of(value: object, name: str) -> Mapping[Any, Any]:
+    """Return an argument that is a mapping. Raises TypeError for what is none."""
+    if not isinstance(value, Mapping):
+        raise wrong(value, name, "a mapping")
+    return value
+
+
+def dtype_of(value: Any, name: str) -> np.dtype[Any]:
+    """Return what NumPy takes for a type of elements. Raises TypeError for what is none."""
+    try:
+        dtype: np.dtype[Any] = np.dtype(value)
+    except (TypeError, ValueError, RecursionError):
+        raise TypeError(f"{name} must be a NumPy type, not {shown(value)}") from None
+    return dtype
 
 
 def instance_of(value: object, kind: type[T], name: str) -> T:

@@ -50,7 +50,7 @@ class Buffer(Memory):
         "size",
     )
     kind: ClassVar[int] = int(C.NPU_MEMORY_DEVICE)
-    BO_FLAGS: ClassVar[int] = int(C.NPU_BO_MAPPABLE | C.NPU_BO_DMA_MEM)
+    BO_FLAGS: ClassVar[int] = int(C.NPU_BO_MAPPABLE | C.NPU_BO_DMA_MEM | C.NPU_BO_SHAREABLE)
 
     def __init__(self, context: ContextMemory, size: int, flags: int = 0) -> None:
         if size <= 0:
@@ -183,6 +183,7 @@ class Buffer(Memory):
 
         offset = whole(offset, "offset")
         length = self.size - offset if size is None else whole(size, "size")
+        direction = whole(direction, "direction")
         self.context.enter()
         if direction not in (C.NPU_TO_DEVICE, C.NPU_FROM_DEVICE, C.NPU_BIDIRECTIONAL):
             raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"direction {direction} is none of enum npu_direction")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from npu_abi import C
 
+from libnpu.errors import NpuError
 from libnpu.syscalls import Node, Request
 
 if TYPE_CHECKING:
@@ -35,11 +36,7 @@ class BufferObject:
         self.flags = flags
         self._mmap_offset = 0
         if flags & C.NPU_BO_MAPPABLE:
-            info = Request(C.NPU_IOCTL_BO_INFO, "npu_bo_info", "BO_INFO")
-            info.arg.handle = self.handle
-            node.ioctl(info)
-            self.flags, self._mmap_offset = info.arg.flags, info.arg.mmap_offset
-            self.view = self.map(program=program)
+            self._show(program=program)
 
     @classmethod
     def of_user_memory(cls, node: Node, address: int, content: memoryview, flags: int) -> Self:
@@ -68,12 +65,20 @@ class BufferObject:
         self.flags, self._mmap_offset = request.arg.flags, 0
         self.view = None
         if self.flags & C.NPU_BO_MAPPABLE:
-            info = Request(C.NPU_IOCTL_BO_INFO, "npu_bo_info", "BO_INFO")
-            info.arg.handle = self.handle
-            node.ioctl(info)
-            self._mmap_offset = info.arg.mmap_offset
-            self.view = self.map(program=False)
+            self._show(program=False)
         return self
+
+    def _show(self, *, program: bool) -> None:
+        """Look at the memory of a new object, which is given back when that fails."""
+        info = Request(C.NPU_IOCTL_BO_INFO, "npu_bo_info", "BO_INFO")
+        info.arg.handle = self.handle
+        try:
+            self._node.ioctl(info)
+            self.flags, self._mmap_offset = info.arg.flags, info.arg.mmap_offset
+            self.view = self.map(program=program)
+        except NpuError:
+            self.free()
+            raise
 
     def map(self, *, program: bool) -> memoryview:
         """Return a new mapping of the whole: as the object's policy says, or the memory itself."""

@@ -12,13 +12,14 @@ from npu_abi import C
 
 from libnpu.errors import NpuError
 from libnpu.runtime import copies
-from libnpu.runtime.arguments import wrong
+from libnpu.runtime.arguments import instance_of, wrong
 from libnpu.runtime.command_formats import FENCE, HEADER
 from libnpu.runtime.commands import CommandWriter
 from libnpu.runtime.graph_nodes import bind, module_of
 from libnpu.runtime.guard import public
 from libnpu.runtime.job import Job
 from libnpu.runtime.kernel import Kernel
+from libnpu.runtime.module import Module
 from libnpu.runtime.operation import Operation
 from libnpu.runtime.tensor import check_names
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from libnpu.runtime.buffer import Buffer
     from libnpu.runtime.context import Context
-    from libnpu.runtime.module import Module
     from libnpu.runtime.spans import DeviceSpan
     from libnpu.runtime.stream import Stream
 
@@ -139,8 +139,7 @@ class CommandList:
         self, module: Module, inputs: Mapping[str, Buffer | DeviceSpan], outputs: Mapping[str, Buffer | DeviceSpan]
     ) -> None:
         """Append a compiled model with memory by tensor name; as `Stream.launch`, and as `append`."""
-        if not hasattr(module, "inputs"):
-            raise wrong(module, "module", "a Module")
+        instance_of(module, Module, "module")
         check_names(inputs, [t.name for t in module.inputs], "inputs")
         check_names(outputs, [t.name for t in module.outputs], "outputs")
         spans = [inputs[t.name] for t in module.inputs] + [outputs[t.name] for t in module.outputs]

@@ -11,7 +11,7 @@ import npu_abi
 from npu_abi import C
 
 from libnpu.errors import NpuError
-from libnpu.runtime.arguments import instance_of
+from libnpu.runtime.arguments import instance_of, truth
 from libnpu.runtime.blob_file import read_blob
 from libnpu.runtime.buffer_object import BufferObject
 from libnpu.runtime.builtin import BuiltinKernel
@@ -108,6 +108,7 @@ class Context(ContextStreams, ContextMemory):
         """Create an event, which keeps the time unless `timing` is False. `interprocess`: other processes can open it
         (`IpcEvent`); raises INVALID_VALUE with `timing`.
         """
+        timing, interprocess = truth(timing, "timing"), truth(interprocess, "interprocess")
         self.enter()
         event: Event
         if interprocess:
@@ -169,6 +170,7 @@ class Context(ContextStreams, ContextMemory):
         """End the context. Raises IN_USE while memory, modules, streams, events or notifies of it are left, unless
         `force`: then they become stale, and work in flight is waited for or aborted. Twice is allowed.
         """
+        force = truth(force, "force")
         if not self.is_alive:
             return
         if not force:
@@ -194,7 +196,7 @@ class Context(ContextStreams, ContextMemory):
         self.profiler.end()
         for capture in tuple(self.captures):
             capture.abandon()
-        for stream in self.streams:
+        for stream in (*self.streams, *self.waiting_streams):
             stream.abandon()
         for module in (*self._modules, *([self._builtin] if self._builtin else [])):
             module.release()

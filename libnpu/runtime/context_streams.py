@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 from npu_abi import C
 
 from libnpu.errors import NpuError
-from libnpu.runtime.arguments import instance_of, whole
+from libnpu.runtime.arguments import instance_of, truth, whole
 from libnpu.runtime.buffer_object import BufferObject
 from libnpu.runtime.guard import public
 from libnpu.runtime.stream import Priority, Stream
@@ -37,6 +37,7 @@ class ContextStreams:
 
     def __init__(self) -> None:
         self.orphans: list[Stream] = []  # of executable graphs that are gone
+        self.waiting_streams: list[Stream] = []  # of `create_waiting_stream`
         self._streams: list[Stream] = []
         self._draining: list[Stream] = []  # closed with work in flight
         self._stream_ids = 0
@@ -54,7 +55,7 @@ class ContextStreams:
 
         Raises OUT_OF_RESOURCES when no queue is left, INVALID_VALUE for another priority (under `cuda` it is clamped).
         """
-        priority = whole(priority, "priority")
+        priority, blocking = whole(priority, "priority"), truth(blocking, "blocking")
         self.enter()
         self._reap_draining()
         least, most = min(Priority), max(Priority)
@@ -118,6 +119,22 @@ class ContextStreams:
         instance_of(stream, Stream, "stream").check_context(self, what)
         return stream
 
+    def create_waiting_stream(self) -> Stream:
+        """Return a stream of the library's own, for waits of the host: it is none of `streams`, so that nobody else waits
+        for what is in it. Raises OUT_OF_RESOURCES.
+        """
+        self._reap_draining()
+        stream = Stream(cast("Context", self), self._stream_ids + 1, blocking=False, priority=NORMAL)
+        self._stream_ids += 1
+        self.waiting_streams.append(stream)
+        return stream
+
+    def give_up(self, stream: Stream) -> None:
+        """End a stream of `create_waiting_stream`, with the work that is in it."""
+        if stream in self.waiting_streams:
+            self.waiting_streams.remove(stream)
+        stream.give_up()
+
     def implicit_signals(self, stream: Stream) -> Iterator[Signal]:
         """What the next operation of a blocking stream waits for by the rules of a legacy default stream."""
         others = [self._default] if stream is not self._default else self._streams
@@ -153,12 +170,14 @@ class ContextStreams:
             return None
 
     def ring_waiting(self) -> None:
-        """Let the firmware look again at the fences that the streams' jobs wait for: the host wrote one."""
+        """Let the firmware look again at the fences that the streams' jobs wait for: the host wrote one. A context that is lost has
+        nobody who waits.
+        """
         for stream in self.streams:
             if stream.jobs and stream.jobs[0].submitted:
                 ring = Request(C.NPU_IOCTL_CMDQ_RING, "npu_cmdq_ring", "CMDQ_RING")
                 ring.arg.cmdq_id = stream.cmdq_id
-                self.node.ioctl(ring)
+                self.node.try_ioctl(ring)
 
     def drain(self, stream: Stream) -> None:
         """Keep a closed stream until its work has ended."""
@@ -187,3 +206,4 @@ class ContextStreams:
         self._default = None
         self._streams.clear()
         self._draining.clear()
+        self.waiting_streams.clear()

@@ -5,6 +5,7 @@ Programs that need one context only use the device's own, `Device.primary`, thro
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from npu_model.profile import ProfileError
 from libnpu import syscalls
 from libnpu.errors import NpuError, Unsupported
 from libnpu.runtime import host_team
-from libnpu.runtime.arguments import environment_switch, whole
+from libnpu.runtime.arguments import environment_switch, instance_of, path_of, truth, whole
 from libnpu.runtime.context import Context
 from libnpu.runtime.context_streams import NORMAL
 from libnpu.runtime.device_machine import DeviceMachine
@@ -206,7 +207,7 @@ class Device(DeviceMachine):
         """
         from libnpu.runtime.timelines import export_trace
 
-        path = os.fspath(path)
+        path = path_of(path, "path")
         export_trace(self, (self.primary, *self._contexts), path)
 
     @public
@@ -222,13 +223,12 @@ class Device(DeviceMachine):
         Twice is allowed.
         """
         primary, self._primary = self._primary, None
-        try:
-            for context in tuple(self._contexts):
-                context.destroy(force=True)
-        finally:
+        with contextlib.ExitStack() as ends:  # each of them, whatever the others raise
+            ends.callback(self.node.close)
             if primary is not None:
-                primary.destroy(force=True)
-            self.node.close()
+                ends.callback(primary.destroy, force=True)
+            for context in reversed(self._contexts):
+                ends.callback(context.destroy, force=True)
 
     @public
     def reset(self) -> None:
@@ -285,16 +285,21 @@ def open_device(
     boots, which npud's has done.
     """
     rules = semantics_of(semantics)
+    compute, trace = truth(compute, "compute"), truth(trace, "trace")
+    if profile is not None:
+        profile = path_of(profile, "profile")
     if launch_blocking is None:
         launch_blocking = environment_switch("NPU_LAUNCH_BLOCKING", os.environ.get)
+    launch_blocking = truth(launch_blocking, "launch_blocking")
     if module_params is None:
         module_params = os.environ.get("NPU_KMD_PARAMS", "")
+    instance_of(module_params, str, "module_params")
     chosen = schedule_of(os.environ.get("NPU_SCHEDULE") or None)
-    if numerics not in ("exact", "fast"):
+    if instance_of(numerics, str, "numerics") not in ("exact", "fast"):
         raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"numerics {numerics!r}; there are 'exact' and 'fast'")
-    if fidelity not in ("fast", "full"):
+    if instance_of(fidelity, str, "fidelity") not in ("fast", "full"):
         raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"fidelity {fidelity!r}; there are 'fast' and 'full'")
-    where = os.environ.get("NPU_DEVICE", "") if where is None else where
+    where = os.environ.get("NPU_DEVICE", "") if where is None else instance_of(where, str, "where")
     try:
         if where:
             path = syscalls.remote_path(where)

@@ -11,7 +11,7 @@ from npu_abi import C
 from libnpu.errors import NpuError
 from libnpu.faults import FIELDS, fault_of
 from libnpu.runtime import host_team
-from libnpu.runtime.arguments import shown, unsigned, whole
+from libnpu.runtime.arguments import path_of, shown, truth, unsigned, whole
 from libnpu.runtime.guard import public
 from libnpu.runtime.host_team import Team
 from libnpu.runtime.records import read_records
@@ -97,14 +97,14 @@ class DeviceMachine:
 
     def record_order(self, path: str | os.PathLike[str]) -> AbstractContextManager[None]:
         """Record the order of all threads' calls in the `with` block, as text. Raises FILE."""
-        return host_team.recorded(path)
+        return host_team.recorded(path_of(path, "path"))
 
     def replay_order(self, path: str | os.PathLike[str]) -> AbstractContextManager[None]:
         """Force a recorded order upon the calls of the `with` block.
 
         Raises FILE; a call that departs from the order raises BAD_STATE, and the order is free from there on.
         """
-        return host_team.replayed(path)
+        return host_team.replayed(path_of(path, "path"))
 
     @property
     def disorder(self) -> str | None:
@@ -210,7 +210,7 @@ class DeviceMachine:
         Raises NOT_PERMITTED, DEVICE_LOST when it does not start again.
         """
         request = Request(C.NPU_IOCTL_RECOVER, "npu_recover", "RECOVER")
-        request.arg.kind = C.NPU_RECOVER_ENGINE if engine else C.NPU_RECOVER_FULL
+        request.arg.kind = C.NPU_RECOVER_ENGINE if truth(engine, "engine") else C.NPU_RECOVER_FULL
         self.node.ioctl(request)
 
     @public

@@ -9,7 +9,8 @@ re-entrant: a public method may use others. When a call's turn comes, and who go
 2. Whatever breaks out of the driver, or out of a call that had reached the driver (a second SIGINT, another signal's
    handler that raises, a defect), leaves a device in an unknown state. It is lost, by name, and `Device.reset` begins
    anew.
-3. Not so an exception of the kinds that wrong arguments cause (`ARGUMENT_ERRORS`), from the library or from what it asks
+3. A signal's handler that has interrupted a call cannot call: what it would ask is in the middle of something.
+4. Not so an exception of the kinds that wrong arguments cause (`ARGUMENT_ERRORS`), from the library or from what it asks
    of an argument, such as `__index__`, outside of the driver: calls look at their arguments before they change
    anything. A signal's handler does not look, whatever it raises.
 """
@@ -20,10 +21,13 @@ import contextlib
 import functools
 import signal
 import struct
+import sys
 import threading
 import traceback
 from threading import get_ident
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+from npu_abi import C
 
 from libnpu.errors import NpuError
 from libnpu.runtime.host_threads import HOST
@@ -40,6 +44,7 @@ Self = TypeVar("Self")
 ARGUMENT_ERRORS = (
     TypeError, ValueError, LookupError, ArithmeticError, AttributeError, BufferError, RecursionError, struct.error
 )  # fmt: skip
+INSIDE: set[int] = set()  # threads in a public call
 PART_OF = {  # the classes as programs know them
     "ContextMemory": "Context",
     "ContextStreams": "Context",
@@ -76,12 +81,29 @@ def _is_held_here() -> bool:
     return bool(HOST.lock._is_owned())  # as threading.Condition asks; there is no public way in Python 3.11
 
 
-def _is_of_argument(error: BaseException) -> bool:
-    """Whether an exception, which no driver's call has raised, is about an argument, and of no signal's handler."""
-    if not isinstance(error, ARGUMENT_ERRORS):
-        return False
-    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
-    return not any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
+def _is_of_a_handler(error: BaseException) -> bool:
+    """Whether an exception has come out of a signal's handler."""
+    handlers = _handlers()
+    return any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _handlers() -> set[CodeType | None]:
+    """Return the code of the signals' handlers."""
+    return {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+
+
+def _check_caller(call: str) -> None:
+    """Refuse a public call inside another one, unless it is the library's own or of what the library has called."""
+    frame: FrameType | None = sys._getframe(2)
+    if frame is None or frame.f_globals["__name__"].startswith("libnpu."):
+        return
+    handlers = _handlers()
+    while frame is not None and frame.f_globals is not globals():
+        if frame.f_code in handlers:
+            why = "in a signal's handler that has interrupted a call; let it set a flag, or raise an exception"
+            HOST.refusal = NpuError(C.NPU_ERROR_NOT_PERMITTED, f"{call}: {why}")
+            raise HOST.refusal
+        frame = frame.f_back
 
 
 def _code_of(handler: object) -> CodeType | None:
@@ -95,9 +117,9 @@ def _code_of(handler: object) -> CodeType | None:
 
 
 def _forget_the_way(error: BaseException) -> None:
-    """Take the library's way to its pause out of the traceback of what a signal's handler has raised there."""
+    """Take the library's way to where it was interrupted out of the traceback of what a signal's handler has raised."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_globals["__name__"].startswith("libnpu."):
+    while trace is not None and trace.tb_frame.f_globals["__name__"].startswith(("libnpu.", "npu_")):
         trace = trace.tb_next
     error.__traceback__ = trace
 
@@ -112,6 +134,11 @@ def public(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Se
     def call(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         node = self.guard.node  # type: ignore[attr-defined]
         ident = get_ident()
+        nested = ident in INSIDE
+        if nested:
+            _check_caller(name)
+        else:
+            INSIDE.add(ident)
         try:
             if host.solo != ident:
                 host.arrive()
@@ -121,12 +148,18 @@ def public(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Se
                 mark = host.call_log.begin(node, name) if host.call_log is not None else None
                 try:
                     return method(self, *args, **kwargs)
-                except NpuError:
+                except NpuError as error:
+                    if error is host.refusal:
+                        if node.calls != before:
+                            node.lose(error)
+                        _forget_the_way(error)
                     raise
                 except BaseException as error:
-                    if node.calls != before and error is not host.broke_off and not _is_of_argument(error):
+                    of_handler = error is host.broke_off or _is_of_a_handler(error)
+                    unknown = node.calls != before and error is not host.broke_off  # how far the driver got
+                    if unknown and (of_handler or not isinstance(error, ARGUMENT_ERRORS)):
                         node.lose(error)
-                    if error is host.broke_off:
+                    if of_handler:
                         _forget_the_way(error)
                     raise
                 finally:
@@ -138,8 +171,14 @@ def public(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Se
             host.has_arrived()  # also if a signal's handler has raised before the lock was there
             raise
         finally:
+            if not nested:
+                INSIDE.discard(ident)
             if host.pending is not None:
-                _settle()
+                try:
+                    _settle()
+                except BaseException as error:
+                    _forget_the_way(error)
+                    raise
 
     return call
 

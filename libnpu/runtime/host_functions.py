@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from npu_abi import C
 
 from libnpu.errors import NpuError
+from libnpu.runtime.arguments import shown
 from libnpu.runtime.commands import POOLED_BYTES
 from libnpu.runtime.fences import Signal
 from libnpu.runtime.host_participants import Participant, State, Target, Wait
@@ -210,7 +211,7 @@ def enqueue(stream: Stream, function: Callable[..., object], arguments: tuple[An
     Raises as `Stream.enqueue`.
     """
     if not callable(function):
-        raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"{function!r} cannot be called")
+        raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"{shown(function)} cannot be called")
     stream.check_open()
     if stream.capturing is None:
         make_room(stream.context, {stream: JOBS})

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from npu_abi import C
 
 from libnpu.errors import NpuError
+from libnpu.regular_file import open_regular
 from libnpu.runtime.time import NEVER_PS
 
 if TYPE_CHECKING:
@@ -118,7 +119,9 @@ class Replay:
         disorders: dict[int, str] = {}
         moves: list[tuple[int, int, bool]] = []
         try:
-            for text in self._path.read_text(encoding="utf-8").splitlines():
+            with open_regular(self._path) as (file, size):
+                lines = file.read(size).decode("utf-8").splitlines()
+            for text in lines:
                 first, second, rest = text.split(" ", 2)
                 if first == "+":
                     self._threads.append((threads.from_file(int(second)), rest))
@@ -135,7 +138,7 @@ class Replay:
                     line = Line(thread, machine, position_ps, begun_ps, device_ps, due == "!", what, why, tuple(moves))
                     self._lines.append(line)
                     moves.clear()
-        except (OSError, ValueError, IndexError) as error:
+        except (ValueError, IndexError) as error:
             raise NpuError(C.NPU_ERROR_FILE, f"{self._path} is no recorded order: {error}") from None
 
     @property

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from npu_abi import C
 
 from libnpu.errors import NpuError
+from libnpu.runtime.arguments import whole
 from libnpu.runtime.host_order import Recorder, Replay
 from libnpu.runtime.host_participants import ACTIVE, Participant, State
 from libnpu.runtime.host_threads import HOST
@@ -57,6 +58,7 @@ class Team:
         """Take part as number `rank` of the team. Raises INVALID_VALUE for a rank that is taken or too large, BAD_STATE
         in a team, for the owner and after the end, NOT_PERMITTED in a host function.
         """
+        rank = whole(rank, "rank")
         with HOST.lock:
             HOST.check_not_forked()
             _check_no_team()

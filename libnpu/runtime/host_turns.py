@@ -31,6 +31,7 @@ class Turns(Waking):
         super().__init__()
         self.pending: Callable[[], object] | None = None
         self.main_pauses = False
+        self.refusal: BaseException | None = None  # the last that a signal's handler was given in the middle of a call
         self.broke_off: BaseException | None = None  # came out of a pause: nothing of the device's was interrupted
 
     # ---- whose turn ----

@@ -1,8 +1,9 @@
 """Events that several processes record, wait for and ask about.
 
-Such an event is a page of memory that all of them have: a fence, which the device writes when the recorded work has ended, and how
-often it was recorded and which record counts, which the host writes when it records. A record is the next number; who waits afterwards waits for the fence
-to reach the number that is there then. The host waits for others' work with a job of its own that waits for the fence.
+Such an event is a page of memory that all of them have: fences, which the device writes when recorded work has ended, and how
+often it was recorded and which record counts, which the host writes when it records. A record is the next number, and has the next
+fence; who waits afterwards waits for that of the record which counts then. The host waits with a job of its own that waits for the
+fence; a wait that times out leaves it there for the next one.
 """
 
 from __future__ import annotations
@@ -29,13 +30,31 @@ if TYPE_CHECKING:
     from libnpu.runtime.job import Job
     from libnpu.runtime.stream import Stream
 
-EVENT_BYTES = 128
-COUNT_OFFSET = 64  # a cache line of its own: the device writes the fence's
-CURRENT_OFFSET = 72  # the number of the last record, 0 after a reset
+EVENT_BYTES = 4096
+FENCES = 504  # a record that so many later ones have overtaken is lost
+BO_FLAGS = int(C.NPU_BO_MAPPABLE | C.NPU_BO_SHAREABLE)
+COUNT_OFFSET = 4032  # a cache line of its own: the device writes the fences'
+CURRENT_OFFSET = 4040  # the number of the last record, 0 after a reset
+
+
+def _fence_of(number: int) -> int:
+    """Return where the fence of a record is in the event's page."""
+    return number % FENCES * 8
+
+
+class _HostWait:
+    """A job that waits for a record, in a stream of its own. `waiters`: threads that wait for it."""
+
+    __slots__ = ("job", "stream", "waiters")
+
+    def __init__(self, stream: Stream, job: Job) -> None:
+        self.stream = stream
+        self.job = job
+        self.waiters = 0
 
 
 class _Record(Operation):
-    """Write `value` to an event's fence when everything before it in its stream has ended."""
+    """Write `value`, the number of a record, to its fence when everything before it in its stream has ended."""
 
     __slots__ = ("_event", "_value")
     kind = "event_record"
@@ -51,11 +70,12 @@ class _Record(Operation):
         """Write a FENCE_SIGNAL or FENCE_WAIT on the event's page."""
         bo = self._event.bo
         writer.touch((bo.handle,))
-        writer.command(FENCE.pack(self.command, FENCE.size, bo.va - writer.context.fences.va, self._value))
+        offset = bo.va + _fence_of(self._value) - writer.context.fences.va
+        writer.command(FENCE.pack(self.command, FENCE.size, offset, self._value))
 
 
 class _Wait(_Record):
-    """Let the stream wait until `value` is in an event's fence."""
+    """Let the stream wait for the record `value`."""
 
     __slots__ = ()
     kind = "event_wait"
@@ -70,9 +90,10 @@ class IpcEvent(Event):
     def __init__(self, context: Context, handle: bytes | None = None) -> None:
         super().__init__(context, timing=False)
         self.opened = handle is not None
-        self._waiting: Stream | None = None
+        self._waits: dict[int, _HostWait] = {}  # by the number of the record
+        self._own: tuple[int, Job] | None = None  # the last record from here
         if handle is None:
-            self.bo = _above(context, lambda: BufferObject(context.node, EVENT_BYTES, int(C.NPU_BO_MAPPABLE)))
+            self.bo = _above(context, lambda: BufferObject(context.node, EVENT_BYTES, BO_FLAGS))
             self._memory[:EVENT_BYTES] = bytes(EVENT_BYTES)
         else:
             self.bo = _above(context, lambda: open_handle(context.node, EVENT, handle)[0])
@@ -91,10 +112,13 @@ class IpcEvent(Event):
         """As `Event.record`. Raises CAPTURE_UNSUPPORTED for a stream that is being captured."""
         self._check()
         stream = self.context.stream_of(stream, "the event")
+        stream.make_room()
+        self._check()
         number = self._get(COUNT_OFFSET) + 1
         job = stream.enqueue(_Record(self, number), settle=False)
         self._set(COUNT_OFFSET, number)
         self._set(CURRENT_OFFSET, number)
+        self._own = number, job
         stream.settle(job)
 
     def enqueue_wait(self, stream: Stream) -> None:
@@ -106,7 +130,11 @@ class IpcEvent(Event):
             raise stream.capturing.refusal("a wait for an event of several processes")
         number = self._number()
         self.context.enter()
-        if number and not self._has_happened(number):
+        own = self._own_job(number)
+        if own is not None:
+            if own.stream is not stream:
+                stream.wait_signal(own.stream.signal_of(own))
+        elif not self._has_happened(number):
             stream.enqueue(_Wait(self, number))
 
     @public
@@ -115,7 +143,7 @@ class IpcEvent(Event):
         self._check()
         number = self._number()
         self.context.enter()
-        return not number or self._has_happened(number)
+        return self._has_happened(number)
 
     @public
     def synchronize(self, timeout_ns: float | None = None) -> None:
@@ -123,12 +151,34 @@ class IpcEvent(Event):
         self._check()
         timeout_ps(timeout_ns)  # raises
         number = self._number()
-        self.context.enter()
-        if number and not self._has_happened(number):
-            if self._waiting is None:
-                self._waiting = self.context.create_stream(blocking=False)
-            self._waiting.enqueue(_Wait(self, number))
-            self._waiting.synchronize(timeout_ns)
+        if self._has_happened(number):
+            self.context.enter()
+            return
+        wait = self._wait_for(number)
+        wait.waiters += 1
+        try:
+            wait.stream.wait(wait.job, timeout_ns)
+        finally:
+            wait.waiters -= 1
+            self._give_back()
+
+    def _wait_for(self, number: int) -> _HostWait:
+        """Return the wait for a record; those for others that no thread waits for any more end."""
+        if number not in self._waits:
+            stream = None
+            for other, wait in [(other, wait) for other, wait in self._waits.items() if not wait.waiters]:
+                del self._waits[other]
+                if stream is None and wait.job.done:
+                    stream = wait.stream
+                else:
+                    self.context.give_up(wait.stream)
+            stream = stream or self.context.create_waiting_stream()
+            try:
+                self._waits[number] = _HostWait(stream, stream.enqueue(_Wait(self, number), settle=False))
+            except NpuError:
+                self.context.give_up(stream)
+                raise
+        return self._waits[number]
 
     def __await__(self) -> Generator[Any, None, None]:
         raise NpuError(C.NPU_ERROR_NOT_SUPPORTED, "an event of several processes cannot be awaited; `query` asks")
@@ -143,11 +193,16 @@ class IpcEvent(Event):
     @public
     def destroy(self) -> None:
         """As `Event.destroy`; other processes keep what they have opened."""
-        if self._open:
-            super().destroy()
-            if self._waiting is not None and self.context.node.is_usable:
-                self._waiting.close()
-            self.bo.free()
+        super().destroy()
+        self._give_back()
+
+    def _give_back(self) -> None:
+        """Free what a destroyed event has, unless a thread waits for it: then the last one does it."""
+        if self._open or not self.bo.handle or any(wait.waiters for wait in self._waits.values()):
+            return
+        while self._waits:
+            self.context.give_up(self._waits.popitem()[1].stream)
+        self.context.free_object(self.bo)
 
     @property
     def job(self) -> Job | None:
@@ -172,9 +227,16 @@ class IpcEvent(Event):
             raise NpuError(C.NPU_ERROR_NOT_RECORDED, "the event was never recorded")
         return number
 
+    def _own_job(self, number: int) -> Job | None:
+        """Return the job of a record, if it is the last from here."""
+        return self._own[1] if self._own is not None and self._own[0] == number else None
+
     def _has_happened(self, number: int) -> bool:
+        own = self._own_job(number)
+        if own is not None and not own.done:
+            self.context.dispatcher.need(own)
         self.context.node.catch_up()
-        return self._get(0) >= number
+        return not number or (own is not None and own.done) or self._get(_fence_of(number)) >= number
 
 
 def _above(context: Context, make: Callable[[], BufferObject]) -> BufferObject:

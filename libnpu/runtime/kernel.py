@@ -18,6 +18,7 @@ from libnpu.errors import NpuError
 from libnpu.runtime.arguments import shown, whole
 from libnpu.runtime.guard import public
 from libnpu.runtime.operation import KernelLaunch, ModuleLaunch
+from libnpu.runtime.spans import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,9 +104,9 @@ class Kernel(ABC):
 
     def check_memory(self, param: Param, value: Any) -> Buffer | DeviceSpan:
         """Return `value`, memory that `param` can take."""
-        if not hasattr(value, "device_address"):
+        if not isinstance(value, Memory):
             raise self.refusal(C.NPU_ERROR_ARG_KIND, param, f"is device memory, not {type(value).__name__}")
-        span: Buffer | DeviceSpan = value
+        span: Buffer | DeviceSpan = value  # type: ignore[assignment]
         if span.buffer.context is not self.module.context:
             raise self.refusal(C.NPU_ERROR_WRONG_CONTEXT, param, "has memory of another context")
         _ = span.buffer.handle  # raises STALE_HANDLE
@@ -219,7 +220,7 @@ class LibraryKernel(Kernel):
             if not -INT64 <= number < INT64:
                 raise self.refusal(C.NPU_ERROR_INVALID_VALUE, param, f"is {shown(number)}, beyond 64 bits")
             return struct.pack("<q", number)
-        if hasattr(value, "device_address") or not hasattr(value, "__float__"):
+        if isinstance(value, Memory) or not hasattr(value, "__float__"):
             raise self.refusal(C.NPU_ERROR_ARG_KIND, param, f"is a float, not {type(value).__name__}")
         try:
             return struct.pack("<f4x", value)

@@ -11,7 +11,7 @@ from npu_abi import C
 from libnpu.errors import NpuError
 from libnpu.runtime import copies
 from libnpu.runtime.address_book import AddressBook
-from libnpu.runtime.arguments import whole, wrong
+from libnpu.runtime.arguments import truth, whole, wrong
 from libnpu.runtime.buffer import Buffer
 from libnpu.runtime.guard import public
 from libnpu.runtime.host_memory import HostBuffer, Registered
@@ -147,6 +147,7 @@ class ContextMemory:
         >>> memory[:4]
         b'AAA\\x00'
         """
+        sva = truth(sva, "sva")
         self.enter()
         address, size, owner = Registered.extent_of(memory, size)
         if self.host_memory.overlaps(address, size):
@@ -176,6 +177,7 @@ class ContextMemory:
 
     def find_host(self, address: int) -> Found | None:
         """Return what is at a host address; as `find`."""
+        address = whole(address, "address")
         buffer = self.host_memory.find(address)
         if buffer is None:
             return None
@@ -256,7 +258,11 @@ class ContextMemory:
         device_type, _ = tensor.__dlpack_device__()
         if device_type != 1:
             raise NpuError(C.NPU_ERROR_NOT_SUPPORTED, f"a tensor on a DLPack device of type {device_type}; 1 (CPU) is")
-        return self.to_device(np.from_dlpack(tensor))
+        try:
+            array = np.from_dlpack(tensor)
+        except BufferError as error:
+            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"the tensor: {error}") from None
+        return self.to_device(array)
 
     # ---- for the other modules of the runtime ----
 

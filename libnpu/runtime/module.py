@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from npu_abi import C
 
 from libnpu.errors import NpuError
-from libnpu.runtime.arguments import instance_of
+from libnpu.runtime.arguments import instance_of, mapping_of, truth, wrong
 from libnpu.runtime.buffer import Buffer
 from libnpu.runtime.buffer_object import BufferObject
 from libnpu.runtime.guard import failures_yield_to, public
@@ -25,6 +25,7 @@ from libnpu.runtime.placement import (
     layout,
     split_relocations,
 )  # fmt: skip
+from libnpu.runtime.spans import Memory
 from libnpu.runtime.stream import Stream
 from libnpu.runtime.task_names import TaskNames
 from libnpu.runtime.tensor import TensorInfo, check_names
@@ -144,15 +145,17 @@ class Module:
         """Return the launch of a model in `stream` on memory by tensor name; raises as `Stream.launch`."""
         if self.is_library or stream.context is not self.context:
             self._check_model(stream)  # raises
-        if inputs.keys() != self.input_names:
+        if type(inputs) is not dict or inputs.keys() != self.input_names:
             check_names(inputs, [t.name for t in self.inputs], "inputs")
-        if outputs.keys() != self.output_names:
+        if type(outputs) is not dict or outputs.keys() != self.output_names:
             check_names(outputs, [t.name for t in self.outputs], "outputs")
         spans: list[Buffer | DeviceSpan] = []
         key: list[int] = []
         for tensors, given in ((self.inputs, inputs), (self.outputs, outputs)):
             for tensor in tensors:
                 span = given[tensor.name]
+                if not isinstance(span, Memory):
+                    raise wrong(span, f"{tensor.name!r}", "device memory")
                 _ = span.buffer.handle  # raises STALE_HANDLE
                 if span.size < tensor.size_bytes:
                     raise NpuError(
@@ -218,7 +221,8 @@ class Module:
         self.check_loaded()
         if stream is not None:
             instance_of(stream, Stream, "stream")
-        check_names(arrays, [t.name for t in self.inputs], "inputs")
+        dynamic = truth(dynamic, "dynamic")
+        check_names(mapping_of(arrays, "arrays"), [t.name for t in self.inputs], "inputs")
         checked = [tensor.check(arrays[tensor.name]) for tensor in self.inputs]
         buffers = self._io.pop() if self._io else self._io_buffers()
         try:

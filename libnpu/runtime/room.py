@@ -46,7 +46,8 @@ def _in_the_way(context: Context, needed: Mapping[Stream, int]) -> Job | None:
         most = max(QUEUE_JOBS - count, 0)
         if len(stream.jobs) > most and not (stream.drained() or len(stream.jobs) <= most):
             return stream.jobs[0]
-    most = max(CONTEXT_JOBS - sum(needed.values()), 0)
+    waits = sum(len(stream.jobs) for stream in context.waiting_streams)
+    most = max(CONTEXT_JOBS - waits - sum(needed.values()), 0)
     if sum(len(stream.jobs) for stream in context.streams) <= most:
         return None
     busy = [stream for stream in context.streams if not stream.drained()]

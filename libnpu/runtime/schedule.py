@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from npu_abi import C
 
 from libnpu.errors import NpuError
+from libnpu.runtime.arguments import shown
 from libnpu.runtime.dispatch import Dispatcher
 from libnpu.runtime.time import FOR_EVER_PS, NEVER_PS
 from libnpu.syscalls import Request
@@ -191,13 +192,13 @@ def schedule_of(name: str | None, seed: int | None = None) -> Schedule:
     if name is None:
         name = "timed" if seed is None else f"seed:{index(seed)}"
     elif seed is not None:
-        raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"schedule {name!r} with a seed beside it")
-    if name == TIMED.kind:
-        return TIMED
+        raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"schedule {shown(name)} with a seed beside it")
     if isinstance(name, str) and name in KINDS:
-        return Schedule(name)
-    kind, _, number = str(name).partition(":")
+        return TIMED if name == TIMED.kind else Schedule(name)
+    kind, _, number = name.partition(":") if isinstance(name, str) else ("", "", "")
     if kind == "seed" and number.isascii() and number.isdecimal() and int(number) <= MAX_SEED:
         return Schedule("seed", int(number))
     known = ", ".join(map(repr, KINDS))
-    raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"schedule {name!r}; there are {known}, 'seed:0' to 'seed:{MAX_SEED}'")
+    raise NpuError(
+        C.NPU_ERROR_INVALID_VALUE, f"schedule {shown(name)}; there are {known}, 'seed:0' to 'seed:{MAX_SEED}'"
+    )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from npu_abi import C
 
 from libnpu.errors import NpuError
+from libnpu.runtime.arguments import instance_of
 
 
 class InFlight(enum.Enum):
@@ -105,7 +106,7 @@ PROFILES = {rules.name: rules for rules in (ASCEND, CUDA, STRICT)}
 
 def semantics_of(name: str) -> Semantics:
     """Return the set of rules called `name`. Raises INVALID_VALUE when there is none."""
-    if name not in PROFILES:
+    if instance_of(name, str, "semantics") not in PROFILES:
         known = ", ".join(map(repr, PROFILES))
         raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"semantics {name!r}; there are {known}")
     return PROFILES[name]

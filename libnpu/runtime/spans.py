@@ -10,7 +10,7 @@ import numpy as np
 from npu_abi import C
 
 from libnpu.errors import NpuError
-from libnpu.runtime.arguments import whole
+from libnpu.runtime.arguments import dtype_of, truth, whole, wrong
 from libnpu.runtime.guard import public
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Memory(ABC):
         Raises OUT_OF_RANGE when the memory does not hold it, INVALID_VALUE for a type without a size or with objects,
         DEVICE_LOST when a fault has ended the context.
         """
-        offset, kind = whole(offset, "offset"), np.dtype(dtype)
+        offset, kind = whole(offset, "offset"), dtype_of(dtype, "dtype")
         if not kind.itemsize or kind.hasobject:
             raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"memory cannot be read as {kind}: no bytes have that type")
         lengths = ((self.size - offset) // kind.itemsize,) if shape is None else _lengths(shape)
@@ -101,13 +101,15 @@ class Memory(ABC):
         """Return the bytes as uint8 or converted to `dtype`: a copy behind all work of the default stream; of pinned
         memory the memory itself, as it is now.
         """
+        kind = None if dtype is None else dtype_of(dtype, "dtype")
+        copy = None if copy is None else truth(copy, "copy")
         array = self._in_place()
         if array is None or copy:
             if copy is False:
                 raise ValueError("device memory cannot be an array without a copy")
             array = np.empty(self.size, np.uint8)
             self.buffer.context.copy(array, self)
-        return array if dtype is None else array.astype(dtype, copy=False)
+        return array if kind is None else array.astype(kind, copy=False)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """Return (kDLCPU, 0) for pinned memory, (kDLExtDev, 0) for memory that other libraries cannot use in place."""
@@ -124,10 +126,11 @@ class Memory(ABC):
         """Return a capsule of the memory itself when it is pinned; otherwise of a copy in host memory, for
         `dl_device=(kDLCPU, 0)`, and BufferError for anything else.
         """
-        array = self._in_place()
+        array, copy = self._in_place(), None if copy is None else truth(copy, "copy")
+        version, place = _pair(max_version, "max_version"), _pair(dl_device, "dl_device")
         if array is not None:
-            return array.__dlpack__(stream=None, max_version=max_version, dl_device=dl_device, copy=copy)
-        if dl_device is None or tuple(dl_device) != (DLPACK_CPU, 0) or copy is False:
+            return array.__dlpack__(stream=None, max_version=version, dl_device=place, copy=copy)
+        if place != (DLPACK_CPU, 0) or copy is False:
             raise BufferError("device memory is exported as a copy in host memory only: dl_device=(1, 0), copy=True")
         return self.__array__().__dlpack__()
 
@@ -170,6 +173,15 @@ class DeviceSpan(Memory):
 
     def __repr__(self) -> str:
         return f"<{self.size} bytes at {self.offset} of {self._buffer!r}>"
+
+
+def _pair(value: tuple[int, int] | None, name: str) -> tuple[int, int] | None:
+    """Return a pair of integers, None for None."""
+    if value is None:
+        return None
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise wrong(value, name, "a pair of integers")
+    return whole(value[0], name), whole(value[1], name)
 
 
 def _lengths(shape: int | tuple[int, ...]) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from npu_abi import C
 
 from libnpu.errors import NpuError
 from libnpu.runtime import copies, host_functions, room
-from libnpu.runtime.arguments import instance_of, whole, wrong
+from libnpu.runtime.arguments import instance_of, truth, wholes, wrong
 from libnpu.runtime.commands import write_commands
 from libnpu.runtime.dependencies import waits_for_a_record
 from libnpu.runtime.event import Event
@@ -148,22 +148,20 @@ class Stream(StreamWaits):
         The buffers must stay until the job is done. Raises INVALID_VALUE for names, ARG_SIZE for a buffer that is too
         small, MISALIGNED, STALE_HANDLE for a freed one, WRONG_CONTEXT for another context's.
         """
-        try:
-            operation = module.operation
-        except AttributeError:
-            raise wrong(module, "module", "a Module") from None
-        return self.enqueue(operation(self, inputs, outputs, dynamic))
+        operation = getattr(module, "operation", None)
+        if not callable(operation):
+            raise wrong(module, "module", "a Module")
+        return self.enqueue(operation(self, inputs, outputs, truth(dynamic, "dynamic")))
 
     @public
     def launch_addresses(self, module: Module, addresses: Sequence[int]) -> Job:
         """Enqueue a compiled model on device addresses, its inputs' and then its outputs', all in buffers of this
         context. As `launch`.
         """
-        try:
-            operation = module.operation_at
-        except AttributeError:
-            raise wrong(module, "module", "a Module") from None
-        return self.enqueue(operation(self, [whole(address, "an address") for address in addresses]))
+        operation = getattr(module, "operation_at", None)
+        if not callable(operation):
+            raise wrong(module, "module", "a Module")
+        return self.enqueue(operation(self, wholes(addresses, "addresses")))
 
     @public
     def copy(self, dst: Any, src: Any, size: int | None = None) -> Job | None:
@@ -256,6 +254,8 @@ class Stream(StreamWaits):
     def abort(self) -> None:
         """Take all work of the stream off the device: what has not ended ends as ABORTED_BY_PRIOR_ERROR, whoever waits
         for it goes on, and the stream can be used again. The errors come from the next wait or query.
+
+        Raises DEVICE_LOST, each time, when the context is lost: the work has ended all the same.
         """
         self._enter("the abort of a stream of it")
         self._abort_work()
@@ -264,22 +264,24 @@ class Stream(StreamWaits):
     def _abort_work(self) -> None:
         """End the queue with all its work."""
         context = self.context
-        context.dispatcher.discard(self)
-        self._aborting = True  # what ends as aborted is no failure of the context
         self._destroy_queue(C.NPU_CMDQ_ABORT)
+        context.dispatcher.discard(self)
         for job in self._jobs:
             for signal in job.written:
                 context.fences.write(signal.cell, max(signal.value, context.fences.value(signal.cell)))
         context.fences.write(self._cell, self._cell.last)
-        while self._jobs:
-            job = self._jobs[0]
-            if not job.submitted or self.finish(job, self._node.now_ps) is not True:
-                self._jobs.popleft()
-                self._retire(
-                    job, job.failure(C.NPU_ERROR_ABORTED_BY_PRIOR_ERROR, f"{job.operation.name!r} was aborted")
-                )
-                self._failed.append(job)
-        self._aborting = False
+        self._aborting = True  # what ends as aborted is no failure of the context
+        try:
+            while self._jobs:
+                job = self._jobs[0]
+                if not job.submitted or self.finish(job, self._node.now_ps) is not True:
+                    self._jobs.popleft()
+                    self._retire(
+                        job, job.failure(C.NPU_ERROR_ABORTED_BY_PRIOR_ERROR, f"{job.operation.name!r} was aborted")
+                    )
+                    self._failed.append(job)
+        finally:
+            self._aborting = False
         context.ring_waiting()
 
     @public
@@ -313,6 +315,16 @@ class Stream(StreamWaits):
         else:
             self._abort_work()  # which ends the queue
             self._give_back()
+        self._open = False
+        self.context.forget_stream(self)
+
+    def give_up(self) -> None:
+        """End the stream at once, with the work that is in it."""
+        if self._node.is_usable:
+            self._abort_work()  # which ends the queue
+            self._give_back()
+        else:
+            self.abandon()
         self._open = False
         self.context.forget_stream(self)
 

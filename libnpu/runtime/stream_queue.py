@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from npu_abi import C
 
 from libnpu.errors import NpuError, errno_error
+from libnpu.runtime.arguments import shown
 from libnpu.runtime.fences import Signal
 from libnpu.runtime.guard import public
 from libnpu.runtime.room import queue_is_full
@@ -49,6 +50,7 @@ class StreamQueue:
         self._submit.arg.buffers_ptr = 1  # the handles travel as a segment
         self._waits: list[Request] = []  # BO_WAIT, of no wait that is under way
         self._preemption: BufferObject | None = None  # made for the first inference
+        self.cmdq_id = 0  # of the driver's queue; 0: there is none, because no new one could be had in its place
         self._cell = context.fences.alloc()
         try:
             self._create_queue()
@@ -68,23 +70,23 @@ class StreamQueue:
         if self.failure_mode is FailureMode.STOP:
             create.arg.flags = C.NPU_CMDQ_STOP_ON_FAILURE
         self._node.ioctl(create)
-        self.cmdq_id: int = create.arg.cmdq_id
-        self._submit.arg.cmdq_id = self.cmdq_id
+        self.cmdq_id = self._submit.arg.cmdq_id = create.arg.cmdq_id
 
     def _destroy_queue(self, flags: int = 0) -> None:
-        destroy = Request(C.NPU_IOCTL_CMDQ_DESTROY, "npu_cmdq_destroy", "CMDQ_DESTROY")
-        destroy.arg.cmdq_id, destroy.arg.flags = self.cmdq_id, flags
-        self._node.ioctl(destroy)
+        """Give the queue back, if there is one. Without another one the next job, or the next `abort`, asks for one again."""
+        if self.cmdq_id:
+            destroy = Request(C.NPU_IOCTL_CMDQ_DESTROY, "npu_cmdq_destroy", "CMDQ_DESTROY")
+            destroy.arg.cmdq_id, destroy.arg.flags = self.cmdq_id, flags
+            self._node.ioctl(destroy)
+            self.cmdq_id = 0
 
     @public
     def set_failure_mode(self, mode: FailureMode) -> None:
         """Choose what a failed operation means for later ones. Raises IN_USE when the stream has work in flight,
         BAD_STATE to take STOP back, INVALID_VALUE for no FailureMode.
         """
-        try:
-            mode = FailureMode(mode)
-        except ValueError:
-            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"failure mode {mode!r}; there are CONTINUE and STOP") from None
+        if not isinstance(mode, FailureMode):
+            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"failure mode {shown(mode)}; there are CONTINUE and STOP")
         self._enter("the failure mode of a stream of it")
         self._reap()
         if self._jobs:
@@ -94,17 +96,14 @@ class StreamQueue:
             return
         if self.failure_mode is FailureMode.STOP:
             raise NpuError(C.NPU_ERROR_BAD_STATE, "a stream that stops on failure cannot go back")
-        before, self.failure_mode = self.failure_mode, mode
-        old = self.cmdq_id
+        self._destroy_queue()
+        self.failure_mode = mode
         try:
             self._create_queue()
         except NpuError:
-            self.failure_mode = before
+            self.failure_mode = FailureMode.CONTINUE
             raise
         self.context.can_stop = True
-        new, self.cmdq_id = self.cmdq_id, old
-        self._destroy_queue()
-        self.cmdq_id = new
 
     def release(self) -> None:
         """Free the queue of a stream without work."""
@@ -140,6 +139,8 @@ class StreamQueue:
         """
         request, jobs = self._submit, self._jobs
         arg = request.arg
+        if not self.cmdq_id:
+            self._create_queue()
         while not (job.submitted or job.done):
             in_order = job is jobs[-1] and (len(jobs) == 1 or jobs[-2].submitted)
             first = job if in_order else next(held for held in jobs if not held.submitted)

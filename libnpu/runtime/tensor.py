@@ -10,9 +10,10 @@ from npu_abi import C
 from npu_model import dtypes
 
 from libnpu.errors import NpuError
+from libnpu.runtime.arguments import mapping_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from numpy.typing import NDArray
 
@@ -61,9 +62,10 @@ class TensorInfo:
         return np.ascontiguousarray(array).reshape(self.shape)
 
 
-def check_names(given: Iterable[object], expected: Iterable[str], what: str) -> None:
-    """Raise INVALID_VALUE unless the two hold the same names."""
-    missing, unknown = sorted(set(expected) - set(given)), sorted(set(given) - set(expected), key=repr)
+def check_names(given: Mapping[str, object], expected: Iterable[str], what: str) -> None:
+    """Raise INVALID_VALUE unless `given` has the names that are expected, TypeError when it is no mapping."""
+    found = set(mapping_of(given, what))
+    missing, unknown = sorted(set(expected) - found), sorted(found - set(expected), key=repr)
     if missing or unknown:
         parts = [f"missing {', '.join(map(repr, missing))}"] if missing else []
         parts += [f"unknown {', '.join(map(repr, unknown))}"] if unknown else []

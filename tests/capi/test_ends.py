@@ -286,3 +286,79 @@ def test_exit_out_of_a_handler_that_has_interrupted_free(build, blobs):
         [build(program), "3", str(blobs / "stuck.blob")], capture_output=True, text=True, timeout=30, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (9, "left\n", "")
+
+
+def test_a_handler_cannot_call_while_it_has_interrupted_a_call(run):
+    body = r"""
+    #include <signal.h>
+    #include <sys/time.h>
+    static npu_stream_t s;
+    static volatile int other, refused;
+    static void ask(int signal)
+    {
+        npu_result_t result = npu_query_stream(s);
+        refused += result == NPU_ERROR_NOT_PERMITTED;
+        other += result != NPU_ERROR_NOT_PERMITTED && result != NPU_SUCCESS && result != NPU_NOT_READY;
+        (void)signal;
+    }
+    int main(void)
+    {
+        struct itimerval timer = {{0, 500}, {0, 500}}, never = {0};
+        unsigned char *p;
+        need(npu_init(0));
+        need(npu_create_stream(&s));
+        need(npu_malloc((void **)&p, 4096, 0));
+        signal(SIGALRM, ask);
+        setitimer(ITIMER_REAL, &timer, NULL);
+        while (refused < 20) {
+            need(npu_memset_async(p, 4096, 1, 4096, s));
+            need(npu_synchronize_stream(s));
+        }
+        setitimer(ITIMER_REAL, &never, NULL);
+        printf("%d\n", other);
+        say(npu_shutdown());
+    }
+    """
+    assert run(body) == ["0", "SUCCESS"]
+
+
+def test_exit_handlers_that_call_behind_an_exit_out_of_a_handler(build):
+    program = r"""
+    #include <signal.h>
+    #include <sys/time.h>
+    static npu_stream_t s;
+    static void leave(int signal) { (void)signal; exit(9); }
+    static void clean_up(void) { say(npu_destroy_stream(s)); say(npu_shutdown()); }
+    int main(void)
+    {
+        struct itimerval timer = {.it_value.tv_usec = 20000};
+        unsigned char *p;
+        need(npu_init(0));
+        need(npu_create_stream(&s));
+        need(npu_malloc((void **)&p, 1 << 20, 0));
+        atexit(clean_up);
+        signal(SIGALRM, leave);
+        setitimer(ITIMER_REAL, &timer, NULL);
+        for (;;)
+            npu_memset(p, 1 << 20, 1, 1 << 20);
+    }
+    """
+    done = subprocess.run([build(program)], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (9, "NOT_PERMITTED\nNOT_PERMITTED\n", "")
+
+
+def test_a_program_that_closes_descriptors_which_it_does_not_know(run):
+    body = r"""
+    #include <unistd.h>
+    int main(void)
+    {
+        char *p;
+        need(npu_init(0));
+        need(npu_malloc_host((void **)&p, 64, 0));
+        for (int i = 3; i < 200; i++)
+            close(i);
+        p[63] = 1;
+        say(npu_shutdown());
+    }
+    """
+    assert run(body) == ["SUCCESS"]

@@ -181,15 +181,14 @@ static void uncached(int right)
 /* The module parameter bugs=skip_tlbi is the mistake: the device goes on to write a page that belongs to other memory now. */
 static void old_page(int right)
 {
-    void *first, *second, *seen;
-    unsigned char *other = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *first, *second, *other, *seen;
     (void)right;
     need(npu_malloc_host(&seen, 4096, 0));
     need(npu_malloc(&first, 4096, 0));
     need(npu_memset(first, 4096, 'o', 4096));
     need(npu_free(first));
-    memset(other, 'p', 4096);
-    need(npu_host_register(other, 4096, NPU_REGISTER_SVA)); /* gets the page */
+    need(npu_malloc(&other, 4096, 0)); /* gets the page */
+    need(npu_memset(other, 4096, 'p', 4096));
     need(npu_malloc(&second, 4096, 0));
     for (int i = 0; i < 64; i++) { /* the last 64 that were freed keep theirs */
         need(npu_free(second));
@@ -197,7 +196,8 @@ static void old_page(int right)
     } /* gets the address */
     printf("%d\n", first == second);
     need(npu_memset(second, 64, 'n', 64));
-    show(other, 4096);
+    need(npu_memcpy(seen, 4096, other, 4096, NPU_MEMCPY_DEVICE_TO_HOST));
+    show(seen, 4096);
 }
 
 /* Pointers of the program are pointers of the device. */

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -124,6 +125,161 @@ def test_records_of_both_sides_count_and_a_reset_forgets_them(npu):
     opened.synchronize()
     opened.destroy()
     npu.synchronize()
+
+
+@pytest.mark.parametrize("semantics", ["ascend", "cuda", "strict"])
+def test_time_outs_of_any_number_cost_what_those_of_other_events_do_and_leave_nothing(semantics):
+    with libnpu.open("unit", where="", semantics=semantics) as npu:
+        there = npu.create_context()
+        stream, memory, token = npu.create_stream(blocking=False), npu.alloc(64), npu.create_notify()
+        _ = npu.default_stream
+        made = npu.create_event(timing=False, interprocess=True)
+        opened, plain = there.open_ipc_event(made.ipc_handle()), npu.create_event()
+        free, _ = npu.memory_info()
+        token.wait(stream)
+        stream.fill(memory, 1)
+        made.record(stream)
+        plain.record(stream)
+
+        def cost_of_poll(event):
+            before_ps = npu.now_ps
+            assert result_of(lambda: event.synchronize(1)) == C.NPU_TIMEOUT
+            return npu.now_ps - before_ps
+
+        for event in (made, opened):
+            cost_of_poll(event)
+            costs = {cost_of_poll(event) for _ in range(300)}  # more than a context has jobs
+            assert costs == {cost_of_poll(plain)}
+        assert result_of(lambda: made.synchronize(5000)) == C.NPU_TIMEOUT
+        there.synchronize()  # the pending wait is nobody's work
+        token.record()
+        opened.synchronize()
+        stream.synchronize()
+        assert made.query() and memory.read().tolist() == [1] * 64
+        stream.fill(memory, 2)
+        made.record(stream)
+        made.synchronize()
+        assert memory.read().tolist() == [2] * 64
+        for event in (made, opened):
+            event.destroy()
+            event.destroy()
+        stream.close()
+        token.destroy()
+        there.destroy()
+        assert npu.memory_info()[0] >= free
+
+
+@pytest.mark.parametrize("semantics", ["ascend", "cuda", "strict"])
+def test_an_event_that_work_uses_and_was_asked_about_can_be_destroyed_at_once(semantics):
+    with libnpu.open("unit", where="", semantics=semantics) as npu, npu.create_context() as mine:
+        memory, token = mine.alloc(64), mine.create_notify()
+        stream, other, third = (mine.create_stream() for _ in range(3))
+        free, _ = npu.memory_info()
+        event = mine.create_event(timing=False, interprocess=True)
+        token.wait(stream)
+        event.record(stream)
+        other.wait_event(event)
+        other.fill(memory, 1)
+        assert result_of(lambda: event.synchronize(1)) == C.NPU_TIMEOUT
+        before_ps = npu.now_ps
+        event.destroy()
+        assert npu.now_ps - before_ps < 20 * 10**6
+        assert not stream.query() and not other.query()
+        token.record(third)
+        mine.synchronize()
+        assert memory.read().tolist() == [1] * 64
+        for end in (stream.close, other.close, third.close, token.destroy, memory.free):
+            end()
+        mine.destroy()
+        assert npu.memory_info()[0] >= free
+
+
+def test_who_waits_for_an_event_goes_on_when_it_is_destroyed(npu):
+    stream, memory, token = npu.create_stream(), npu.alloc(64), npu.create_notify()
+    event = npu.create_event(timing=False, interprocess=True)
+    token.wait(stream)
+    stream.fill(memory, 1)
+    event.record(stream)
+    seen = []
+
+    def wait():
+        team.enter(0)
+        event.synchronize()
+        seen.append(memory.read()[0])
+        team.leave()
+
+    def destroy():
+        team.enter(1)
+        npu.host_delay(1000)
+        event.destroy()
+        assert not stream.query()
+        token.record()
+        team.leave()
+
+    with npu.team(2) as team:
+        threads = [threading.Thread(target=work) for work in (wait, destroy)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert seen == [1]
+    assert result_of(event.query) == C.NPU_ERROR_STALE_HANDLE
+    npu.synchronize()
+
+
+def test_records_end_in_any_order_and_the_last_one_counts(npu):
+    there = npu.create_context()
+    slow, fast, token = npu.create_stream(), npu.create_stream(), npu.create_notify()
+    made = npu.create_event(timing=False, interprocess=True)
+    opened = there.open_ipc_event(made.ipc_handle())
+    token.wait(slow)
+    made.record(slow)
+    for event in (made, opened):
+        assert result_of(lambda event=event: event.synchronize(1)) == C.NPU_TIMEOUT
+    made.record(fast)
+    for event in (made, opened):
+        event.synchronize()  # not behind the wait for the record before
+        assert event.query()
+    token.record(fast)
+    slow.synchronize()
+    for event in (made, opened):
+        assert event.query()
+        event.synchronize()
+        event.destroy()
+    there.destroy()
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "newest-first", "eager"])
+def test_a_process_hands_over_its_own_record_when_it_waits_for_it(npu, schedule):
+    npu.set_schedule(schedule)
+    one, two, memory = npu.create_stream(), npu.create_stream(), npu.alloc(64)
+    event = npu.create_event(timing=False, interprocess=True)
+    for value in (1, 2):
+        one.fill(memory, value)
+        event.record(one)
+        two.wait_event(event)
+        two.synchronize() if value == 1 else event.synchronize()
+        assert memory.read().tolist() == [value] * 64
+    one.fill(memory, 3)
+    event.record(one)
+    while not event.query():
+        npu.host_delay(1000)
+    assert memory.read().tolist() == [3] * 64
+
+
+def test_an_event_and_its_waits_end_with_the_context(npu):
+    mine = npu.create_context()
+    stream, token, event = (
+        mine.create_stream(),
+        mine.create_notify(),
+        mine.create_event(timing=False, interprocess=True),
+    )
+    token.wait(stream)
+    event.record(stream)
+    assert result_of(lambda: event.synchronize(1)) == C.NPU_TIMEOUT
+    mine.destroy(force=True)
+    assert result_of(lambda: event.synchronize(1)) == C.NPU_ERROR_STALE_HANDLE
+    event.destroy()
 
 
 PRODUCER = """

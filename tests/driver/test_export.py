@@ -8,6 +8,8 @@ from npu_abi import C
 
 from tests.driver.conftest import Process
 
+SHAREABLE = int(C.NPU_BO_MAPPABLE | C.NPU_BO_SHAREABLE)
+
 
 def export(process, handle, **fields):
     ret, arg, _ = process.call(C.NPU_IOCTL_BO_EXPORT, "npu_bo_export", handle=handle, **fields)
@@ -25,11 +27,11 @@ def free(process, handle):
 
 def test_an_import_shows_the_same_memory_and_has_its_flags(kernel):
     one, other = Process(kernel), Process(kernel)
-    handle, _ = one.bo(5000, C.NPU_BO_MAPPABLE | C.NPU_BO_READ_ONLY)
+    handle, _ = one.bo(5000, SHAREABLE | C.NPU_BO_READ_ONLY)
     token = export(one, handle)
     assert token and token == export(one, handle)
     imported, va, size, flags = bring_in(other, token)
-    assert (size, flags) == (8192, C.NPU_BO_MAPPABLE | C.NPU_BO_READ_ONLY)
+    assert (size, flags) == (8192, SHAREABLE | C.NPU_BO_READ_ONLY)
     assert va >= 0x1_0000_0000
     one.map(handle)[:4] = b"data"
     assert bytes(other.map(imported)[:4]) == b"data"
@@ -38,7 +40,7 @@ def test_an_import_shows_the_same_memory_and_has_its_flags(kernel):
 def test_the_memory_lives_as_long_as_anybody_has_it(kernel):
     one, other, third = Process(kernel), Process(kernel), Process(kernel)
     before = kernel.memory.free_bytes
-    handle, _ = one.bo(4096)
+    handle, _ = one.bo(4096, SHAREABLE)
     token = export(one, handle)
     first, second = bring_in(other, token)[0], bring_in(third, token)[0]
     one.map(handle)[:4] = b"kept"
@@ -56,7 +58,7 @@ def test_the_memory_lives_as_long_as_anybody_has_it(kernel):
 
 def test_a_token_ends_with_its_owner(kernel):
     one, other = Process(kernel), Process(kernel)
-    token = export(one, one.bo()[0])
+    token = export(one, one.bo(4096, SHAREABLE)[0])
     one.call(C.NPU_SYS_CLOSE)
     again = Process(kernel)  # has the number of the context that is gone
     again.bo()
@@ -65,13 +67,15 @@ def test_a_token_ends_with_its_owner(kernel):
 
 def test_what_may_not_be(kernel):
     one, other = Process(kernel), Process(kernel)
-    handle, _ = one.bo()
+    handle, _ = one.bo(4096, SHAREABLE)
     token = export(one, handle)
     imported = bring_in(other, token)[0]
     assert export(one, 99) == -errno.ENOENT
     assert export(one, handle, token=1) == -errno.EINVAL
     assert export(one, handle, reserved=1) == -errno.EINVAL
     assert export(other, imported) == -errno.EOPNOTSUPP
+    assert export(one, one.bo()[0]) == -errno.EOPNOTSUPP
+    assert kernel.log[-1].endswith("export of buffer object 2, made without NPU_BO_SHAREABLE")
     for wrong in (0, token ^ 1, (1 << 64) - 1):
         assert bring_in(other, wrong) == -errno.ENOENT
     for field in ("handle", "flags", "npu_va", "size"):
@@ -81,7 +85,7 @@ def test_what_may_not_be(kernel):
 
 def test_tokens_depend_on_the_key(kernel):
     one = Process(kernel)
-    first = export(one, one.bo()[0])
+    first = export(one, one.bo(4096, SHAREABLE)[0])
     kernel.exports.key = b"secret"
     kernel.exports._count = 0
-    assert export(one, one.bo()[0]) != first
+    assert export(one, one.bo(4096, SHAREABLE)[0]) != first

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 import npu_abi
+import pytest
 from npu_abi import C
 
 HALF_A_SECOND_PS = 500 * 10**9
@@ -92,3 +93,66 @@ def test_a_message_that_claims_to_be_huge_is_cut(process, kernel, nop):
     kernel.device.fabric.interrupts.push_host(kernel.ipc._rx.va + 9 * 192)
     assert "which is not in flight" in kernel.log[-1]
     assert slot.hdr.status == C.NPU_IPC_FREE
+
+
+def taken(kernel):
+    """Slots of messages to the driver, and to the firmware, that are not FREE."""
+    return [
+        sum(area.memory[at] != 0 for at in range(6, area.count * 192, 192)) for area in (kernel.ipc._rx, kernel.ipc._tx)
+    ]
+
+
+def lose(process, point="JOB_DONE", kind="MESSAGE_LOST", count=1):
+    """Let the next messages at a point get lost."""
+    given = {"point": getattr(C, f"NPU_POINT_{point}"), "kind": getattr(C, f"NPU_FAULT_{kind}"), "count": count}
+    assert process.call(C.NPU_IOCTL_EMU_INJECT, "npu_emu_inject", action=C.NPU_INJECT_ARM, **given)[0] == 0
+
+
+def run_idle(process):
+    """Run the device until it is idle."""
+    assert process.call(C.NPU_IOCTL_EMU_RUN, "npu_emu_run", until_ps=(1 << 64) - 1)[0] == 0
+
+
+@pytest.mark.parametrize("kind", ["MESSAGE_LOST", "MESSAGE_TWICE", "MESSAGE_GARBAGE"])
+def test_slots_of_messages_that_got_lost_are_free_when_the_queue_is_aborted(process, kernel, another, nop, kind):
+    handle = process.commands(nop)
+    for _ in range(100):  # more than there are slots
+        lose(process, kind=kind)
+        queue = process.queue()
+        assert process.submit(queue, handle) == 0
+        run_idle(process)
+        gone = process.call(C.NPU_IOCTL_CMDQ_DESTROY, "npu_cmdq_destroy", cmdq_id=queue, flags=C.NPU_CMDQ_ABORT)
+        assert gone[0] == 0
+        assert taken(kernel) == [0, 0]
+    assert kernel.recovery.full_resets == 0
+    other = another()
+    fine = other.commands(nop)
+    assert other.submit(other.queue(), fine) == 0
+    assert other.wait(fine)[1].job_status == C.NPU_JOB_SUCCESS
+
+
+def test_slots_of_messages_that_got_lost_are_free_when_the_file_is_closed(process, kernel, another, nop):
+    other = another()
+    queue = other.queue()
+    lose(process, count=5)
+    handles = [other.commands(nop) for _ in range(5)]
+    assert [other.submit(queue, handle) for handle in handles] == [0] * 5
+    run_idle(process)
+    assert taken(kernel)[0] == 5
+    assert other.call(C.NPU_SYS_CLOSE)[0] == 0
+    assert taken(kernel) == [0, 0]
+
+
+def test_the_next_message_frees_the_slots_of_those_before_it(process, kernel, nop):
+    first, second = process.queue(), process.queue()
+    lost, fine = process.commands(nop), process.commands(nop)
+    lose(process)
+    assert process.submit(first, lost) == 0
+    run_idle(process)
+    assert taken(kernel) == [1, 0]
+    assert process.submit(second, fine) == 0  # its doorbell is registered
+    assert taken(kernel) == [0, 0]
+    assert "was not announced" in kernel.ipc.dropped[-1]
+    assert process.wait(fine)[1].job_status == C.NPU_JOB_SUCCESS
+    done = process.wait(lost)[1]
+    assert (done.job_status, done.error_detail) == (C.NPU_JOB_ABORTED, C.NPU_ABORT_NOT_REPORTED)

@@ -142,7 +142,7 @@ def test_a_file_that_is_no_firmware_is_named(tmp_path, content, message):
         path.write_bytes(content)
     with pytest.raises(libnpu.NpuError, match=message) as error:
         libnpu.open("unit", module_params=f"firmware={path}")
-    assert error.value.errno == errno.ENODEV
+    assert error.value.errno == errno.EINVAL
 
 
 def test_an_image_of_another_release_differs_in_nothing_else():

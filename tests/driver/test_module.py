@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import errno
+import os
 
 import npu_abi
 import pytest
 from npu_abi import C
+from npu_driver.error import KernelError
+from npu_driver.params import parse
+from npu_driver.platform import firmware_image
 
 DEFAULT_TEXT = (
     "weight_policy=cached\nallow_uncached=0\ncoherent=1\nwc_drain_on_uc=0\nevict=lazy\ndma_debug=1\n"
@@ -63,6 +67,13 @@ def test_a_reload_needs_all_files_closed_and_the_next_open_boots(process):
         ("bugs=é".encode(), "ASCII"),
         (b"bugs=,", "bugs=;"),
         (b"evict=seed:18446744073709551616", "evict=seed:18446744073709551616"),
+        (b"evict=seed:" + b"9" * 4000, "evict=seed:9999"),
+        (b"firmware=a\0b", r"'firmware=a\x00b' has characters that do not print"),
+        (b"firmware=\x1b[31m", r"'firmware=\x1b[31m' has characters that do not print"),
+        (b"firmware=/no/such/file", "firmware=/no/such/file: No such file or directory"),
+        (b"firmware=/", "firmware=/: not a regular file"),
+        (b"firmware=/dev/zero", "firmware=/dev/zero: not a regular file"),
+        (b"firmware=" + b"x" * 4000, "File name too long"),
     ],
 )
 def test_a_wrong_parameter_is_named_and_nothing_has_changed(process, text, named):
@@ -71,6 +82,48 @@ def test_a_wrong_parameter_is_named_and_nothing_has_changed(process, text, named
     assert named in process.kernel.log[-1]
     assert params(process) == DEFAULT_TEXT
     assert process.kernel.firmware.running
+
+
+def refused_firmware(process, path):
+    assert load(process, f"firmware={path}".encode()) == -errno.EINVAL
+    assert params(process) == DEFAULT_TEXT
+    assert process.kernel.firmware.running
+    return process.kernel.log[-1]
+
+
+def test_a_firmware_that_cannot_be_one_is_refused_when_it_is_named(process, tmp_path):
+    assert process.call(C.NPU_SYS_CLOSE)[0] == 0
+    pipe, big, zeros = tmp_path / "pipe", tmp_path / "big", tmp_path / "zeros"
+    os.mkfifo(pipe)
+    big.touch()
+    os.truncate(big, C.NPU_FW_MAX_IMAGE_BYTES + 1)
+    zeros.write_bytes(bytes(4096))
+    assert "not a regular file" in refused_firmware(process, pipe)
+    assert "16777217 bytes; NPU_FW_MAX_IMAGE_BYTES is 16777216" in refused_firmware(process, big)
+    assert "magic is 0x0" in refused_firmware(process, zeros)
+
+
+def test_a_firmware_that_has_changed_since_fails_the_open_and_one_that_is_back_boots(process, tmp_path):
+    path = tmp_path / "npu_fw.bin"
+    path.write_bytes(firmware_image())
+    assert process.call(C.NPU_SYS_CLOSE)[0] == 0
+    assert load(process, f"firmware={path}".encode()) == 0
+    process.fd = 0
+    path.unlink()
+    assert process.call(C.NPU_SYS_OPEN)[0] == -errno.ENODEV
+    os.mkfifo(path)
+    assert process.call(C.NPU_SYS_OPEN)[0] == -errno.ENODEV
+    path.unlink()
+    path.write_bytes(firmware_image()[:-1])
+    assert process.call(C.NPU_SYS_OPEN)[0] == -errno.ENODEV
+    path.write_bytes(firmware_image())
+    process.fd = process.call(C.NPU_SYS_OPEN)[0]
+    assert process.create().handle == 1
+
+
+def test_parameters_in_the_process_are_ascii_too():
+    with pytest.raises(KernelError, match="they are ASCII"):
+        parse("firmware=é")
 
 
 def test_too_many_bytes_of_parameters_and_too_little_room(process):

@@ -37,6 +37,24 @@ def test_an_inference_preempted_at_any_moment_gives_the_same_bytes(pair, dynamic
     )  # of 50: the rest is before the tiles are taken, and behind the ends
 
 
+def test_realtime_work_waits_no_longer_than_running_tasks_and_the_copy_of_a_tile(pair):
+
+    def takes_ps():
+        begin_ps = pair.kernel.device.now_ps
+        job = pair.launch(pair.urgent, 2)
+        pair.device.synchronize()
+        return job.end_ps - begin_ps
+
+    alone_ps, profile = takes_ps(), pair.device.profile
+    copy_ps = profile.cmx.workspace_bytes * 10**12 // profile.ddr.bytes_per_second
+    waited = []
+    for moment in SOME_NS:
+        pair.begin()
+        pair.host_works(moment)
+        waited.append(takes_ps() - alone_ps)
+    assert copy_ps < max(waited) < copy_ps + 15 * 10**6  # 15 us: of an inference that takes 17
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_under_a_seed_too(pair, seed):
     pair.device.set_schedule(f"seed:{seed}")

@@ -6,6 +6,7 @@ Why the other pairs cannot strike is a table in docs/recovery.md.
 from __future__ import annotations
 
 import errno
+import os
 import re
 from pathlib import Path
 
@@ -166,6 +167,21 @@ def test_a_file_of_faults_that_cannot_strike_is_invalid(faults_file):
     with pytest.raises(libnpu.NpuError, match="NPU_FAULT_NO_MEMORY cannot strike at NPU_POINT_IRQ") as caught:
         libnpu.open("unit", faults=path)
     assert caught.value.result == C.NPU_ERROR_INVALID_VALUE
+
+
+def test_only_regular_files_are_faults(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "deep").write_text("[" * 100_000)
+    for path, result, why in (
+        (f"{tmp_path}/pipe", C.NPU_ERROR_FILE, "it is not a regular file"),
+        (str(tmp_path), C.NPU_ERROR_FILE, "it is a directory"),
+        (f"{tmp_path}/no", C.NPU_ERROR_FILE, "No such file or directory"),
+        ("a\0b", C.NPU_ERROR_FILE, "embedded null byte"),
+        (f"{tmp_path}/deep", C.NPU_ERROR_INVALID_VALUE, "recursion"),
+    ):
+        with pytest.raises(libnpu.NpuError, match=why) as caught:
+            libnpu.open("unit", faults=path)
+        assert caught.value.result == result
 
 
 @pytest.mark.parametrize("kind", ["fw_crash", "fw_silent", "unplug"])

@@ -142,6 +142,45 @@ def test_whatever_breaks_out_of_the_simulator_leaves_a_lost_device_that_closes(b
     device.close()
 
 
+@pytest.fixture
+def on_alarm():
+    """on_alarm(handler): a handler of SIGALRM for this test."""
+    before = signal.getsignal(signal.SIGALRM)
+    yield lambda handler: signal.signal(signal.SIGALRM, handler)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_a_handler_that_has_interrupted_a_call_cannot_call(blob_bytes, monkeypatch, on_alarm):
+    def ask(*_):
+        try:
+            stream.query()
+        except libnpu.NpuError as error:
+            answers.append(error.result)
+
+    answers: list[int] = []
+    with libnpu.open() as device:
+        blob, stream = device.load(blob_bytes(nbytes=NBYTES)), device.create_stream()
+        on_alarm(ask)
+        in_the_middle(device, monkeypatch, lambda: signal.raise_signal(signal.SIGALRM))
+        assert blob.run({"x": ONES})["y"].tolist() == ONES.tolist()
+        signal.raise_signal(signal.SIGALRM)  # between two calls
+    assert answers == [C.NPU_ERROR_NOT_PERMITTED]
+
+
+def test_what_a_handler_raises_shows_the_program_s_lines_and_the_device_is_lost(blob_bytes, monkeypatch, on_alarm):
+    with libnpu.open() as device:
+        blob, stream = device.load(blob_bytes(nbytes=NBYTES)), device.create_stream()
+        on_alarm(lambda *_: stream.query())
+        in_the_middle(device, monkeypatch, lambda: signal.raise_signal(signal.SIGALRM))
+        with pytest.raises(libnpu.NpuError, match=r"Stream.query: in a signal's handler") as caught:
+            blob.run({"x": ONES})
+        ours = [entry for entry in caught.traceback if "/libnpu/" in str(entry.path)]
+        assert len(ours) == 2  # of the call that was refused
+        with pytest.raises(libnpu.NpuError) as caught:
+            stream.query()
+        assert caught.value.result == C.NPU_ERROR_DEVICE_LOST
+
+
 def test_a_mistake_of_the_caller_does_not_lose_the_device(device, blob_bytes):
     blob = device.load(blob_bytes())
     for mistake in (

@@ -9,6 +9,7 @@ import pytest
 from npu_abi import C
 
 import libnpu
+from libnpu.syscalls import Node
 
 FAR = 1 << 40  # an address that no context maps
 
@@ -226,3 +227,20 @@ def test_the_primary_context_is_stale_after_its_end_and_takes_no_memory(device, 
     stream.close()
     assert device.memory_info()[0] == free
     device.primary.fill(device.alloc(64), 1)
+
+
+def test_a_device_ends_all_its_contexts_also_when_the_end_of_one_fails(monkeypatch):
+    device = libnpu.open("unit")
+    contexts = [device.primary, *(device.create_context() for _ in range(3))]
+    real = Node.close
+
+    def close(node):
+        real(node)
+        if node is contexts[1].node:
+            raise libnpu.NpuError(C.NPU_ERROR_DEVICE_LOST, "the device was unplugged")
+
+    monkeypatch.setattr(Node, "close", close)
+    with pytest.raises(libnpu.NpuError, match="unplugged"):
+        device.close()
+    assert [context.is_alive for context in contexts] == [False] * 4
+    assert not device.node.is_open

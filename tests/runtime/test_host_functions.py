@@ -202,6 +202,7 @@ def test_closing_with_functions_that_have_not_run_ends(unit):
     assert seen == []
 
 
+@pytest.mark.usefixtures("nobody_else")
 def test_afterwards_a_single_thread_is_alone_again(unit):
     stream = unit.create_stream()
     stream.add_host_function(int)
@@ -211,6 +212,7 @@ def test_afterwards_a_single_thread_is_alone_again(unit):
     assert HOST.solo == threading.get_ident()
 
 
+@pytest.mark.usefixtures("nobody_else")
 def test_what_cannot_be_called_is_refused(unit):
     stream = unit.create_stream()
     with pytest.raises(libnpu.NpuError) as caught:

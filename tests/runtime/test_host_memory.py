@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import mmap
+import struct
 import subprocess
 import sys
 import textwrap
@@ -62,8 +64,31 @@ def test_views_of_pinned_memory_are_the_memory_itself(unit):
     for shared in (np.from_dlpack(memory[8:16]), np.asarray(memory[8:16])):
         assert (shared.ctypes.data, shared.size) == (memory.address + 8, 8)
     assert memory.__dlpack_device__() == (1, 0)
+    assert bytes(memory.__buffer__(0)[:4]) == b"abcd"
     if sys.version_info >= (3, 12):
         assert bytes(memoryview(memory)[:4]) == b"abcd"
+    else:  # docs/host-api.md
+        with pytest.raises(TypeError):
+            memoryview(memory)
+
+
+def test_a_view_of_pinned_memory_goes_wherever_a_buffer_does_until_the_free(unit):
+    memory = unit.alloc_host(64)
+    assert io.BytesIO(b"from a file").readinto(memory.view) == 11
+    struct.pack_into("<I", memory.view, 60, 7)
+    assert bytes(memory.view[:11]) == b"from a file"
+    assert memory.read(np.uint32)[-1] == 7
+    taken = memory.view
+    memory.free()
+    for use in (
+        lambda: memory.view,
+        lambda: memory.__buffer__(0),
+        lambda: np.asarray(memory),
+        lambda: np.from_dlpack(memory),
+    ):
+        with refused("STALE_HANDLE"):
+            use()
+    assert bytes(taken[:4]) == b"from"
 
 
 def test_cache_policies(unit):

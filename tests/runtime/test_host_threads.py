@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -194,6 +195,7 @@ def test_a_silent_thread_is_set_aside_and_the_run_is_marked(unit):
     thread.join()
 
 
+@pytest.mark.usefixtures("nobody_else")
 def test_threads_one_after_the_other_are_reproducible_when_the_first_says_that_it_is_silent(unit):
     for _ in range(3):
         thread = threading.Thread(target=lambda: unit.host_delay(100))
@@ -339,10 +341,12 @@ def test_a_program_that_departs_from_the_order_is_told_so(tmp_path):
             device.memory_info()
 
 
+@pytest.mark.usefixtures("nobody_else")
 def test_a_file_that_is_no_order_is_refused(tmp_path, unit):
     path = tmp_path / "order.txt"
     path.write_text("what\n")
-    for bad in (path, tmp_path / "none"):
+    os.mkfifo(tmp_path / "pipe")
+    for bad in (path, tmp_path / "none", tmp_path / "pipe"):
         with pytest.raises(libnpu.NpuError) as caught, unit.replay_order(bad):
             pass
         assert caught.value.result == C.NPU_ERROR_FILE

@@ -92,7 +92,7 @@ def test_a_blob_may_be_in_any_kind_of_bytes(device, blob_bytes, tmp_path):
     ):
         assert device.load(source).run(X)["y"].tolist() == [0] * 1024
     for source in (5, None, [data]):
-        with pytest.raises(TypeError, match="a blob is a path or bytes"):
+        with pytest.raises(TypeError, match="source must be a path or bytes"):
             device.load(source)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import numpy as np
@@ -10,6 +11,8 @@ from npu_abi import C
 
 import libnpu
 from libnpu.blob import write
+from libnpu.errors import errno_error
+from libnpu.syscalls import Node
 
 LONG = 1 << 20
 
@@ -44,6 +47,20 @@ def cuda(image):
     """Work for a device under `cuda`."""
     with libnpu.open("npu-37xx", semantics="cuda", trace=True) as device:
         yield Work(device, image)
+
+
+@pytest.fixture
+def fails_once(monkeypatch):
+    """Lets the next call of the driver by a name fail with an errno."""
+    real, armed = Node.ioctl, {}
+
+    def ioctl(node, request, segments=()):
+        if request.name in armed:
+            raise errno_error(armed.pop(request.name), request.name)
+        return real(node, request, segments)
+
+    monkeypatch.setattr(Node, "ioctl", ioctl)
+    return armed.__setitem__
 
 
 @pytest.fixture
@@ -194,6 +211,80 @@ def test_abort_frees_a_stream_that_waits_for_ever(device, refused):
     notify.record(device.default_stream)  # of nobody's wait: the next one takes it
     notify.wait(stream)
     stream.synchronize()
+
+
+def test_abort_on_a_context_that_was_just_lost_is_whole(device, image, refused):
+    bad = device.load(write(image(addend=1 << 40)))
+    stream, waiter, other = device.create_stream(), device.create_stream(), device.create_stream()
+    notify, event, memory = device.create_notify(), device.create_event(), device.alloc(1024)
+    notify.wait(stream)
+    event.record(stream)
+    waiter.wait_event(event)
+    other.launch(bad, {"x": memory}, {"y": memory})
+    device.host_delay(10**6)
+    for _ in range(3):
+        assert "is lost" in refused(C.NPU_ERROR_DEVICE_LOST, stream.abort).message
+    for _ in range(2):  # its own errors: of the wait, and of the record
+        refused(C.NPU_ERROR_ABORTED_BY_PRIOR_ERROR, stream.synchronize)
+    refused(C.NPU_ERROR_DEVICE_PAGE_FAULT, other.synchronize)
+    stream.close()
+    waiter.close()
+    refused(C.NPU_ERROR_STALE_HANDLE, stream.synchronize)
+
+
+def test_a_stream_whose_abort_found_no_new_queue_gets_one_with_its_next_operation(device, work, refused, fails_once):
+    stream, notify = device.create_stream(), device.create_notify()
+    notify.wait(stream)
+    free = device.memory_info()[0]
+    fails_once("CMDQ_CREATE", errno.ENOMEM)
+    refused(C.NPU_ERROR_OUT_OF_DEVICE_MEMORY, stream.abort)
+    refused(C.NPU_ERROR_ABORTED_BY_PRIOR_ERROR, stream.synchronize)
+    fails_once("CMDQ_CREATE", errno.ENOMEM)
+    refused(C.NPU_ERROR_OUT_OF_DEVICE_MEMORY, lambda: stream.fill(work.small, 1))
+    job, target = work.long(stream)
+    job.wait()
+    assert target.read()[0] == 5
+    target.free()
+    assert device.memory_info()[0] <= free
+    fails_once("CMDQ_CREATE", errno.ENOMEM)
+    refused(C.NPU_ERROR_OUT_OF_DEVICE_MEMORY, stream.abort)
+    stream.abort()
+    stream.fill(work.small, 1).wait()
+    fails_once("CMDQ_CREATE", errno.ENOMEM)
+    refused(C.NPU_ERROR_OUT_OF_DEVICE_MEMORY, stream.abort)
+    stream.close()  # without a queue
+
+
+def test_a_failure_mode_that_found_no_new_queue_is_as_before(device, work, refused, fails_once):
+    stream = device.create_stream()
+    fails_once("CMDQ_CREATE", errno.ENOMEM)
+    refused(C.NPU_ERROR_OUT_OF_DEVICE_MEMORY, lambda: stream.set_failure_mode(libnpu.FailureMode.STOP))
+    assert stream.failure_mode is libnpu.FailureMode.CONTINUE
+    refused(C.NPU_ERROR_BARRIER_DEADLOCK, work.fail(stream).wait)
+    assert work.long(stream)[0].wait() is None  # it goes on
+    stream.set_failure_mode(libnpu.FailureMode.STOP)
+    refused(C.NPU_ERROR_BARRIER_DEADLOCK, work.fail(stream).wait)
+    refused(C.NPU_ERROR_ABORTED_BY_PRIOR_ERROR, work.long(stream)[0].wait)
+
+
+def test_abort_and_failure_mode_need_no_queue_more_than_the_stream_s_own(device, refused):
+    streams = []
+    with pytest.raises(libnpu.NpuError):
+        while True:
+            streams.append(device.create_stream())
+    streams[-1].abort()
+    streams[-1].set_failure_mode(libnpu.FailureMode.STOP)
+    assert streams[-1].failure_mode is libnpu.FailureMode.STOP
+    refused(C.NPU_ERROR_OUT_OF_RESOURCES, device.create_stream)
+
+
+@pytest.mark.parametrize("call", ["BO_INFO", "mmap"])
+def test_memory_that_the_host_cannot_see_is_given_back(device, refused, fails_once, call):
+    device.alloc(4096).free()
+    free = device.memory_info()[0]
+    fails_once(call, errno.ENOBUFS)
+    refused(C.NPU_ERROR_OUT_OF_HOST_MEMORY, lambda: device.alloc(4096))
+    assert device.memory_info()[0] == free
 
 
 def test_abort_of_an_idle_stream_changes_nothing(device, work):

@@ -39,6 +39,11 @@ def recorded(device, stream):
     return event
 
 
+def enter(device, rank):
+    with device.team(1) as team:
+        team.enter(rank)
+
+
 @pytest.mark.parametrize(
     ("name", "call"),
     [
@@ -89,6 +94,7 @@ def recorded(device, stream):
         ("count", lambda d, s, m: d.profiler.take(1.5)),
         ("seed", lambda d, s, m: d.set_schedule(seed=1.5)),
         ("count", lambda d, s, m: d.team("a")),
+        ("rank", lambda d, s, m: enter(d, "a")),
         ("PathLike", lambda d, s, m: d.export_trace(None)),
         ("PathLike", lambda d, s, m: d.export_trace(5.5)),
         ("value", lambda d, s, m: s.fill(m, np.array([3]))),

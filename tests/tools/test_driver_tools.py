@@ -123,7 +123,8 @@ def test_trace_of_a_program(npu, tmp_path):
     assert re.fullmatch(r"0\.000000000 <\+0\.\d{9}> fd 0 NPU_SYS_OPEN\(\) = 3", lines[0])
     made = [line for line in lines if "size=5000" in line]
     assert re.search(
-        r"BO_CREATE\(\{size=5000, flags=NPU_BO_DMA_MEM\|NPU_BO_MAPPABLE\}\) = 0 \{size=8192, handle=\d", made[0]
+        r"BO_CREATE\(\{size=5000, flags=NPU_BO_SHAREABLE\|NPU_BO_DMA_MEM\|NPU_BO_MAPPABLE\}\) = 0 \{size=8192, handle=\d",
+        made[0],
     )
     assert lines[-1].endswith("fd 3 NPU_SYS_CLOSE() = 0")
     assert npu("trace", "-c", "-o", path, "--", sys.executable, program)[0] == 0

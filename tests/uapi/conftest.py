@@ -53,7 +53,8 @@ class Scene:
     def __init__(self):
         self.kernel = Kernel(Device("unit"))
         self.file, self.neighbour = File(self.kernel.syscall), File(self.kernel.syscall)
-        self.bo, self.command, self.queue = self.file.bo(8192), self.file.nop(), self.file.queue()
+        self.bo = self.file.bo(8192, C.NPU_BO_MAPPABLE | C.NPU_BO_SHAREABLE)
+        self.command, self.queue = self.file.nop(), self.file.queue()
         self.freed = self.file.bo()
         assert self.file.call(C.NPU_IOCTL_BO_FREE, "npu_bo_free", handle=self.freed)[0] == 0
         self.offset = self.file.info(self.bo).mmap_offset

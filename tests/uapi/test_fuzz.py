@@ -110,7 +110,7 @@ class Fuzzer:
             case "size" | "length" if row.name != "NPU_IOCTL_BO_IMPORT":
                 return draw.choice(SMALL_SIZES)
             case "flags" if row.name == "NPU_IOCTL_BO_CREATE":
-                return draw.choice((2, 2, 2, 0, 3, 6, 10, 16, 0x20002, 0x100002))
+                return draw.choice((2, 0x200002, 0x200002, 0, 3, 6, 10, 16, 0x220002, 0x100002))
             case "deadline_ps":
                 return self.now_ps + draw.choice((0, 10**6, 10**9))
             case "until_ps":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from errno import EBUSY, EMFILE
+from errno import EBUSY, EMFILE, ENOSPC
 
 from npu_abi import C, ffi
 
@@ -54,6 +54,25 @@ def test_queues_of_a_context(scene, file_type):
     assert file.call(C.NPU_IOCTL_CMDQ_DESTROY, "npu_cmdq_destroy", cmdq_id=77)[0] == 0
     assert file.queue() == 77
     assert file.call(C.NPU_SYS_CLOSE)[0] == 0
+
+
+def test_buffer_objects_of_a_context(scene, file_type):
+    kernel = scene.kernel
+    file, other = file_type(kernel.syscall), file_type(kernel.syscall)
+    objects, handle, shared = kernel.contexts[kernel.files[file.fd].ssid].objects, file.bo(), other.bo()
+    token = kernel.exports.token_of(kernel.files[other.fd], kernel.files[other.fd].objects[shared])
+    objects.update(dict.fromkeys(range(-1, -C.NPU_MAX_OBJECTS, -1), objects[handle]))  # as if it had made them
+    assert len(objects) == C.NPU_MAX_OBJECTS
+    before = scene.fingerprint()
+    assert file.call(C.NPU_IOCTL_BO_CREATE, "npu_bo_create", size=4096)[0] == -ENOSPC
+    assert f"NPU_MAX_OBJECTS is {C.NPU_MAX_OBJECTS}" in kernel.log[-1]
+    assert file.call(C.NPU_IOCTL_BO_IMPORT, "npu_bo_import", token=token)[0] == -ENOSPC
+    assert scene.fingerprint() == before
+    for number in [number for number in objects if number < 0]:
+        del objects[number]
+    assert file.call(C.NPU_IOCTL_BO_IMPORT, "npu_bo_import", token=token)[0] == 0
+    for each in (file, other):
+        assert each.call(C.NPU_SYS_CLOSE)[0] == 0
 
 
 def test_doorbells_of_the_device(scene, file_type):
