@@ -1,0 +1,207 @@
+"""Figures that are quoted for an edge device and its memory, beside what the model gives, and how halving a cause moves each.
+
+    python -m benchmarks.silicon              the table of docs/silicon.md
+    python -m benchmarks.silicon --update     write it there
+
+Every figure is an experiment on a memory system, `edge-soc`: transfers and traffic cycle by cycle. The table says which three
+parameters were set from a figure, and under which conditions a figure was computed. A test compares the page with what this prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from npu_model.memory import MemorySystem, load_memory
+from npu_model.memory_cycles import Background, CycleMemory
+from npu_model.memory_runs import NO_RUNS
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "silicon.md"
+BEGIN, END = "<!-- python -m benchmarks.silicon --update -->", "<!-- end -->"
+MIB, GB = 1 << 20, 10**9
+BASE, FAR = 1 << 32, 1 << 28  # of the NPU's transfers, and of the CPU's traffic
+NPU_FLITS, CPU_FLITS = 0.40, 0.72  # a cycle, that the two ask for where they share a link (B24)
+TOPS = 30e12  # of the device that the figures are quoted for
+
+
+def changed(
+    system: MemorySystem, *, dram: dict | None = None, noc: dict | None = None, npu: dict | None = None
+) -> MemorySystem:
+    """Return a memory system with fields replaced; `npu` of the client npu_dma."""
+    replace = msgspec.structs.replace
+    clients = [replace(c, **(npu or {})) if c.name == "npu_dma" else c for c in system.clients]
+    return replace(
+        system, dram=replace(system.dram, **dram or {}), noc=replace(system.noc, **noc or {}), clients=clients
+    )
+
+
+def move(
+    memory: CycleMemory,
+    runs: list[tuple[int, int]],
+    *,
+    write: bool = False,
+    read: bool = True,
+    at_ps: int = 0,
+    pace_ps: int = 0,
+) -> int:
+    """Move runs with the NPU's DMA, and return the time of the end."""
+    array = np.array(runs, np.int64).reshape(-1, 2)
+    client = memory.system.client("npu_dma")
+    memory.submit(
+        client, at_ps, array if read else NO_RUNS, array + np.array([1 << 30, 0]) if write else NO_RUNS, pace_ps
+    )
+    end = memory.advance(10**12)
+    assert end is not None
+    return end[1]
+
+
+def stream(system: MemorySystem) -> float:
+    """Bytes per second of one long read."""
+    return 2 * MIB / move(CycleMemory(system), [(BASE, 2 * MIB)]) * 1e12
+
+
+def copy_ms(system: MemorySystem) -> float:
+    """Milliseconds in which 512 MiB are read and written, from a part of it."""
+    return move(CycleMemory(system), [(BASE, 2 * MIB)], write=True) * 256 / 1e9
+
+
+def random_4k(system: MemorySystem) -> float:
+    """Gigabytes per second of blocks of 4 KiB at random, one after the other, each with one request outstanding."""
+    memory, at = CycleMemory(changed(system, npu={"requests": 1})), 0
+    for block in np.random.default_rng(0).integers(0, 1 << 18, 150):
+        at = move(memory, [(BASE + int(block) * 4096, 4096)], at_ps=at)
+    return 150 * 4096 / at * 1000
+
+
+def waste(system: MemorySystem) -> float:
+    """Share of moved bytes that nobody asked for: a tile of 4 x 4 bytes of rows 32 bytes apart."""
+    memory = CycleMemory(system)
+    move(memory, [(BASE + 32 * row + 8, 4) for row in range(4)])
+    counted = memory.counters.clients[system.client("npu_dma")]
+    return 1 - counted.bytes_asked / counted.bytes_moved
+
+
+def narrow_tiles(system: MemorySystem) -> float:
+    """Time of 4-bit over that of 16-bit elements: 2000 rows of four elements, 512 bytes apart."""
+    times = [move(CycleMemory(system), [(BASE + 512 * n, bits // 2) for n in range(2000)]) for bits in (4, 16)]
+    return times[0] / times[1]
+
+
+def narrow_stream(system: MemorySystem) -> float:
+    """The same of 2^20 elements in one run."""
+    times = [move(CycleMemory(system), [(BASE, MIB * bits // 8)]) for bits in (4, 16)]
+    return times[0] / times[1]
+
+
+def share_link(system: MemorySystem, cpu_flits: float, priority: int = 0, refresh: bool = False) -> tuple[float, float]:
+    """Return the NPU's flits a cycle, and how full its port is where it meets the CPU (0 to 1)."""
+    system = changed(system, dram={} if refresh else {"trefi_ns": 0.0}, npu={"priority": priority})
+    memory, rate = CycleMemory(system), system.noc.link_bytes_per_second
+    memory.set_background(Background("cpu", round(cpu_flits * rate), address=FAR))
+    move(memory, [(BASE, MIB)], pace_ps=round(MIB / (NPU_FLITS * rate) * 1e12))
+    cycles, hops = memory.counters.cycles, len(memory.counters.ports) // (2 * len(memory.counters.clients))
+    port = memory.counters.ports[
+        (len(memory.counters.clients) + system.client("npu_dma")) * hops
+    ]  # first on the way back
+    return MIB / system.noc.flit_bytes / cycles, port.occupancy / cycles / system.noc.credits
+
+
+def loss(system: MemorySystem, refresh: bool = False) -> float:
+    """What the NPU loses beside the CPU, of what it asks for."""
+    return 1 - share_link(system, CPU_FLITS, refresh=refresh)[0] / NPU_FLITS
+
+
+def loss_at_92(system: MemorySystem) -> float:
+    """The NPU's loss at the load of the CPU at which its port is 92 % full; nan where no load in steps of 0.02 comes within 3 points."""
+    points = [share_link(system, load / 100) for load in range(40, 80, 2)]
+    flits, full = min(points, key=lambda point: abs(point[1] - 0.92))
+    return 1 - flits / NPU_FLITS if abs(full - 0.92) <= 0.03 else math.nan
+
+
+@dataclass(frozen=True)
+class Figure:
+    """`quoted` as (low, high); `note` says what was set from it, and under which conditions it was computed."""
+
+    number: str
+    what: str
+    quoted: tuple[float, float]
+    kind: str  # M: arithmetic or mechanism, C: a measurement, X: cannot be
+    predict: Callable[[MemorySystem], float]
+    note: str = ""
+
+
+GIVEN = "loads given; without refresh"
+STREAM = "not independent: the stream of B17"
+FIGURES = [
+    Figure("B04", "copy of a KV cache of 512 MiB, ms", (17.9, 23.9), "M", copy_ms, STREAM),
+    Figure("B05", "weights of a language model's head, 131 MB, ms", (2.62, 2.62), "M", lambda s: 131.072e6 / stream(s) * 1e3, STREAM),
+    Figure("B11", "tiles of 4 x 4: time of 4-bit over 16-bit elements", (1, 1), "M", narrow_tiles),
+    Figure("B11", "a stream: the same", (0.25, 0.25), "M", narrow_stream),
+    Figure("B16", "the pins, GB/s", (60, 60), "M", lambda s: s.dram.pin_bytes_per_second / GB),
+    Figure("B17", "a long stream, GB/s", (45, 52), "C", lambda s: stream(s) / GB, "set from it: noc.clock_hz"),
+    Figure("B18", "ridge of 30 TOPS, operations per byte", (577, 667), "M", lambda s: TOPS / stream(s), STREAM),
+    Figure("B19", "1.01e12 bytes, s", (0.042, 0.042), "X", lambda s: 1.01136e12 / stream(s), "counts a line for each load of the CPU"),
+    Figure("B20", "idle at 0.012 operations per byte", (0.98, 0.98), "X", lambda s: 1 - 0.012 * stream(s) / TOPS, "is 1 - intensity / ridge"),
+    Figure("B21", "16 beats of 64 bits, bytes", (128, 128), "M", lambda s: s.dram.burst_bytes * s.dram.channels, "all channels; one moves 32"),
+    Figure("B22", "waste of a 4 x 4 tile of bytes", (0.875, 0.875), "M", waste),
+    Figure("B23", "random 4 KiB, GB/s", (8.31, 8.31), "C", random_4k, "set from it: noc.hop_cycles"),
+    Figure("B24", "loss of the NPU beside the CPU", (0.25, 0.35), "C", loss, GIVEN),
+    Figure("B24", "the same with refresh", (0.25, 0.35), "C", lambda s: loss(s, refresh=True), "loads given; not met"),
+    Figure("B25", "loss where the port is 92 % full", (0.08, 0.08), "C", loss_at_92, "without refresh; not met, not explained"),
+    Figure("B26", "the port without the CPU, full", (0.41, 0.41), "C", lambda s: share_link(s, 0.0)[1], f"set from it: noc.credit_return_cycles; {GIVEN}"),
+    Figure("B26", "the port with priority 7, full", (0.41, 0.41), "C", lambda s: share_link(s, CPU_FLITS, 7)[1], GIVEN),
+]  # fmt: skip
+HALVES: dict[str, Callable[[MemorySystem], MemorySystem]] = {
+    "DDR rate / 2": lambda s: changed(s, dram={"transfers_per_second": s.dram.transfers_per_second // 2}),
+    "burst / 2": lambda s: changed(s, dram={"burst_transfers": s.dram.burst_transfers // 2}),
+    "credits / 2": lambda s: changed(s, noc={"credits": s.noc.credits // 2}),
+}
+
+
+def error(figure: Figure, value: float) -> str:
+    """Return how far `value` is from what is quoted, or from the nearer end of a range; "within" a range."""
+    low, high = figure.quoted
+    if figure.kind == "X":
+        return "cannot be"
+    nearest = min(max(value, low), high)
+    return "within" if low < high and nearest == value else f"{value / nearest - 1:+.1%}"
+
+
+def table() -> list[str]:
+    """Return the lines of the table."""
+    system = load_memory("edge-soc")
+    columns = ("number", "what", "quoted", "model", "error", "class", "note", *HALVES)
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for figure in FIGURES:
+        low, high = figure.quoted
+        quoted = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+        value = figure.predict(system)
+        halves = [figure.predict(half(system)) for half in HALVES.values()]
+        cells = (figure.number, figure.what, quoted, f"{value:.5g}", error(figure, value), figure.kind, figure.note)
+        lines.append(f"| {' | '.join([*cells, *('-' if math.isnan(v) else f'{v:.5g}' for v in halves)])} |")
+    return lines
+
+
+def update(text: str) -> str:
+    """Return the page `text` with the table as it is now."""
+    before, _, rest = text.partition(BEGIN)
+    return "\n".join([before + BEGIN, *table(), END + rest.partition(END)[2]])
+
+
+def main() -> None:
+    """Print the table, or write it to the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--update", action="store_true", help="write the table to docs/silicon.md")
+    if parser.parse_args().update:
+        PAGE.write_text(update(PAGE.read_text()))
+    else:
+        print("\n".join(table()))
+
+
+if __name__ == "__main__":
+    main()
