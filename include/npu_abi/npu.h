@@ -23,12 +23,21 @@
  *                                 before and has ended it,
  *      NPU_ERROR_NOT_PERMITTED    in a child process after fork: the library belongs to the parent; or in a host function; or in a signal's handler that has interrupted a call; or this user may not connect to npud,
  *      NPU_ERROR_OUT_OF_HOST_MEMORY
- *      NPU_ERROR_OUT_OF_RESOURCES a call that enqueues: the stream's queue is full, and its oldest operation waits for what nothing will signal,
+ *      NPU_ERROR_OUT_OF_DEVICE_MEMORY  a call that enqueues, creates, opens, loads, or is the first to need a kernel library, the default stream or the primary context:
+ *                                 what the library itself has for that is device memory too,
+ *      NPU_ERROR_OUT_OF_RESOURCES a call that enqueues: the stream's queue is full, and its oldest operation waits for what nothing will signal; or a call that enqueues, creates, or
+ *                                 is the first to need the default stream or the primary context: queues, doorbells, fences or contexts are used up,
+ *      NPU_ERROR_STALE_HANDLE     a call that waits for work and reports its errors: another thread has broken the work off, by npu_destroy_context with NPU_DESTROY_FORCE,
+ *                                 npu_reset_device or the last npu_shutdown. All such calls get it then, whatever they wait by, or an error of that work from before,
  *      NPU_ERROR_DEVICE_LOST      an earlier fault ended the context. What is held can still be freed, destroyed and unloaded;
  *                                 npu_reset_device, or npu_shutdown of the last user and npu_init, make a new one,
- *      the device's errors        semantics cuda and strict: a device error sticks; once a call has returned it, every later one that enqueues, waits, asks, creates or allocates in
- *                                 the context returns it again until the context is destroyed or the device reset. Calls that give up what is held, and those that tell
- *                                 what needs no look at its work (its kernels, ids, time and memory) do not. ascend: it is reported once,
+ *      the device's errors        those of the last group of npu_result_t, and INVALID_BLOB of an operation that the firmware refuses. ascend: an operation's is reported once. Semantics cuda
+ *                                 and strict: the first one with which the device has ended an operation *sticks*: from the moment in which the library learns of it, at
+ *                                 the latest in the call that reports it, every call that enqueues, waits, asks, creates or allocates in the context returns it, until the context is
+ *                                 destroyed or the device reset (a wait or query of a stream may return another one of its own work first). Calls that give up what is
+ *                                 held, and those that tell what needs no look at its work (its kernels, ids, time and memory) do not. What leaves the context whole
+ *                                 does not stick: HOST_FUNCTION; ABORTED_BY_PRIOR_ERROR of npu_stream_abort; BARRIER_DEADLOCK of a wait for what nothing will signal, whose
+ *                                 operation goes on waiting (one that the device has ended so, for barriers of its own, sticks),
  *      NPU_ERROR_CAPTURE_UNSUPPORTED  a call that waits, queries or frees, on a stream (or a context with one) that is being captured; it invalidates the capture,
  *      NPU_ERROR_INTERNAL         a defect of the library.
  *
@@ -94,7 +103,7 @@ typedef enum npu_result {
     NPU_ERROR_FILE = -40,                     /* a file cannot be opened or read */
     NPU_ERROR_UNIMPLEMENTED = -41,            /* not implemented yet */
     NPU_ERROR_INTERNAL = -99,                 /* a defect of the library */
-    /* the device's: belong to an operation, reported by the next call that waits for it or asks about it */
+    /* the device's: belong to an operation, reported by the next call that waits for it or asks about it; which of them stick: see above */
     NPU_ERROR_DEVICE_PAGE_FAULT = -100,       /* the device touched an address that is not mapped */
     NPU_ERROR_DEVICE_MISALIGNED = -101,       /* the device touched a misaligned address; nothing returns it yet */
     NPU_ERROR_KERNEL_FAULT = -102,            /* a SHAVE program faulted */
@@ -448,11 +457,14 @@ typedef enum npu_failure_mode { NPU_CONTINUE_ON_FAILURE = 0, NPU_STOP_ON_FAILURE
 /* What happens behind an operation that failed, in a context that goes on: later operations run (the default), or no later operation of the context runs:
  * each ends with NPU_ERROR_ABORTED_BY_PRIOR_ERROR until the context is destroyed or the device reset. STOP cannot be taken back.
  *   INVALID_HANDLE, STALE_HANDLE  stream                INVALID_VALUE  mode
- *   IN_USE  the stream has work in flight               BAD_STATE  from STOP to CONTINUE */
+ *   IN_USE  the stream has work in flight               BAD_STATE  from STOP to CONTINUE
+ *   OUT_OF_DEVICE_MEMORY, DEVICE_LOST  as npu_stream_abort; the mode is as before */
 NPU_API npu_result_t npu_stream_set_failure_mode(npu_stream_t stream, npu_failure_mode_t mode);
 /* Take the stream's work off the device: what runs is broken off, what waits does not run; each ends with NPU_ERROR_ABORTED_BY_PRIOR_ERROR, reported as other errors are. Other streams that wait
  * for it go on. The stream can be used at once.
- *   INVALID_HANDLE, STALE_HANDLE  stream */
+ *   INVALID_HANDLE, STALE_HANDLE  stream
+ *   OUT_OF_DEVICE_MEMORY, DEVICE_LOST  the work is off the device all the same; but there is no memory for a new queue (another program of npud's took it: the stream's next
+ *                  operation, or abort, asks for it again), or the context is lost */
 NPU_API npu_result_t npu_stream_abort(npu_stream_t stream);
 /* Copy in stream order. Pinned and device memory: a DMA job; returns at once, and the source is read and the destination written when the stream comes to it. Pageable memory: semantics
  * ascend: waits for the stream's earlier work and is complete on return; cuda: host to device is read before return and copied later, device to host is complete on

@@ -252,7 +252,10 @@ class Context(ContextStreams, ContextMemory):
         self._ran[job_id] = job
 
     def note_failure(self, error: NpuError) -> None:
-        """A job has failed: under some semantics its error sticks; a fault may have ended the context under all."""
+        """The device has ended a job with an error: under some semantics it sticks; a fault may have ended the context under all.
+
+        What leaves the context whole is none: an error of a host function, an abort, a wait for what nothing will signal.
+        """
         if self._sticky is None:
             if self.semantics.sticky_errors:
                 self._sticky = error

@@ -15,7 +15,7 @@ from libnpu.runtime.time import FOR_EVER_PS, timeout_ps
 from libnpu.syscalls import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from libnpu.runtime.commands import CommandPool
     from libnpu.runtime.context import Context
@@ -34,6 +34,7 @@ class ContextStreams:
     node: Node
     semantics: Semantics
     commands: CommandPool
+    is_alive: bool
 
     def __init__(self) -> None:
         self.orphans: list[Stream] = []  # of executable graphs that are gone
@@ -79,17 +80,30 @@ class ContextStreams:
     @public
     def synchronize(self, timeout_ns: float | None = None) -> None:
         """Wait for all streams, in the order of their creation, for `timeout_ns` at most (None, infinity: for ever), then
-        raise the first error that was not raised before, or TIMEOUT.
+        raise the first error that was not raised before, or TIMEOUT. STALE_HANDLE is the error of work that another thread has
+        broken off by ending the context.
         """
         duration_ps = timeout_ps(timeout_ns)
         self.enter()
         deadline_ps = FOR_EVER_PS if duration_ps is None else self.node.now_ps + duration_ps
-        for stream in self.streams:
+        if not self.finish(self.streams, deadline_ps):
+            raise NpuError(C.NPU_TIMEOUT, f"work of the context has not finished after {timeout_ns} ns")
+
+    def finish(self, streams: Sequence[Stream], deadline_ps: int = FOR_EVER_PS) -> bool:
+        """Wait for what `streams`, all that there were when the wait began, have to do, then raise as `synchronize`. False when
+        the deadline passes. Meanwhile another thread may close one of them, or end the context.
+        """
+        for stream in streams:
             if not stream.finish_all(deadline_ps) and self.node.now_ps >= deadline_ps:
-                raise NpuError(C.NPU_TIMEOUT, f"work of the context has not finished after {timeout_ns} ns")
-        self._reap_draining()
-        for stream in tuple(self._streams):
-            stream.synchronize()
+                return False
+        if self.is_alive:
+            self._reap_draining()
+        for stream in streams:
+            if stream.is_open:
+                stream.synchronize()
+            elif not self.is_alive:
+                stream.raise_failed()
+        return True
 
     def finish_all(self) -> None:
         """Wait for the work of all streams, and keep its errors for the calls that ask for them."""

@@ -168,11 +168,14 @@ class Device(DeviceMachine):
 
     @public
     def synchronize(self) -> None:
-        """Wait for the work of all contexts, then raise the first error that was not raised before."""
+        """Wait for the work of all contexts, then raise the first error that was not raised before, as `Context.synchronize`."""
         first: NpuError | None = None
-        for context in (self.primary, *self._contexts):
+        work = [(context, context.streams) for context in (self.primary, *self._contexts)]
+        for context, streams in work:
             try:
-                context.synchronize()
+                if context.is_alive:  # no other thread has ended it during the waits before
+                    context.enter()
+                context.finish(streams)
             except NpuError as error:
                 first = first or error
         if first is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING
 
 import npu_abi
@@ -11,7 +12,7 @@ from npu_abi import C
 from libnpu.errors import NpuError
 from libnpu.faults import FIELDS, fault_of
 from libnpu.runtime import host_team
-from libnpu.runtime.arguments import path_of, shown, truth, unsigned, whole
+from libnpu.runtime.arguments import instance_of, path_of, shown, truth, unsigned, whole, wrong
 from libnpu.runtime.guard import public
 from libnpu.runtime.host_team import Team
 from libnpu.runtime.records import read_records
@@ -154,13 +155,17 @@ class DeviceMachine:
         decides; 0 bytes per second ends it. Fidelity "full" only (docs/memory.md). Raises INVALID_VALUE, NOT_PERMITTED.
         """
         names = [one.name for one in self.node.profile.memory_system.clients]
-        if client not in names:
+        if instance_of(client, str, "client") not in names:
             raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"no client {client!r} of memory; there are {', '.join(names)}")
+        if not isinstance(write_share, Real):
+            raise wrong(write_share, "write_share", "a number")
+        if not 0 <= write_share <= 1:
+            raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"write_share is {shown(write_share)}; 0 to 1 are allowed")
         request = Request(C.NPU_IOCTL_EMU_TRAFFIC, "npu_emu_traffic", "EMU_TRAFFIC")
         arg = request.arg
         arg.client, arg.write_permille = (
             names.index(client),
-            unsigned(round(write_share * 1000), "write_share in permille", 32),
+            round(float(write_share) * 1000),
         )
         for name, number in (
             ("bytes_per_second", bytes_per_second), ("burst_bytes", burst_bytes), ("address", address), ("span_bytes", span_bytes), ("seed", seed),

@@ -55,8 +55,9 @@ class Semantics:
     # ascend: aclrtMemcpyAsync: pageable memory makes it return after the copy is complete. cuda: "API synchronization
     # behavior": pageable memory to the device is staged first.
     pageable: Pageable
-    # After an error of the device every call of the context returns it again. cuda: cudaErrorIllegalAddress: "the
-    # process is in an inconsistent state". ascend: a synchronising call reports it; that it does so once is chosen.
+    # After an error with which the device has ended an operation every call of the context returns it again (which: npu.h,
+    # "the device's errors"). cuda: cudaErrorIllegalAddress: "the process is in an inconsistent state". ascend: a
+    # synchronising call reports it; that it does so once is chosen.
     sticky_errors: bool
     # A priority out of range. cuda: cudaStreamCreateWithPriority clamps it. That ascend refuses it is chosen.
     clamp_priority: bool

@@ -334,10 +334,12 @@ class Stream(StreamWaits):
         self.context.dispatcher.discard(self)
         for job in self._jobs:
             bo = job.bo
-            job.end(job.failure(C.NPU_ERROR_STALE_HANDLE, f"the context of {job.operation.name!r} has ended"))
+            error = job.failure(C.NPU_ERROR_STALE_HANDLE, f"the context of {job.operation.name!r} has ended")
+            self._broken_off = self._broken_off or error
+            job.end(error)
+            job.reported = True
             if bo is not None:
                 bo.free()
-        self._failed.extend(self._jobs)
         self._jobs.clear()
         if self._preemption is not None:
             self._preemption.free()

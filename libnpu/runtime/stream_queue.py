@@ -60,6 +60,7 @@ class StreamQueue:
         self._first = self._cell.last  # its first operation has the number behind this one
         self._jobs: deque[Job] = deque()  # not yet seen to have ended, oldest first
         self._failed: deque[Job] = deque()  # errors that no call has raised yet
+        self._broken_off: NpuError | None = None  # of what ended with the context: for whoever waits for it
         self._api_ps = context.api_ps
         self._aborting = False
         self._open = True
@@ -273,14 +274,22 @@ class StreamQueue:
                 self._failed.remove(job)
             raise job.error
 
-    def _raise_failed(self) -> None:
+    def raise_failed(self) -> None:
+        """Raise the first error that was not raised before, and in any case that of work which the context's end has ended."""
         if self._failed:
             job = self._failed.popleft()
             job.reported = True
             assert job.error is not None
             raise job.error
+        if self._broken_off is not None:
+            raise self._broken_off
 
     # ---- what calls look at first ----
+
+    @property
+    def is_open(self) -> bool:
+        """Whether neither it was closed nor its context has ended."""
+        return self._open
 
     def check_open(self) -> None:
         """Raise STALE_HANDLE after `close`, and the context's sticky error."""
@@ -296,7 +305,7 @@ class StreamQueue:
 
     def _check_waitable(self, what: str = "a wait or query, for nothing runs that could end") -> None:
         if self._failed and self.context.has_failed:
-            self._raise_failed()  # its own errors come before what sticks to the context
+            self.raise_failed()  # its own errors come before what sticks to the context
         self.check_open()
         if self.capturing is not None:
             raise self.capturing.refusal(what)

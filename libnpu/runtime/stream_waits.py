@@ -39,8 +39,7 @@ class StreamWaits(StreamQueue):
             finished = self.finish(job, deadline)
             if not finished:
                 self._raise_unfinished(job, finished, timeout_ns)
-        if self._failed:
-            self._raise_failed()
+        self.raise_failed()
 
     @public
     def synchronize_to(self, job: Job) -> None:
@@ -52,7 +51,7 @@ class StreamWaits(StreamQueue):
             self.context.dispatcher.need(job)
         while not job.done:
             self._finish_in_time(self._jobs[0], deadline, None)
-        self._raise_failed()
+        self.raise_failed()
 
     def __await__(self) -> Generator[Any, None, None]:
         """Let the task wait for everything enqueued so far; raises as `synchronize`."""
@@ -82,7 +81,7 @@ class StreamWaits(StreamQueue):
         if self._jobs:
             self.context.dispatcher.need(self._jobs[-1])
         self._reap()
-        self._raise_failed()
+        self.raise_failed()
         return not self._jobs
 
     @public

@@ -438,3 +438,80 @@ def test_host_function_may_wait_for_what_the_main_thread_does_later(program):
     say(refused);
     """
     assert program(body, before=before) == ["NOT_READY", "SUCCESS", "NOT_PERMITTED"]
+
+
+@pytest.mark.parametrize("semantics", ["cuda", "strict"])
+def test_what_leaves_the_context_whole_does_not_stick(program, semantics, monkeypatch):
+    monkeypatch.setenv("NPU_SEMANTICS", semantics)
+    body = r"""
+    npu_stream_t s = stream(), other = stream();
+    npu_notify_t n;
+    npu_event_t e = event(0);
+    need(npu_record_event(e, other));
+    need(npu_stream_add_host_function(s, leave, NULL));
+    say(npu_synchronize_stream(s));
+    works(other, e);
+    need(npu_create_notify(&n, 0));
+    need(npu_wait_notify(n, s));
+    say(npu_synchronize_stream(s));
+    works(other, e);
+    need(npu_stream_abort(s));
+    say(npu_synchronize_stream(s));
+    works(other, e);
+    say(npu_synchronize_stream(s));
+    """
+    before = r"""
+#include <pthread.h>
+static void leave(void *data) { pthread_exit(NULL); }
+static void works(npu_stream_t s, npu_event_t e)
+{
+    void *memory;
+    need(npu_malloc(&memory, 64, 0));
+    need(npu_memset_async(memory, 64, 1, 64, s));
+    need(npu_synchronize_stream(s));
+    need(npu_query_event(e));
+    need(npu_free(memory));
+    need(npu_destroy_stream(stream()));
+}
+"""
+    errors = ["HOST_FUNCTION", "BARRIER_DEADLOCK", "ABORTED_BY_PRIOR_ERROR", "SUCCESS"]
+    assert program(body, before=before) == errors
+
+
+def test_abort_on_a_context_that_was_just_lost_is_whole(program, blobs):
+    body = r"""
+    npu_stream_t s = stream(), waiter = stream(), faulting = stream();
+    npu_notify_t n;
+    npu_event_t e = event(0);
+    npu_blob_t blob;
+    npu_kernel_t fault;
+    npu_arg_t args[] = {NPU_BUFFER(p), NPU_BUFFER(p)};
+    need(npu_load_blob(&blob, argv[1]));
+    need(npu_get_kernel(&fault, blob, NULL));
+    need(npu_create_notify(&n, 0));
+    need(npu_wait_notify(n, s));
+    need(npu_record_event(e, s));
+    need(npu_stream_wait_event(waiter, e));
+    need(npu_launch_kernel_async(fault, args, 2, faulting));
+    need(npu_host_delay(1000000));
+    for (int i = 0; i < 2; i++)
+        say(npu_stream_abort(s));
+    say(npu_synchronize_stream(s));
+    say(npu_destroy_stream(s));
+    say(npu_destroy_stream(s));
+    """
+    aborted = "ABORTED_BY_PRIOR_ERROR"
+    assert program(body, str(blobs / "fault.blob")) == ["DEVICE_LOST", "DEVICE_LOST", aborted, aborted, "STALE_HANDLE"]
+
+
+def test_abort_and_failure_mode_need_no_queue_more_than_the_stream_s_own(program):
+    body = r"""
+    npu_stream_t s, last = NULL;
+    npu_result_t result;
+    while ((result = npu_create_stream(&s)) == NPU_SUCCESS)
+        last = s;
+    say(result);
+    say(npu_stream_abort(last));
+    say(npu_stream_set_failure_mode(last, NPU_STOP_ON_FAILURE));
+    """
+    assert program(body) == ["OUT_OF_RESOURCES", "SUCCESS", "SUCCESS"]

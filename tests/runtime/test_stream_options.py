@@ -400,6 +400,48 @@ def test_a_device_s_error_sticks_to_its_context(semantics, image, refused):
         assert device.alloc(64).size == 64
 
 
+@pytest.mark.parametrize("semantics", ["cuda", "strict"])
+def test_what_leaves_the_context_whole_does_not_stick(semantics, image, refused):
+    with libnpu.open("npu-37xx", semantics=semantics) as device:
+        work, notify = Work(device, image), device.create_notify()
+        stream, event = device.create_stream(), device.create_event()
+        event.record(stream)
+
+        def works():
+            assert event.query()
+            device.alloc(64).free()
+            other = device.create_stream()
+            other.fill(work.small, 1).wait()
+            other.close()
+
+        stream.add_host_function(lambda: 1 // 0)
+        refused(C.NPU_ERROR_HOST_FUNCTION, stream.synchronize)
+        works()
+        notify.wait(stream)
+        refused(C.NPU_ERROR_BARRIER_DEADLOCK, stream.synchronize)
+        works()
+        assert not stream.query()  # it goes on waiting
+        stream.abort()
+        refused(C.NPU_ERROR_ABORTED_BY_PRIOR_ERROR, stream.synchronize)
+        works()
+        stream.fill(work.small, 1)
+        stream.synchronize()
+
+
+@pytest.mark.parametrize("semantics", ["cuda", "strict"])
+def test_the_first_error_of_the_device_that_comes_out_is_the_one_that_sticks(semantics, image, refused):
+    with libnpu.open("npu-37xx", semantics=semantics) as device:
+        work = Work(device, image)
+        one, two = device.create_stream(), device.create_stream()
+        bad = device.load(write(image(addend=1 << 40)))
+        work.fail(two)
+        device.host_delay(10**6)
+        one.launch(bad, {"x": work.small}, {"y": work.small})
+        refused(C.NPU_ERROR_DEVICE_PAGE_FAULT, one.synchronize)
+        for call in (device.create_stream, two.synchronize, two.query, one.query, lambda: device.alloc(64)):
+            refused(C.NPU_ERROR_DEVICE_PAGE_FAULT, call)
+
+
 def test_under_ascend_an_error_is_reported_once(device, work, refused):
     stream = device.create_stream()
     work.fail(stream)
