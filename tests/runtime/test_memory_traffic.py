@@ -80,7 +80,7 @@ def test_a_priority_is_a_register_that_a_program_can_write():
         (lambda d: d.traffic("npu_dma", 1), "client 0 is npu_dma, the device itself"),
         (lambda d: d.traffic("cpu", 10**12), "its link carries 51200000000"),
         (lambda d: d.traffic("cpu", -1), "bytes_per_second is -1; 0 to"),
-        (lambda d: d.traffic("cpu", 1, write_share=1.1), "write_permille is 1100; 0 to 1000 are allowed"),
+        (lambda d: d.traffic("cpu", 1, write_share=1.1), r"write_share is 1\.1; 0 to 1 are allowed"),
         (lambda d: d.traffic("cpu", 1, burst_bytes=4096, span_bytes=64), "at least burst_bytes, 4096, is needed"),
         (lambda d: d.mmio(C.NPU_REG_IP_RESET, 1), "register 0x1800160; multiples of 4 from 0x1a00000"),
         (lambda d: d.mmio(1 << 32), r"offset is 4294967296; 0 to 2\^32 - 1 are allowed"),
