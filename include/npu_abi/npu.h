@@ -457,14 +457,12 @@ typedef enum npu_failure_mode { NPU_CONTINUE_ON_FAILURE = 0, NPU_STOP_ON_FAILURE
 /* What happens behind an operation that failed, in a context that goes on: later operations run (the default), or no later operation of the context runs:
  * each ends with NPU_ERROR_ABORTED_BY_PRIOR_ERROR until the context is destroyed or the device reset. STOP cannot be taken back.
  *   INVALID_HANDLE, STALE_HANDLE  stream                INVALID_VALUE  mode
- *   IN_USE  the stream has work in flight               BAD_STATE  from STOP to CONTINUE
- *   OUT_OF_DEVICE_MEMORY, DEVICE_LOST  as npu_stream_abort; the mode is as before */
+ *   IN_USE  the stream has work in flight               BAD_STATE  from STOP to CONTINUE */
 NPU_API npu_result_t npu_stream_set_failure_mode(npu_stream_t stream, npu_failure_mode_t mode);
 /* Take the stream's work off the device: what runs is broken off, what waits does not run; each ends with NPU_ERROR_ABORTED_BY_PRIOR_ERROR, reported as other errors are. Other streams that wait
- * for it go on. The stream can be used at once.
- *   INVALID_HANDLE, STALE_HANDLE  stream
- *   OUT_OF_DEVICE_MEMORY, DEVICE_LOST  the work is off the device all the same; but there is no memory for a new queue (another program of npud's took it: the stream's next
- *                  operation, or abort, asks for it again), or the context is lost */
+ * for it go on. The stream can be used at once. When the context is lost, or another program of npud's has taken the memory for the stream's new queue, the call says so, the work is off
+ * the device all the same, and the stream's next operation or abort asks for the queue again.
+ *   INVALID_HANDLE, STALE_HANDLE  stream */
 NPU_API npu_result_t npu_stream_abort(npu_stream_t stream);
 /* Copy in stream order. Pinned and device memory: a DMA job; returns at once, and the source is read and the destination written when the stream comes to it. Pageable memory: semantics
  * ascend: waits for the stream's earlier work and is complete on return; cuda: host to device is read before return and copied later, device to host is complete on

@@ -47,7 +47,11 @@ def general() -> dict[str, frozenset[str]]:
     found = dict.fromkeys(("NOT_INITIALIZED", "NOT_PERMITTED", "OUT_OF_HOST_MEMORY"), everywhere)
     # under cuda and strict an error sticks to the context: who gives it work, waits, asks or makes something there gets it again
     found |= dict.fromkeys(device_errors(), ENQUEUES | WAITS_OR_QUERIES | CREATES)
-    found["OUT_OF_RESOURCES"] = ENQUEUES  # the stream's queue is full
+    found["OUT_OF_RESOURCES"] = (
+        ENQUEUES | CREATES
+    )  # the stream's queue is full; what is made on first use finds none left
+    found["OUT_OF_DEVICE_MEMORY"] = ENQUEUES | CREATES  # for commands, queues, kernels
+    found["STALE_HANDLE"] = WAITS_OR_QUERIES  # another thread has broken the work off
     found["CAPTURE_UNSUPPORTED"] = WAITS_OR_QUERIES | FREES | CANNOT_BE_CAPTURED
     return found
 
