@@ -38,6 +38,7 @@ class BufferObject:
     freed: bool = False
     lingers: bool = False  # gone but for its memory, at which the CPU may still look
     job: Job | None = field(default=None, repr=False)  # last job whose command buffer it is
+    token: int = 0  # by which BO_EXPORT names it, 0 for none
     preempt: tuple[int, int] | None = None  # address and bytes, once it was found fit for a preemption buffer
     mappings: Mappings = field(default_factory=dict, repr=False)
 
@@ -64,6 +65,8 @@ def check_flags(flags: int, *, allow_uncached: bool) -> str | None:
     known = C.NPU_BO_FLAGS_ALL & ~C.NPU_BO_SVA
     if flags & ~known:
         return f"unknown buffer object flags {flags & ~known:#x}"
+    if flags & C.NPU_BO_SHAREABLE and flags & (C.NPU_BO_MAPPABLE | C.NPU_BO_SHAVE_MEM) != C.NPU_BO_MAPPABLE:
+        return "NPU_BO_SHAREABLE is for NPU_BO_MAPPABLE without NPU_BO_SHAVE_MEM"
     return check_policy(flags, allow_uncached=allow_uncached)
 
 

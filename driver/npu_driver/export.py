@@ -23,26 +23,28 @@ if TYPE_CHECKING:
 class Exports:
     """The tokens of one device. `key`, secret, is what makes them hard to guess; without one they are the same in every run."""
 
-    __slots__ = ("_by_token", "_count", "key")
+    __slots__ = ("_by_token", "_count", "_room", "key")
 
     def __init__(self) -> None:
         self.key = b""
         self._by_token: dict[int, tuple[Context, BufferObject]] = {}
         self._count = 0
+        self._room = 64  # with so many tokens, those of freed objects are looked for
 
     def token_of(self, context: Context, bo: BufferObject) -> int:
         """Return the token of an object, the same each time."""
-        for token, (owner, known) in list(self._by_token.items()):
-            if known is bo:
-                return token
-            if not _holds(owner, known):
-                del self._by_token[token]
+        if bo.token:
+            return bo.token
+        if len(self._by_token) >= self._room:
+            self._by_token = {token: entry for token, entry in self._by_token.items() if _holds(*entry)}
+            self._room = 2 * len(self._by_token) + 64
         token = 0
         while not token or token in self._by_token:
             self._count += 1
             digest = blake2b(self._count.to_bytes(8, "little"), digest_size=8, key=self.key).digest()
             token = int.from_bytes(digest, "little")
         self._by_token[token] = context, bo
+        bo.token = token
         return token
 
     def find(self, token: int) -> BufferObject:

@@ -79,7 +79,7 @@ _Static_assert(sizeof(struct npu_param_arg) == 16, "npu_param_arg");
 enum npu_bo_flag { NPU_BO_SHAVE_MEM = 1, NPU_BO_MAPPABLE = 2, NPU_BO_DMA_MEM = 4, NPU_BO_READ_ONLY = 8, /* to the device */ NPU_BO_READONLY_WEIGHT = 0x10,
     NPU_BO_SVA = 0x20, /* of BO_CREATE_FROM_USERPTR only: npu_va is the user's address */
     NPU_BO_CACHED = 0, NPU_BO_UNCACHED = 0x10000, NPU_BO_WC = 0x20000, NPU_BO_CACHE_MASK = 0x30000, NPU_BO_NON_SNOOPED = 0x100000,
-    NPU_BO_SHAREABLE = 0x200000, /* BO_EXPORT may name it. Where processes share a device, who maps one such object may see all such objects of its owner's context */
+    NPU_BO_SHAREABLE = 0x200000, /* BO_EXPORT may name it; with MAPPABLE and without SHAVE_MEM only. Where processes share a device, who maps one such object may see all such objects of its owner's context */
     NPU_BO_FLAGS_ALL = 0x33003f };
 enum { NPU_MAX_OBJECTS = 65536 };
 struct npu_bo_create {

@@ -20,7 +20,7 @@ from libnpu.runtime.arguments import environment_switch, instance_of, path_of, t
 from libnpu.runtime.context import Context
 from libnpu.runtime.context_streams import NORMAL
 from libnpu.runtime.device_machine import DeviceMachine
-from libnpu.runtime.guard import Guard, failures_yield_to, public
+from libnpu.runtime.guard import Guard, failures_yield_to, public, uninterrupted
 from libnpu.runtime.schedule import TIMED, Schedule, schedule_of
 from libnpu.runtime.semantics import ASCEND, Semantics, semantics_of
 from libnpu.runtime.site import Place, calling_place
@@ -269,6 +269,7 @@ class Device(DeviceMachine):
         self.node.open()
 
 
+@uninterrupted
 def open_device(
     profile: str | None,
     *,

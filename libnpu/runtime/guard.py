@@ -100,7 +100,7 @@ def _check_caller(call: str) -> None:
     handlers = _handlers()
     while frame is not None and frame.f_globals is not globals():
         if frame.f_code in handlers:
-            why = "in a signal's handler that has interrupted a call; let it set a flag, or raise an exception"
+            why = "in a signal's handler that has interrupted a call; let it set a flag"
             HOST.refusal = NpuError(C.NPU_ERROR_NOT_PERMITTED, f"{call}: {why}")
             raise HOST.refusal
         frame = frame.f_back
@@ -167,13 +167,35 @@ def public(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Se
                         mark.end()
                     if me is not None:
                         host.leave(me, node)
-        except BaseException:
+        except BaseException as error:
             host.has_arrived()  # also if a signal's handler has raised before the lock was there
+            if error is host.broke_off:
+                _forget_the_way(error)
             raise
         finally:
             if not nested:
                 INSIDE.discard(ident)
             if host.pending is not None:
+                try:
+                    _settle()
+                except BaseException as error:
+                    _forget_the_way(error)
+                    raise
+
+    return call
+
+
+def uninterrupted(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a function whole as to SIGINT, as a public call is."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        _defer_interrupts()
+        try:
+            with HOST.lock:
+                return function(*args, **kwargs)
+        finally:
+            if HOST.pending is not None:
                 try:
                     _settle()
                 except BaseException as error:
@@ -205,7 +227,11 @@ class _Deferral:
                 HOST.pending = functools.partial(self._previous, number, None)
                 return
             HOST.pending = None
-        self._previous(number, frame)
+        try:
+            self._previous(number, frame)
+        except BaseException as error:
+            _forget_the_way(error)
+            raise
 
 
 def _defer_interrupts() -> None:

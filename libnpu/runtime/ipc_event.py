@@ -114,7 +114,7 @@ class IpcEvent(Event):
         stream = self.context.stream_of(stream, "the event")
         stream.make_room()
         self._check()
-        number = self._get(COUNT_OFFSET) + 1
+        number = (self._get(COUNT_OFFSET) + 1) % 2**64  # whatever another process has written there
         job = stream.enqueue(_Record(self, number), settle=False)
         self._set(COUNT_OFFSET, number)
         self._set(CURRENT_OFFSET, number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 
+import pytest
 from npu_abi import C
 
 from tests.driver.conftest import Process
@@ -81,6 +82,26 @@ def test_what_may_not_be(kernel):
     for field in ("handle", "flags", "npu_va", "size"):
         assert bring_in(other, token, **{field: 1}) == -errno.EINVAL
     assert set(kernel.contexts[3].objects) == {imported}
+
+
+@pytest.mark.parametrize("flags", [0, C.NPU_BO_SHAVE_MEM, C.NPU_BO_MAPPABLE | C.NPU_BO_SHAVE_MEM])
+def test_only_memory_that_every_process_can_map_is_shareable(kernel, flags):
+    one = Process(kernel)
+    ret, _, _ = one.call(C.NPU_IOCTL_BO_CREATE, "npu_bo_create", size=4096, flags=flags | C.NPU_BO_SHAREABLE)
+    assert ret == -errno.EINVAL
+    assert kernel.log[-1].endswith("NPU_BO_SHAREABLE is for NPU_BO_MAPPABLE without NPU_BO_SHAVE_MEM")
+
+
+def test_tokens_of_freed_objects_do_not_pile_up(kernel):
+    one = Process(kernel)
+    lives = one.bo(4096, SHAREABLE)[0]
+    token = export(one, lives)
+    for _ in range(300):
+        handle, _ = one.bo(4096, SHAREABLE)
+        export(one, handle)
+        free(one, handle)
+    assert len(kernel.exports._by_token) < 150
+    assert export(one, lives) == token
 
 
 def test_tokens_depend_on_the_key(kernel):

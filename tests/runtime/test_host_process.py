@@ -248,3 +248,22 @@ def test_the_environment_records_and_replays_the_order(tmp_path, monkeypatch):
 
     assert calls("second") == calls("first")
     assert len(calls("first")) > 30
+
+
+@pytest.mark.parametrize("moment_ms", [1, 17, 40])
+def test_an_interrupt_while_devices_come_and_go_is_neither_lost_nor_shown_inside(moment_ms):
+    program = """
+    print("waiting", flush=True)
+    while True:
+        with libnpu.open() as device, device.create_stream() as stream:
+            stream.fill(device.alloc(64), 1)
+    """
+    process = start(program)
+    assert process.stdout.readline() == "waiting\n"
+    time.sleep(moment_ms / 1000)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    lines = err.splitlines()
+    assert lines[-1] == "KeyboardInterrupt"
+    assert sum("/libnpu/" in line or "/npu_d" in line for line in lines) <= 1  # of `libnpu.open` itself
+    assert process.returncode == -signal.SIGINT
