@@ -104,7 +104,8 @@ def test_the_npu_tool_uses_it(daemon):
 def as_nobody(path):
     """In a child that is another user: results of OPEN, RECOVER and EMU_INJECT, or the errno of connecting."""
     read, write = os.pipe()
-    if not os.fork():
+    child = os.fork()
+    if not child:
         try:
             os.setgroups([])
             os.setgid(NOBODY)
@@ -133,7 +134,7 @@ def as_nobody(path):
         finally:
             os._exit(0)
     os.close(write)
-    os.wait()
+    os.waitpid(child, 0)
     with os.fdopen(read) as answer:
         return [int(word) for word in answer.read().split()]
 
