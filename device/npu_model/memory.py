@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from npu_model.data_file import read_data
 from npu_model.memory_ranges import problem
 
 FOLDER = Path(__file__).parent / "profiles" / "memory"
@@ -198,16 +199,10 @@ def _shipped(name: str) -> MemorySystem:
 
 
 def _read(path: Path) -> MemorySystem:
-    if path.exists() and not path.is_file():  # never wait for a pipe
-        raise MemorySystemError(f"{path}: not a regular file")
     try:
-        system = msgspec.json.decode(path.read_bytes(), type=MemorySystem)
-    except msgspec.MsgspecError as error:
-        raise MemorySystemError(f"{path.name}: {error}") from None
-    except FileNotFoundError:
-        raise MemorySystemError(f"no such file of a memory system: {path}") from None
-    except (OSError, ValueError) as error:
-        raise MemorySystemError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+        system = read_data(path, MemorySystem, "file of a memory system")
+    except ValueError as error:
+        raise MemorySystemError(str(error)) from None
     why = problem(system)
     if why is not None:
         raise MemorySystemError(f"{path.name}: {why}")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from npu_model.data_file import read_data
 from npu_model.memory import MemorySystem, MemorySystemError, load_memory
 from npu_model.memory_ranges import problem as memory_problem
 from npu_model.profile_ranges import problem
@@ -219,16 +220,10 @@ def _shipped() -> list[Profile]:
 
 
 def _read(path: Path) -> Profile:
-    if path.exists() and not path.is_file():  # never wait for a pipe
-        raise ProfileError(f"{path}: not a regular file")
     try:
-        profile = msgspec.json.decode(path.read_bytes(), type=Profile)
-    except msgspec.MsgspecError as error:
-        raise ProfileError(f"{path.name}: {error}") from None
-    except FileNotFoundError:
-        raise ProfileError(f"no such profile file: {path}") from None
-    except (OSError, ValueError) as error:
-        raise ProfileError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+        profile = read_data(path, Profile, "profile file")
+    except ValueError as error:
+        raise ProfileError(str(error)) from None
     profile = _check_memory(profile, path)
     why = problem(profile)
     if why is not None:

@@ -11,18 +11,12 @@ from libnpu.tools.console import format_bytes, print_json, print_table, progress
 if TYPE_CHECKING:
     from libnpu.tools.memory_loads import Measured
 
-DEFAULT_PROFILE = "npu-37xx+edge-soc"
 COLUMNS = ("pattern", "asked", "moved", "waste", "GB/s", "of the pins", "row hits", "misses", "conflicts")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
-        "--profile",
-        metavar="NAME",
-        default=DEFAULT_PROFILE,
-        help=f"device, and its memory system behind a + (default {DEFAULT_PROFILE})",
-    )
+    memory_loads.add_profile_argument(parser)
     parser.add_argument(
         "--pattern",
         type=_patterns,

@@ -14,6 +14,7 @@ from libnpu.tools.memory_counters import Look, look
 from libnpu.trace.slices import slices_of
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Sequence
 
     from npu_model.profile import Profile
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from libnpu.blob import BlobImage
     from libnpu.runtime import Device
 
+DEFAULT_PROFILE = "npu-37xx+edge-soc"
 MIB = 1 << 20
 SPAN_BYTES = 32 * MIB  # of memory that patterns touch: chosen, many pages of each bank
 GB = 10**9
@@ -39,6 +41,16 @@ class Load:
     def asked(self) -> int:
         """Bytes that arrive in CMX."""
         return self.width * self.rows
+
+
+def add_profile_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare --profile, of tools whose subject is memory."""
+    parser.add_argument(
+        "--profile",
+        metavar="NAME",
+        default=DEFAULT_PROFILE,
+        help=f"device, and its memory system behind a + (default {DEFAULT_PROFILE})",
+    )
 
 
 def sequential(piece_bytes: int) -> list[Load]:

@@ -10,7 +10,6 @@ from npu_model.profile import load_profile
 
 from libnpu.tools import memory_loads
 from libnpu.tools.console import ToolError, format_count, print_json, print_table, progress
-from libnpu.tools.ddr_bandwidth import DEFAULT_PROFILE
 from libnpu.tools.memory_loads import GB, Measured
 
 if TYPE_CHECKING:
@@ -36,12 +35,7 @@ class Contention:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
-        "--profile",
-        metavar="NAME",
-        default=DEFAULT_PROFILE,
-        help=f"device, and its memory system behind a + (default {DEFAULT_PROFILE})",
-    )
+    memory_loads.add_profile_argument(parser)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--topology", action="store_true", help="clients, routers, links and their credits")
     what.add_argument("--credits", action="store_true", help="credits in use at each port while the NPU loads a stream")

@@ -121,12 +121,18 @@ def test_cpu_traffic_makes_a_copy_longer():
     assert duration("full", 1 << 20, profile="npu-37xx+edge-soc", traffic=traffic) > 1.2 * alone
 
 
-def test_an_abort_in_the_middle_of_a_transfer_leaves_the_memory_to_the_next_job():
+def in_a_transfer():
+    """A device in the middle of a transfer."""
     rig = Rig("npu-37xx", fidelity="full")
     blob = Blob()
     blob.add_dma(rig.alloc(1 << 20), rig.alloc(1 << 20), 1 << 20)
     rig.enqueue(rig.inference(blob))
     rig.device.run_until(rig.device.now_ps + 20 * US)
+    return rig
+
+
+def test_an_abort_in_the_middle_of_a_transfer_leaves_the_memory_to_the_next_job():
+    rig = in_a_transfer()
     assert not rig.device.fabric.ddr.idle
     rig.abort()
     assert rig.device.fabric.ddr.idle
@@ -139,11 +145,7 @@ def test_an_abort_in_the_middle_of_a_transfer_leaves_the_memory_to_the_next_job(
 
 
 def test_a_reset_forgets_every_transfer():
-    rig = Rig("npu-37xx", fidelity="full")
-    blob = Blob()
-    blob.add_dma(rig.alloc(1 << 20), rig.alloc(1 << 20), 1 << 20)
-    rig.enqueue(rig.inference(blob))
-    rig.device.run_until(rig.device.now_ps + 20 * US)
+    rig = in_a_transfer()
     rig.device.reset()
     assert rig.device.fabric.ddr.idle
     assert rig.device.next_event_ps() is None

@@ -55,12 +55,18 @@ def test_an_area_that_is_larger_than_the_fourth_is_not_withheld():
     assert addresses.alloc(4) == BASE
 
 
-def test_quarantine_ends_for_the_oldest_before_an_allocation_fails():
+def full_but_for_two():
+    """A range in which nothing is left but two neighbours in quarantine: it, the one freed first, the other."""
     addresses = VaRange(BASE, END)
     old, new = addresses.alloc(1), addresses.alloc(1)
     addresses.alloc(11)
     addresses.free(old)
     addresses.free(new)
+    return addresses, old, new
+
+
+def test_quarantine_ends_for_the_oldest_before_an_allocation_fails():
+    addresses, old, new = full_but_for_two()
     assert addresses.alloc(1) == old
     assert addresses.alloc(1) == new
     with pytest.raises(KernelError):
@@ -68,11 +74,7 @@ def test_quarantine_ends_for_the_oldest_before_an_allocation_fails():
 
 
 def test_neighbours_in_quarantine_make_one_hole():
-    addresses = VaRange(BASE, END)
-    old, new = addresses.alloc(1), addresses.alloc(1)
-    addresses.alloc(11)
-    addresses.free(old)
-    addresses.free(new)
+    addresses, _, _ = full_but_for_two()
     assert addresses.alloc(3) == BASE
 
 
