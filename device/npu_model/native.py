@@ -1,4 +1,4 @@
-"""The C helpers, native.c, convolve.c and memory.c: built with gcc on first use, kept in the user's cache, absent when that is not possible.
+"""The C helpers, native.c, convolve.c and memory*.c: built with gcc on first use, kept in the user's cache, absent when that is not possible.
 
 They are declared in native.h and memory.h, which cffi reads: nothing of it is typed again. Callers ask `load()` and use NumPy when it answers None; both give the same bits (the memory path alone has no other form). The library is built for the plain
 instruction set of the machine and picks vector forms at run time, so a cache that travels stays safe.
@@ -24,7 +24,11 @@ from npu_abi._generate import declarations
 
 from npu_model.cache import cache_folder, make_private
 
-SOURCES = tuple(Path(__file__).with_name(name) for name in ("native.c", "convolve.c", "memory.c"))
+SOURCES = tuple(
+    Path(__file__).with_name(name)
+    for name in ("native.c", "convolve.c", "memory.c", "memory_clients.c", "memory_ddr.c", "memory_noc.c")
+)
+SHARED = Path(__file__).with_name("memory_state.h")
 HEADERS = tuple(Path(__file__).with_name(name) for name in ("native.h", "memory.h"))
 # Contraction would fuse a multiplication and an addition that the PPE rounds one by one.
 FLAGS = ("-O3", "-std=gnu11", "-shared", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
@@ -72,7 +76,7 @@ def build_and_load(folder: Path, compiler: str | None = None) -> Native | None:
 
 def _key() -> str:
     digest = hashlib.sha256()
-    for source in (*SOURCES, *HEADERS, INCLUDE_DIR / "npu.h"):
+    for source in (*SOURCES, SHARED, *HEADERS, INCLUDE_DIR / "npu.h"):
         digest.update(source.read_bytes())
     digest.update(repr((FLAGS, sys.implementation.cache_tag, platform.machine(), platform.libc_ver())).encode())
     return digest.hexdigest()[:24]

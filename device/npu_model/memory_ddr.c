@@ -1,0 +1,244 @@
+/* The DDR controller of the memory path: addresses, queues, and a channel's commands. */
+#include "memory_state.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* Channel, bank and row of an address: channels change every interleave_bytes; what a channel has of the addresses is cut
+ * into pages, and pages go to the banks in turn; bank_xor mixes the row into the bank. */
+static struct channel *locate(struct npu_memory *m, int64_t address, int32_t *bank, int64_t *row)
+{
+    const struct npu_memory_config *c = &m->c;
+    int64_t block = address / c->interleave_bytes;
+    int64_t page = (block / c->channels * c->interleave_bytes + address % c->interleave_bytes) / c->page_bytes;
+    *row = page / c->banks;
+    *bank = (int32_t)((c->bank_xor ? page ^ *row : page) % c->banks);
+    return &m->channels[block % c->channels];
+}
+
+/* Bytes of a request that its next access moves. */
+static int64_t next_bytes(const struct npu_memory *m, const struct item *r)
+{
+    return smaller(r->bytes, m->c.access_bytes - r->address % m->c.access_bytes);
+}
+
+/* Put the next access of a request into its channel's queue; 0 when there is no room. `child` NONE: a write. */
+static int enqueue(struct npu_memory *m, const struct item *r, int32_t child)
+{
+    int32_t bank;
+    int64_t row;
+    struct channel *ch = locate(m, r->address, &bank, &row);
+    if (ch->count == m->c.queue_depth)
+        return 0;
+    ch->queue[ch->count++] = (struct entry){child, r->client, bank, HIT, r->write, row, m->now};
+    return 1;
+}
+
+/* Whether the controller can take the flit. Of each client it splits one read at a time; what is written has to wait in
+ * front of it until the queue has room for the access, of which the last flit takes the place. */
+int ddr_accepts(struct npu_memory *m, int32_t flit)
+{
+    const struct item *r = &m->items[flit >> 1];
+    int32_t bank;
+    int64_t row;
+    if (!r->write)
+        return m->clients[r->client].splitting == NONE;
+    return r->flits + 1 < m->access_flits || locate(m, r->address, &bank, &row)->count < m->c.queue_depth;
+}
+
+void ddr_sink(struct npu_memory *m, int32_t flit)
+{
+    int32_t index = flit >> 1;
+    struct item *r = &m->items[index];
+    if (!r->write) {
+        m->clients[r->client].splitting = index;
+        return;
+    }
+    if (++r->flits < m->access_flits)
+        return;
+    enqueue(m, r, NONE);
+    m->writes_queued++;
+    int64_t bytes = next_bytes(m, r);
+    access_done(m, r);
+    r->address += bytes, r->bytes -= bytes, r->flits = 0;
+    if (flit & 1)
+        item_give(m, index);
+}
+
+/* Put one access of the client's read into its channel's queue, if it has room. */
+void ddr_split(struct npu_memory *m, struct client *c)
+{
+    int32_t index = c->splitting, child;
+    if (index == NONE || (child = item_take(m)) == NONE)
+        return;
+    struct item *r = &m->items[index];
+    if (!enqueue(m, r, child)) {
+        item_give(m, child);
+        return;
+    }
+    m->items[child] = *r;
+    m->items[child].bytes = next_bytes(m, r);
+    r->address += m->items[child].bytes;
+    r->bytes -= m->items[child].bytes;
+    if (!r->bytes) {
+        item_give(m, index);
+        c->splitting = NONE;
+    }
+}
+
+/* Read data will be with the controller at `ready` ticks. */
+static void expect_data(struct npu_memory *m, int32_t index, int64_t ready)
+{
+    struct client *c = &m->clients[m->items[index].client];
+    if (c->data_count == c->data_room) { /* unroll the ring */
+        int64_t room = c->data_room ? 2 * c->data_room : 64;
+        int32_t *data = malloc((size_t)room * sizeof *data);
+        int64_t *times = malloc((size_t)room * sizeof *times);
+        if (data == NULL || times == NULL) {
+            free(data), free(times);
+            m->failed = 1;
+            return;
+        }
+        for (int64_t i = 0; i < c->data_count; i++) {
+            data[i] = c->data[(c->data_head + i) % c->data_room];
+            times[i] = c->data_ready[(c->data_head + i) % c->data_room];
+        }
+        free(c->data), free(c->data_ready);
+        c->data = data, c->data_ready = times, c->data_head = 0, c->data_room = room;
+    }
+    int64_t at = (c->data_head + c->data_count++) % c->data_room;
+    c->data[at] = index;
+    c->data_ready[at] = ceil_div(ready, m->c.cycle_ticks);
+}
+
+/* When the data of a column command that goes now would be on the pins; NONE when a later cycle would not be worse. */
+static int64_t data_start(const struct npu_memory *m, const struct channel *ch, int write)
+{
+    int64_t earliest = m->now * m->c.cycle_ticks + (write ? m->c.t_cwl : m->c.t_cl), free = ch->pins_free;
+    if (write != ch->direction)
+        free += write ? m->c.t_rtw : m->c.t_wtr;
+    int64_t start = larger(earliest, free);
+    return start < earliest + m->c.cycle_ticks ? start : NONE;
+}
+
+static void column(struct npu_memory *m, struct channel *ch, struct npu_memory_channel_counters *n, int64_t at, int64_t start)
+{
+    struct entry e = ch->queue[at];
+    struct bank *b = &ch->banks[e.bank];
+    int64_t end = start + m->c.access_ticks;
+    memmove(ch->queue + at, ch->queue + at + 1, (size_t)(--ch->count - at) * sizeof e);
+    n->turnarounds += e.write != ch->direction;
+    ch->direction = e.write;
+    ch->pins_free = end;
+    n->data_ticks += m->c.access_ticks;
+    *(e.found == HIT ? &n->hits : e.found == MISS ? &n->misses : &n->conflicts) += 1;
+    m->counters.clients[e.client].bytes_moved += m->c.access_bytes;
+    if (e.write) {
+        n->writes++;
+        b->precharge_from = larger(b->precharge_from, end + m->c.t_wr);
+        m->writes_queued--;
+    } else {
+        n->reads++;
+        b->precharge_from = larger(b->precharge_from, m->now * m->c.cycle_ticks + m->c.access_ticks);
+        expect_data(m, e.item, end);
+    }
+}
+
+/* Begin a refresh of all banks when the pins are quiet and every open page may be closed. */
+static void refresh(struct npu_memory *m, struct channel *ch, struct npu_memory_channel_counters *n)
+{
+    int64_t ticks = m->now * m->c.cycle_ticks, open = 0;
+    if (ch->pins_free > ticks)
+        return;
+    for (int64_t i = 0; i < m->c.banks; i++)
+        if (ch->banks[i].row != NONE) {
+            open++;
+            if (ch->banks[i].precharge_from > ticks)
+                return;
+        }
+    ch->refreshing = 1;
+    ch->refresh_due += m->c.t_refi;
+    ch->refresh_end = ticks + (open ? m->c.t_rp : 0) + m->c.t_rfc;
+    n->refreshes++;
+    n->precharges += open;
+    for (int64_t i = 0; i < m->c.banks; i++) {
+        ch->banks[i].row = NONE;
+        ch->banks[i].activate_from = larger(ch->banks[i].activate_from, ch->refresh_end);
+    }
+}
+
+/* First ready, first come: the oldest access that can use an open page in the direction of the pins; else, when no such
+ * access waits, in the other one; else the oldest whose page can be opened, or closed if nobody before it wants it. When the
+ * oldest of all has waited for too long, it alone counts. */
+static void command(struct npu_memory *m, struct channel *ch, struct npu_memory_channel_counters *n)
+{
+    int64_t ticks = m->now * m->c.cycle_ticks, other = NONE, same = 0;
+    int64_t count = m->now - ch->queue[0].arrived > m->c.age_limit_cycles ? 1 : ch->count;
+    int64_t start[2] = {data_start(m, ch, READ), data_start(m, ch, WRITE)};
+    for (int64_t i = 0; i < count && (start[READ] >= 0 || start[WRITE] >= 0); i++) {
+        const struct entry *e = &ch->queue[i];
+        const struct bank *b = &ch->banks[e->bank];
+        if (b->row != e->row)
+            continue;
+        int can = b->column_from <= ticks && start[e->write] >= 0;
+        if (e->write != ch->direction) {
+            other = can && other == NONE ? i : other;
+            continue;
+        }
+        same = 1;
+        if (can) {
+            column(m, ch, n, i, start[e->write]);
+            return;
+        }
+    }
+    if (!same && other != NONE) {
+        column(m, ch, n, other, start[!ch->direction]);
+        return;
+    }
+    uint64_t wanted = 0; /* banks whose open page an earlier access waits for */
+    for (int64_t i = 0; i < count; i++) {
+        struct entry *e = &ch->queue[i];
+        struct bank *b = &ch->banks[e->bank];
+        uint64_t bit = (uint64_t)1 << e->bank;
+        if (wanted & bit)
+            continue;
+        wanted |= bit; /* the first access of a bank decides what happens to it */
+        if (b->row == e->row)
+            continue;
+        if (b->row == NONE && b->activate_from <= ticks) {
+            b->row = e->row;
+            b->column_from = ticks + m->c.t_rcd;
+            b->precharge_from = ticks + m->c.t_ras;
+            e->found = e->found == HIT ? MISS : e->found;
+            n->activates++;
+            return;
+        }
+        if (b->row != NONE && b->precharge_from <= ticks) {
+            b->row = NONE;
+            b->activate_from = ticks + m->c.t_rp;
+            e->found = CONFLICT;
+            n->precharges++;
+            return;
+        }
+    }
+}
+
+void ddr_run_channel(struct npu_memory *m, int64_t number)
+{
+    struct channel *ch = &m->channels[number];
+    struct npu_memory_channel_counters *n = &m->counters.channels[number];
+    int64_t ticks = m->now * m->c.cycle_ticks;
+    if (ch->refreshing && ticks >= ch->refresh_end)
+        ch->refreshing = 0;
+    if (!ch->refreshing && ticks >= ch->refresh_due)
+        refresh(m, ch, n);
+    if (ch->refreshing || ticks >= ch->refresh_due) {
+        n->refresh_cycles++;
+        return;
+    }
+    if (ch->count || ch->pins_free > ticks)
+        n->busy_cycles++;
+    else
+        n->idle_cycles++;
+    if (ch->count)
+        command(m, ch, n);
+}

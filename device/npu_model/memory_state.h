@@ -1,0 +1,128 @@
+/* What the parts of the memory path share: its state, and the functions by which they use each other. memory.h says how it works. */
+#ifndef NPU_MODEL_MEMORY_STATE_H
+#define NPU_MODEL_MEMORY_STATE_H
+#include "memory.h"
+
+enum { READ, WRITE };
+enum { THERE, BACK };
+enum { HIT, MISS, CONFLICT }; /* what an access found in its bank */
+#define NONE (-1)
+
+/* A request on its way to the controller, or one access of a read on its way back. */
+struct item {
+    int64_t address, bytes;       /* of a request: that the controller does not have yet */
+    int64_t flits;                /* of an access that is being written: that the controller has */
+    int32_t client, slot, request; /* slot NONE: of the generator */
+    int32_t write, next_free;
+};
+
+struct port { /* where flits of one client wait for one link: a ring of at most `credits` */
+    int32_t flit[NPU_MEMORY_CREDITS]; /* item << 1 | it is the last one */
+    int64_t ready[NPU_MEMORY_CREDITS];
+    int64_t returns[NPU_MEMORY_CREDITS]; /* cycles at which credits come back */
+    int64_t head, count, return_head, return_count;
+    struct npu_memory_port_counters *counters;
+};
+
+struct entry { int32_t item, client, bank, found, write; int64_t row, arrived; }; /* item NONE: a write */
+struct bank { int64_t row, activate_from, column_from, precharge_from; }; /* row NONE: closed */
+
+struct channel {
+    struct entry queue[NPU_MEMORY_QUEUE]; /* in order of arrival */
+    struct bank banks[NPU_MEMORY_BANKS];
+    int64_t count, reserved, pins_free, refresh_due, refresh_end;
+    int32_t direction, refreshing;
+};
+
+struct run { int64_t address, bytes, asked; }; /* asked: fewer than bytes where it was made of several */
+
+struct stream { /* one side of a transfer */
+    struct run *runs, *run;       /* `run` is what is left of the next one */
+    int64_t issued, done, total;  /* accesses */
+    int64_t next, interval, remainder, sum; /* pace */
+    int64_t open;                 /* requests outstanding */
+    int32_t left[NPU_MEMORY_REQUESTS]; /* accesses of each that are not done; 0: not used */
+};
+
+struct transfer {
+    struct stream sides[2];
+    int64_t serial;
+    int32_t client, live, paused, ended, cancelled;
+};
+
+struct client {
+    int64_t priority, last_served;
+    int32_t *active;              /* slots, in order of submission */
+    int64_t active_count, active_room;
+    int32_t sending;              /* a request of which flits are left */
+    int64_t flits_left;
+    int32_t splitting;            /* a read that the controller has not put into its queues yet */
+    int32_t *data;                /* reads whose data the controller has or will have, in order of their commands */
+    int64_t *data_ready, data_head, data_count, data_room, data_flit;
+    int64_t rate, write_rate, burst, base, bytes, arrival, bursts, window; /* generator; window: accesses in flight */
+    int64_t backlog;
+    uint64_t seed, draws;
+};
+
+struct link { int64_t holder, kept; };
+
+struct npu_memory {
+    struct npu_memory_config c;
+    struct npu_memory_counters counters;
+    int64_t now, serial, items_live, writes_queued, in_ports, access_flits;
+    struct port ports[2][NPU_MEMORY_CLIENTS][NPU_MEMORY_HOPS];
+    struct link links[NPU_MEMORY_LINKS];
+    struct channel channels[NPU_MEMORY_CHANNELS];
+    struct client clients[NPU_MEMORY_CLIENTS];
+    struct { int32_t direction, client, hop; } users[NPU_MEMORY_LINKS][NPU_MEMORY_CLIENTS];
+    int64_t user_count[NPU_MEMORY_LINKS];
+    struct item *items;
+    int32_t free_item;
+    struct transfer *transfers;
+    int64_t transfer_room;
+    int32_t *ended;
+    int64_t ended_count, ended_room, failed; /* failed: out of memory */
+};
+
+static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Of every port in every cycle. */
+static inline int port_has_credit(const struct npu_memory *m, const struct port *p) { return p->counters->in_use < m->c.credits; }
+
+static inline void port_return_credits(struct npu_memory *m, struct port *p)
+{
+    while (p->return_count && p->returns[p->return_head] <= m->now) {
+        p->return_head = p->return_head + 1 == m->c.credits ? 0 : p->return_head + 1;
+        p->return_count--;
+        p->counters->in_use--;
+        m->in_ports--;
+    }
+}
+
+#pragma GCC visibility push(hidden)
+
+/* memory.c: requests and accesses, and what their ends do to transfers. item_take: NONE without memory. */
+int32_t item_take(struct npu_memory *m);
+void item_give(struct npu_memory *m, int32_t index);
+void access_done(struct npu_memory *m, const struct item *a);
+
+/* memory_noc.c: the network. A flit is item << 1 | it is the last one. */
+void port_put(struct npu_memory *m, struct port *p, int32_t flit);
+int link_move(struct npu_memory *m, int64_t number);
+
+/* memory_ddr.c: the controller behind the network, and its channels. */
+int ddr_accepts(struct npu_memory *m, int32_t flit);
+void ddr_sink(struct npu_memory *m, int32_t flit);
+void ddr_split(struct npu_memory *m, struct client *c);
+void ddr_run_channel(struct npu_memory *m, int64_t number);
+
+/* memory_clients.c: who asks for memory. */
+void client_run(struct npu_memory *m, int32_t number);
+void client_schedule_burst(struct client *c);
+void client_keep_pace(const struct npu_memory *m, int32_t client, struct stream *s);
+int64_t accesses_of(const struct npu_memory *m, int64_t address, int64_t bytes);
+
+#pragma GCC visibility pop
+#endif
