@@ -187,7 +187,9 @@ class Runner:
             except NpuError as error:  # from a recorded order: the next function has failed
                 departure = error
                 continue
-            me.wait, me.state = None, State.RUNNING
+            me.state = (
+                State.RUNNING
+            )  # `wait` stays: while it runs a function, it is told of those whose job another thread ends
             done = [target for target in wait.targets if target.done_ps is not None]
             if done:
                 first = min(done, key=lambda target: target.done_ps or 0)

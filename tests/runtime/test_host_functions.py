@@ -220,3 +220,22 @@ def test_what_cannot_be_called_is_refused(unit):
     assert caught.value.result == C.NPU_ERROR_INVALID_VALUE
     stream.synchronize()
     assert HOST.solo == threading.get_ident()
+
+
+def test_a_function_whose_turn_came_while_another_one_ran_and_was_asked_about_meanwhile(device):
+    first, second, third = (device.create_stream() for _ in range(3))
+    go_on, calls = threading.Event(), []
+    first.add_host_function(go_on.wait)
+    device.host_delay(50_000)
+    second.add_host_function(calls.append, 1)
+    device.host_delay(50_000)
+    assert not second.query()  # takes the end of what comes before the function: its command buffer is free
+    notify, memory = device.create_notify(), device.alloc(64)
+    notify.wait(third)
+    for value in range(4):
+        third.fill(memory, value)  # one of them has that command buffer, and cannot end
+    go_on.set()
+    second.synchronize()
+    assert calls == [1]
+    notify.record(first)
+    third.synchronize()
