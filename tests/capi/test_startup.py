@@ -469,5 +469,7 @@ def test_archive_serves_where_there_is_no_shared_libpython(monkeypatch, tmp_path
     try:
         build_module.compile_library(tmp_path)
     except build_module.BuildError as error:
+        if "position-independent" not in str(error):  # something else is wrong
+            raise
         pytest.skip(f"this Python's archive is not position-independent: {error}")
     assert output(hello, {"LD_PRELOAD": str(tmp_path / "libnpu.so")}) == (0, "1\n", "")
