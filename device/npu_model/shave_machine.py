@@ -149,6 +149,8 @@ class Machine:
     """
 
     __slots__ = (
+        "access_bytes",
+        "accessed_bytes",
         "cols",
         "compute",
         "cycles",
@@ -162,6 +164,7 @@ class Machine:
         "last",
         "latency",
         "load_bytes",
+        "loads",
         "max_cycles",
         "memory",
         "open_tags",
@@ -176,6 +179,7 @@ class Machine:
         "starts",
         "store_bytes",
         "stored",
+        "stores",
         "strided",
         "suspension",
         "v",
@@ -196,6 +200,9 @@ class Machine:
         self.pc = 0
         self.insns = 0
         self.lane_ops = 0  # elements of vector instructions; one of a special function for each cycle in its lane
+        self.loads = 0  # accesses of data, each of a register of lanes at most; what `ldm` reads is none
+        self.stores = 0
+        self.accessed_bytes = 0  # by both
         self.work = 0  # of vectors and accesses; instructions and the places in memory come on top
         self.cycles = shave.startup_cycles  # of scalar instructions; at a halt or a suspension of everything
         self.ended = 0  # when the last vector instruction has ended; this and what follows in cycles as well
@@ -219,6 +226,7 @@ class Machine:
         self.strided = shave.strided_elements_per_cycle
         lanes = shave.lanes
         self.lanes = {F32: lanes["f32"], F16: lanes["f16"], I32: lanes["i32"]}
+        self.access_bytes = 4 * lanes["f32"]
 
     def round_f16(self, value: Array) -> Array:
         """Return fp32 `value` rounded to fp16 and back; counts what overflows."""
@@ -310,9 +318,17 @@ class Machine:
         _, end = self.stream(MEMORY_UNIT, busy, sources, self.cycles)
         self.stored = max(self.stored, end)
 
+    def count_accesses(self, count: int, width: int, write: bool) -> None:
+        """Count `count` runs of `width` bytes as the loads or stores that they take."""
+        self.accessed_bytes += count * width
+        if write:
+            self.stores += count * -(-width // self.access_bytes)
+        else:
+            self.loads += count * -(-width // self.access_bytes)
+
     def touch(self, tile: Access, write: bool) -> int:
         """Check the addresses of `tile`, add its bytes to the log and return its cycles."""
-        base, span, width, dims, elements = tile
+        base, span, width, _, elements = tile
         if base < 0 or base + span > ADDRESS_LIMIT:
             raise self.fault(ShaveFaultCode.ADDRESS, f"{base:#x} + {span}")
         if write:
@@ -321,20 +337,21 @@ class Machine:
         else:
             self.reads.add(self.pc, tile)
             rate = self.load_bytes
-        if not dims:
-            self.work += width
-            return access_cycles(1, width, rate)
-        if elements:
+        runs = tile.run_count
+        if elements:  # of which a run of rows that touch has several
+            self.count_accesses(elements, runs * width // elements, write)
             self.work += elements * STRIDED_WORK
             return access_cycles(1, elements, self.strided)
-        self.work += tile.run_count * width
-        return access_cycles(tile.run_count, width, rate)
+        self.count_accesses(runs, width, write)
+        self.work += runs * width
+        return access_cycles(runs, width, rate)
 
     def touch_run(self, base: int, width: int, write: bool) -> int:
         """Do what `touch` does for one dense run of bytes."""
         if base < 0 or base + width > ADDRESS_LIMIT:
             raise self.fault(ShaveFaultCode.ADDRESS, f"{base:#x} + {width}")
         self.work += width
+        self.count_accesses(1, width, write)
         if write:
             self.writes.add_run(self.pc, base, width)
             return access_cycles(1, width, self.store_bytes)

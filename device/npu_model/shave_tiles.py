@@ -113,16 +113,19 @@ def _indexed(m: Machine, arg: tuple[int, ...], write: bool) -> tuple[Access, Sha
     if not 1 <= limit < 1 << 31:
         raise m.fault(ShaveFaultCode.INDEX, f"limit {limit}")
     tile = access(m.r[b], size, limit, m.cols, index_stride, col_stride)
-    work = m.work
+    work, counts = m.work, (m.loads, m.stores, m.accessed_bytes)
     traffic = m.writes if write else m.reads
     total = traffic.total_bytes
     m.touch(tile, write)
+    m.loads, m.stores, m.accessed_bytes = counts
     m.work = work + VECTOR_WORK + m.rows * m.cols * STRIDED_WORK
     traffic.total_bytes = total + size * m.rows * m.cols
     rate = m.store_bytes if write else m.load_bytes
     if index_shape[1] == 1 and col_stride == size:
+        m.count_accesses(m.rows, size * m.cols, write)
         busy = access_cycles(m.rows, size * m.cols, rate)
     else:
+        m.count_accesses(m.rows * m.cols, size, write)
         busy = access_cycles(1, m.rows * m.cols, m.strided)
     if write:
         m.store(busy, d, a)
