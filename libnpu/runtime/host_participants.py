@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from enum import Enum, auto
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from libnpu.syscalls import Machine, Node
 
 TASKS = Path("/proc/self/task")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class State(Enum):
@@ -67,7 +69,7 @@ class Participant:
     """
 
     __slots__ = (
-        "arrived", "awaited_since", "company", "condition", "depth", "drifted", "final", "forbidden", "function", "ident", "in_team",
+        "arrived", "awaited_cpu_s", "awaited_since", "company", "condition", "depth", "drifted", "final", "forbidden", "function", "ident", "in_team",
         "machine", "moves", "native_id", "number", "raced", "sleeps", "state", "thread", "wait", "waits_for",
     )  # fmt: skip
 
@@ -83,6 +85,7 @@ class Participant:
         self.machine: Machine | None = None  # whose turn its outermost call has
         self.arrived = False  # it is about to take the lock
         self.awaited_since: float | None = None  # wall time since when others wait for it
+        self.awaited_cpu_s = 0.0  # what it had computed by then
         self.raced: Participant | None = None  # turned up while this one ran
         self.function = False
         self.forbidden = ""
@@ -109,6 +112,20 @@ class Participant:
         if self.thread is not None:
             return not self.thread.is_alive()
         return not (TASKS / str(self.native_id)).exists()
+
+    def usage(self) -> tuple[str, float]:
+        """Return the state of its thread, a letter as in proc(5), and how many seconds it has computed in all."""
+        try:
+            text = (TASKS / str(self.native_id) / "stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:  # it has not begun, or has ended
+            return "X", 0.0
+        state, *numbers = text[text.rindex(")") + 2 :].split()
+        return state, (int(numbers[10]) + int(numbers[11])) / TICKS_PER_S
+
+    def lacks_processor(self, grace_s: float) -> bool:
+        """Whether it would go on, but has hardly been let since `awaited_since`: other programs are in the way, or a disk."""
+        state, cpu_s = self.usage()
+        return state in "RD" and cpu_s - self.awaited_cpu_s < grace_s
 
     def rouse(self) -> None:
         """Let it look again, if it waits."""
