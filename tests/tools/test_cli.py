@@ -22,6 +22,7 @@ from libnpu.tools import values
         "sweep",
         "compare",
         "power",
+        "burst",
         "ddr-bandwidth",
         "soc-diag",
         "latency",
