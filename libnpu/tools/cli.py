@@ -22,6 +22,7 @@ COMMANDS = {
     "compile": ("compile", "compile an ONNX model to a blob"),
     "sweep": ("sweep", "compile with each value of an option and say what each costs"),
     "compare": ("compare", "run a model in two ways and say what each costs"),
+    "explain": ("explain", "explain how the device differs from others, with figures of runs"),
     "latency": ("latency", "run a model or a blob many times and say how long it takes and where the time goes"),
     "roofline": ("roofline", "run a model, a blob or one operation and show it under the roofs of memory and engines"),
     "monitor": ("monitor", "run a model or a blob and write how busy engines and memory were over time"),

@@ -25,6 +25,7 @@ from libnpu.tools import values
         "burst",
         "ddr-bandwidth",
         "soc-diag",
+        "explain",
         "latency",
         "roofline",
         "monitor",
