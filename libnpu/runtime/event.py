@@ -103,6 +103,8 @@ class Event:
         stream.check_open()
         if job is None or job.done or job.stream is stream:
             self.context.enter()
+            if job is not None and self.context.observer is not None:
+                self.context.observer.ordered(stream, job)
         else:
             stream.wait_signal(job.stream.signal_of(job))
 
@@ -118,6 +120,7 @@ class Event:
             return True
         if job.done:
             self.context.enter()
+            job.stream.note_known(job.number)
             return job.stream.query_job(job) if job.error else True
         return job.stream.query_job(job)
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from libnpu.runtime.guard import Guard
+    from libnpu.runtime.job import Job
     from libnpu.runtime.memory import ContextMemory
 
 PAGE = host_pages.PAGE_BYTES
@@ -181,12 +182,12 @@ class Registered(HostBuffer):
         """Registered memory cannot be given back in stream order: raises Unsupported."""
         raise Unsupported("registered memory is the program's: wait for the stream, then unregister it")
 
-    def release(self) -> None:
+    def release(self, job: Job | None = None) -> None:
         """Give the program its memory back, whatever happens to the context."""
         if self._is_live:
             assert self._bo.view is not None
             host_pages.make_private(self._address, self._bo.view[: self.size])
-            super().release()
+            super().release(job)
             self._owner = None
 
 

@@ -1,0 +1,290 @@
+"""The checker's eyes and its order of events: told by the runtime what the program does, by the device what it touches.
+
+Jobs are looked at when the program was told that they have ended, or at the end: by then the device has said which bytes
+they read and wrote. What they must come behind has ended before them, and is looked at before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import npu_abi
+from npu_abi import C
+
+from libnpu.checker import rules
+from libnpu.checker.allocations import Allocation, Allocations
+from libnpu.checker.findings import Findings
+from libnpu.checker.shadow import FRESH, Access, Shadow, State
+from libnpu.checker.steps import HOST, Act, Step, join
+from libnpu.errors import NpuError
+from libnpu.runtime.copy_operations import Free
+from libnpu.runtime.observer import Observer
+from libnpu.runtime.operation import FenceWait
+from libnpu.runtime.records import read_records
+from libnpu.runtime.site import line_of
+from libnpu.syscalls import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from libnpu.checker.findings import Finding
+    from libnpu.checker.shadow import Clock
+    from libnpu.runtime.buffer import Buffer
+    from libnpu.runtime.context import Context
+    from libnpu.runtime.job import Job
+    from libnpu.runtime.stream import Stream
+
+RECORD = npu_abi.dtype("npu_access_record")
+Run = tuple[int, int, bool]  # first address, bytes, whether it writes
+
+
+class StreamHistory:
+    """The jobs of a stream."""
+
+    def __init__(self, actor: int, name: str, stream: Stream) -> None:
+        self.actor = actor
+        self.name = name
+        self.stream = stream
+        self.steps: dict[int, Step] = {}  # by number
+        self.last: Step | None = None
+        self.behind: list[Step] = []  # what the next job comes behind besides
+
+
+class ContextWatch:
+    """What is known of a context."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.allocations = Allocations()
+        self.streams: dict[Stream, StreamHistory] = {}
+        self.jobs: dict[int, list[tuple[int, int, int]]] = {}  # job id -> (since when, actor, number), oldest first
+        self.runs: dict[
+            tuple[int, int], list[Run]
+        ] = {}  # (actor, number) -> what it touched, as far as the device said
+        self.pending: dict[Step, None] = {}  # jobs that were not looked at yet
+
+
+class Checker(Observer):
+    """Watches contexts and collects `findings`."""
+
+    def __init__(self) -> None:
+        self.findings = Findings()
+        self._watched: dict[Context, ContextWatch] = {}
+        self._clock: Clock = {HOST: 0}  # the host's
+        self._orders = 0
+        self._actors = HOST
+
+    # ---- what the runtime tells ----
+
+    def attach(self, context: Context) -> None:
+        """As Observer. Raises Unsupported on a device that computes no values."""
+        watch = Request(C.NPU_IOCTL_EMU_WATCH, "npu_emu_watch", "EMU_WATCH")
+        watch.arg.enable = 1
+        context.node.ioctl(watch)
+        context.observer = self
+        watched = self._watched[context] = ContextWatch(context)
+        for buffer in context.device_memory:
+            act = self._act(context, "memory from before the check", site="")
+            shadow = Shadow(buffer.size, State(Access(HOST, 0, True, act)))
+            watched.allocations.add(Allocation(buffer.device_address, act, shadow))
+
+    def detach(self) -> None:
+        """Look at what is left, and watch no more."""
+        for context in [*self._watched]:
+            self.ends(context)
+
+    def enqueued(self, job: Job) -> None:
+        """As Observer."""
+        watched = self._watched[job.stream.context]
+        history = self._history(watched, job.stream)
+        what = job.operation.name
+        act = Act(what, history.name, job.site, self._next_order(), job.enqueue_ps, isinstance(job.operation, Free))
+        step = Step(history.actor, job.number, act, dict(self._clock), history.behind)
+        history.behind = []
+        if history.last is not None:
+            step.befores.append(history.last)
+        own = (job.operation.signal,) if isinstance(job.operation, FenceWait) else ()
+        for signal in (*job.signals, *own):
+            if signal.job is None:
+                step.signals.append(signal)
+            else:
+                self._add_before(step, signal.job)
+        for other in self._implicit(watched, job.stream):
+            step.befores.append(other)
+        history.steps[job.number] = history.last = step
+        watched.pending[step] = None
+        self._clock = {**self._clock, HOST: self._clock[HOST] + 1}
+
+    def submitted(self, job: Job, job_id: int, from_ps: int) -> None:
+        """As Observer."""
+        watched = self._watched[job.stream.context]
+        actor = self._history(watched, job.stream).actor
+        watched.jobs.setdefault(job_id, []).append((from_ps, actor, job.number))
+
+    def ordered(self, stream: Stream, job: Job) -> None:
+        """As Observer."""
+        step = self._step_of(job)
+        if step is not None:
+            self._history(self._watched[stream.context], stream).behind.append(step)
+
+    def known(self, stream: Stream, number: int) -> None:
+        """As Observer."""
+        watched = self._watched[stream.context]
+        history = watched.streams.get(stream)
+        if history is None or history.last is None:
+            return
+        step = history.steps.get(number) or history.last
+        if step.epoch > number:
+            return  # nothing of the stream was enqueued since the check began up to this number
+        self._look_at(watched, [step])
+        assert step.clock is not None
+        clock = dict(self._clock)
+        join(clock, step.clock)
+        join(clock, {step.actor: step.epoch})
+        self._clock = clock
+
+    def accessed(self, buffer: Buffer, offset: int, size: int, *, write: bool, what: str) -> None:
+        """As Observer."""
+        context = buffer.context
+        watched = self._watched[context]  # type: ignore[index]
+        allocation = watched.allocations.find(buffer.device_address, self._orders)
+        if allocation is None or not size:
+            return
+        act = self._act(watched.context, what)
+        access = Access(HOST, self._clock[HOST], write, act)
+        self._touch(allocation, offset, offset + size, access, self._clock)
+
+    def allocated(self, buffer: Buffer) -> None:
+        """As Observer."""
+        context = buffer.context
+        watched = self._watched[context]  # type: ignore[index]
+        act = self._act(watched.context, f"allocation of {buffer.size} bytes")
+        state = FRESH
+        if buffer.kind == C.NPU_MEMORY_REGISTERED:  # the content is the program's
+            state = State(Access(HOST, self._clock[HOST], True, act))
+        watched.allocations.add(Allocation(buffer.device_address, act, Shadow(buffer.size, state)))
+
+    def freed(self, buffer: Buffer, job: Job | None) -> None:
+        """As Observer."""
+        watched = self._watched[buffer.context]  # type: ignore[index]
+        step = self._step_of(job) if job is not None else None
+        if step is not None:
+            found = watched.allocations.remove(buffer.device_address, step.act)
+            if found is not None:
+                watched.runs.setdefault((step.actor, step.epoch), []).append((found.address, found.size, True))
+            return
+        act = replace(self._act(watched.context, f"free of {buffer.size} bytes"), is_free=True)
+        found = watched.allocations.remove(buffer.device_address, act)
+        if found is not None:
+            self._touch(found, 0, found.size, Access(HOST, self._clock[HOST], True, act), self._clock)
+
+    def ends(self, context: Context) -> None:
+        """As Observer: what has not ended by now is looked at as far as it came."""
+        watched = self._watched.pop(context)
+        self._look_at(watched, [*watched.pending])
+        context.observer = None
+        if context.node.is_usable:
+            context.node.try_ioctl(Request(C.NPU_IOCTL_EMU_WATCH, "npu_emu_watch", "EMU_WATCH"))
+
+    # ---- inside ----
+
+    def _next_order(self) -> int:
+        self._orders += 1
+        return self._orders
+
+    def _act(self, context: Context, what: str, site: str | int | None = None) -> Act:
+        """Return an act of the host."""
+        if site is None:
+            place = context.device.call_site()
+            site = place if isinstance(place, (str, int)) else line_of(place)
+        return Act(what, "", site, self._next_order(), context.node.now_ps)
+
+    def _history(self, watched: ContextWatch, stream: Stream) -> StreamHistory:
+        found = watched.streams.get(stream)
+        if found is None:
+            self._actors += 1
+            default = watched.context.is_default(stream)
+            name = "the default stream" if default else f"stream {stream.id}"
+            found = watched.streams[stream] = StreamHistory(self._actors, name, stream)
+        return found
+
+    def _step_of(self, job: Job) -> Step | None:
+        watched = self._watched.get(job.stream.context)
+        history = watched.streams.get(job.stream) if watched is not None else None
+        return history.steps.get(job.number) if history is not None else None
+
+    def _add_before(self, step: Step, job: Job) -> None:
+        before = self._step_of(job)
+        if before is not None:
+            step.befores.append(before)
+
+    def _implicit(self, watched: ContextWatch, stream: Stream) -> Iterator[Step]:
+        """What a job of a blocking stream comes behind by the rules of a legacy default stream, ended or not."""
+        context = watched.context
+        if not (context.semantics.legacy_default_stream and stream.blocking):
+            return
+        for other, history in watched.streams.items():
+            among = context.is_default(stream) or context.is_default(other)
+            if other is not stream and other.blocking and among and history.last is not None:
+                yield history.last
+
+    def _look_at(self, watched: ContextWatch, steps: list[Step]) -> None:
+        """Work out the clocks of steps and what they must come behind, and compare what they touch."""
+        if all(step.clock is not None for step in steps):
+            return
+        self._fetch(watched)
+        for last in steps:
+            for step in last.ancestors(self._resolve):
+                clock = step.set_clock()
+                watched.pending.pop(step, None)
+                for address, size, write in watched.runs.pop((step.actor, step.epoch), ()):
+                    allocation = watched.allocations.find(address, step.act.order)
+                    if allocation is not None:
+                        start = address - allocation.address
+                        self._touch(
+                            allocation, start, start + size, Access(step.actor, step.epoch, write, step.act), clock
+                        )
+        first = next(iter(watched.pending), None)
+        watched.allocations.forget_gone(first.act.order if first is not None else self._orders)
+
+    def _resolve(self, step: Step) -> None:
+        """Find the jobs that give the signals that had none."""
+        for signal in step.signals:
+            if signal.job is not None:
+                self._add_before(step, signal.job)
+        step.signals.clear()
+
+    def _fetch(self, watched: ContextWatch) -> None:
+        """Take over what the device has noted, by job."""
+        request = Request(C.NPU_IOCTL_EMU_ACCESSES, "npu_emu_accesses", "EMU_ACCESSES")
+        try:
+            records = read_records(watched.context.node, request, RECORD)
+        except NpuError:
+            if watched.context.node.is_usable:
+                raise
+            return
+        for time_ps, address, run_bytes, stride, count, write, job_id, _ in records.tolist():
+            known = watched.jobs.get(job_id, ())
+            owner = next((job for job in reversed(known) if job[0] <= time_ps), None)
+            if owner is not None:
+                runs = watched.runs.setdefault(owner[1:], [])
+                runs += [(address + i * stride, run_bytes, bool(write)) for i in range(count)]
+
+    def _touch(self, allocation: Allocation, start: int, end: int, access: Access, clock: Clock) -> None:
+        size = allocation.size
+        if end > size:
+            self._report(rules.out_of_bounds(allocation, max(start, size), end, access.act))
+            end = size
+        if start >= end:
+            return
+        if not access.write:
+            for low, high in allocation.shadow.unwritten(start, end):
+                self._report(rules.unwritten(allocation, low, high, access.act))
+        for old, low, high in allocation.shadow.touch(start, end, access, clock):
+            found = rules.conflict(allocation, low, high, old, access)
+            if found is not None:
+                self._report(found)
+
+    def _report(self, finding: Finding) -> None:
+        self.findings.add(finding)
