@@ -15,7 +15,7 @@ PAGE_BYTES = 4096  # what lies behind an allocation in its last page is reached 
 class Allocation:
     """`size` bytes at `address`, which act `made`; `freed` is the act that gave them back."""
 
-    __slots__ = ("address", "freed", "made", "shadow", "size")
+    __slots__ = ("address", "freed", "made", "shadow", "size", "unwritten")
 
     def __init__(self, address: int, made: Act, shadow: Shadow) -> None:
         self.address = address
@@ -23,6 +23,7 @@ class Allocation:
         self.made = made
         self.freed: Act | None = None
         self.shadow = shadow
+        self.unwritten: list[tuple[Act, int, int]] = []  # reads of [start, end), which nobody had written
 
     @property
     def end(self) -> int:
@@ -62,12 +63,12 @@ class Allocations:
                 return found
         return None
 
-    def forget_gone(self, order: int) -> None:
-        """Forget what went before act number `order`: nobody will ask about anything earlier."""
-        kept = next(
-            (i for i, found in enumerate(self._gone) if found.freed and found.freed.order >= order), len(self._gone)
-        )
+    def forget_gone(self, order: int) -> list[Allocation]:
+        """Forget what went before act number `order`, and return it: nobody will ask about anything earlier."""
+        kept = next((i for i, found in enumerate(self._gone) if found.freed and found.freed.order >= order), None)
+        forgotten = self._gone[:kept]
         del self._gone[:kept]
+        return forgotten
 
     @property
     def live(self) -> list[Allocation]:

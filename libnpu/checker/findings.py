@@ -44,7 +44,9 @@ class Findings:
     def add(self, finding: Finding) -> Finding:
         """Note a finding and return the one that stands for it."""
         known = self._found.setdefault(finding.key, finding)
-        if known is not finding:
+        if known.acts == finding.acts:  # the very same acts: more of their bytes
+            known.start, known.end = min(known.start, finding.start), max(known.end, finding.end)
+        else:
             known.count += 1
         return known
 

@@ -148,10 +148,10 @@ class Checker(Observer):
         """As Observer."""
         context = buffer.context
         watched = self._watched[context]  # type: ignore[index]
-        allocation = watched.allocations.find(buffer.device_address, self._orders)
+        act = self._act(watched.context, what)
+        allocation = watched.allocations.find(buffer.device_address, act.order)
         if allocation is None or not size:
             return
-        act = self._act(watched.context, what)
         access = Access(HOST, self._clock[HOST], write, act)
         self._touch(allocation, offset, offset + size, access, self._clock)
 
@@ -183,9 +183,15 @@ class Checker(Observer):
         """As Observer: what has not ended by now is looked at as far as it came."""
         watched = self._watched.pop(context)
         self._look_at(watched, [*watched.pending])
+        for allocation in (*watched.allocations.forget_gone(self._next_order()), *watched.allocations.live):
+            self._report_unwritten(allocation)
         context.observer = None
         if context.node.is_usable:
             context.node.try_ioctl(Request(C.NPU_IOCTL_EMU_WATCH, "npu_emu_watch", "EMU_WATCH"))
+
+    def memory(self) -> list[Allocation]:
+        """Return what the watched contexts have allocated, by address."""
+        return [allocation for watched in self._watched.values() for allocation in watched.allocations.live]
 
     # ---- inside ----
 
@@ -246,7 +252,8 @@ class Checker(Observer):
                             allocation, start, start + size, Access(step.actor, step.epoch, write, step.act), clock
                         )
         first = next(iter(watched.pending), None)
-        watched.allocations.forget_gone(first.act.order if first is not None else self._orders)
+        for allocation in watched.allocations.forget_gone(first.act.order if first is not None else self._next_order()):
+            self._report_unwritten(allocation)
 
     def _resolve(self, step: Step) -> None:
         """Find the jobs that give the signals that had none."""
@@ -279,12 +286,18 @@ class Checker(Observer):
         if start >= end:
             return
         if not access.write:
-            for low, high in allocation.shadow.unwritten(start, end):
-                self._report(rules.unwritten(allocation, low, high, access.act))
+            missing = allocation.shadow.unwritten(start, end)
+            allocation.unwritten += [(access.act, low, high) for low, high in missing]
         for old, low, high in allocation.shadow.touch(start, end, access, clock):
             found = rules.conflict(allocation, low, high, old, access)
             if found is not None:
                 self._report(found)
+                if allocation.unwritten:  # the write that was missing comes in no order: that is the fault
+                    allocation.unwritten = [read for read in allocation.unwritten if read[0] is not old.act]
+
+    def _report_unwritten(self, allocation: Allocation) -> None:
+        for act, low, high in allocation.unwritten:
+            self._report(rules.unwritten(allocation, low, high, act))
 
     def _report(self, finding: Finding) -> None:
         self.findings.add(finding)

@@ -1,0 +1,224 @@
+"""Random programs of streams, events, copies and host accesses, against an exact oracle: reachability in the whole graph."""
+
+import itertools
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+import libnpu
+from libnpu.checker.watch import Checker
+from libnpu.runtime import observer
+
+STREAMS, BUFFERS, PARTS, PART = 3, 3, 4, 64
+
+
+@dataclass
+class Node:
+    """What one statement of a program does: byte ranges (buffer, first part, end part, writes), and what it is behind."""
+
+    accesses: list = field(default_factory=list)
+    behind: set = field(default_factory=set)
+    is_host: bool = False
+
+
+@dataclass
+class Program:
+    """Statements, and what a host programmer would say of their order."""
+
+    statements: list
+    nodes: list
+
+
+def generate(chance, length):
+    """Return a random program that is valid, right or not."""
+    statements = []
+    for _ in range(length):
+        kind = chance.choices(
+            ["fill", "copy", "read", "write", "record", "wait", "synchronize", "event_sync", "query", "notify", "free"],
+            [6, 6, 2, 2, 4, 4, 2, 1, 1, 2, 0.5],
+        )[0]
+        stream, other = chance.randrange(STREAMS), chance.randrange(STREAMS)
+        target, source = chance.sample(range(BUFFERS), 2)
+        start = chance.randrange(PARTS)
+        end = chance.randrange(start + 1, PARTS + 1)
+        statements.append((kind, stream, other, target, source, start, end))
+    return statements
+
+
+def oracle(statements):
+    """Return the nodes of the graph of what must happen before what."""
+    nodes, last, host, freed = [], {}, set(), set()
+    events = {}
+
+    def job(index, stream, *behind):
+        node = Node(behind={*host, *behind, *([last[stream]] if stream in last else [])})
+        last[stream] = index
+        return node
+
+    for index, (kind, stream, other, target, source, start, end) in enumerate(statements):
+        node = Node()
+        if kind in ("fill", "copy", "read", "write", "free") and freed & {target, source}:
+            pass
+        elif kind == "fill":
+            node = job(index, stream)
+            node.accesses = [(target, start, end, True)]
+        elif kind == "copy":
+            node = job(index, stream)
+            node.accesses = [(target, start, end, True), (source, start, end, False)]
+        elif kind in ("read", "write"):
+            node = Node([(target, start, end, kind == "write")], set(host), True)
+            host.add(index)
+        elif kind == "free":
+            node = Node([(target, 0, PARTS, True)], set(host), True)
+            host.add(index)
+            freed.add(target)
+        elif kind == "record":
+            node = job(index, stream)
+            events[other] = index
+        elif kind == "wait":
+            node = job(index, stream, *([events[other]] if other in events else []))
+        elif kind == "synchronize" and stream in last:
+            host.add(last[stream])
+        elif kind == "event_sync" and other in events:
+            host.add(events[other])
+        elif kind == "notify":
+            node = job(index, stream)  # `other` waits for it: a node of its own, behind this one
+            nodes.append(node)
+            node = job(index + 0.5, other, index)
+            last[other] = index + 0.5
+        nodes.append(node)
+    return nodes
+
+
+def numbered(statements):
+    """Return (number, node) of all nodes; of a notify the wait has a half number."""
+    numbers = itertools.chain.from_iterable((i, i + 0.5) if s[0] == "notify" else (i,) for i, s in enumerate(statements))
+    return dict(zip(numbers, oracle(statements), strict=True))
+
+
+def races(statements):
+    """Return the pairs of statements that are in conflict in no order, with the racing parts of memory."""
+    nodes, before = numbered(statements), {}
+    for number, node in nodes.items():
+        before[number] = set(node.behind).union(*(before[other] for other in node.behind))
+    found = {}
+    for (one, first), (two, second) in itertools.combinations(nodes.items(), 2):
+        if one in before[two] or (first.is_host and second.is_host):
+            continue
+        for (buffer, low, high, writes), (other, start, end, also) in itertools.product(first.accesses, second.accesses):
+            parts = range(max(low, start), min(high, end))
+            if buffer == other and (writes or also) and parts:
+                found.setdefault((int(one), int(two)), set()).update((buffer, part) for part in parts)
+    return found
+
+
+class Numbering(Checker):
+    """A checker whose acts are numbered as the statements, and that keeps every pair."""
+
+    def __init__(self):
+        super().__init__()
+        self.statement, self.pairs, self.fine = 0, {}, 0
+
+    def _next_order(self):
+        self.fine += 1
+        return self.statement * 1000 + self.fine % 1000
+
+    def _report(self, finding):
+        super()._report(finding)
+        if finding.rule != "UNINIT":
+            one, two = sorted(act.order // 1000 for act in finding.acts)
+            parts = range(finding.start // PART, -(-finding.end // PART))
+            self.pairs.setdefault((one, two), set()).update((finding.made.order, part) for part in parts)
+
+
+def run(device, statements, checker):
+    """Do what the statements say. `query` is a loop until everything has ended: as a synchronise."""
+    streams = [device.create_stream() for _ in range(STREAMS)]
+    events = [device.create_event() for _ in range(STREAMS)]
+    notify = device.create_notify()
+    buffers, bytes_ = [], np.zeros(PARTS * PART, np.uint8)
+    for number in range(BUFFERS):
+        checker.statement = number  # so that `made` names the buffer
+        buffers.append(device.alloc(PARTS * PART) if number else device.alloc_host(PARTS * PART))
+        buffers[-1].write(bytes_)
+    made = {allocation.made.order: n for n, allocation in enumerate(checker.memory())}
+    freed = set()
+    for number, (kind, stream, other, target, source, start, end) in enumerate(statements):
+        checker.statement = number + BUFFERS
+        low, high = start * PART, end * PART
+        if kind in ("fill", "copy", "read", "write", "free") and freed & {target, source}:
+            continue
+        match kind:
+            case "fill":
+                streams[stream].fill(buffers[target][low:high], number)
+            case "copy":
+                streams[stream].copy(buffers[target][low:high], buffers[source][low:high])
+            case "read":
+                buffers[target].read(np.uint8, high - low, low)
+            case "write":
+                buffers[target].write(bytes_[low:high], low)
+            case "record":
+                events[other].record(streams[stream])
+            case "wait":
+                streams[stream].wait_event(events[other])
+            case "synchronize":
+                streams[stream].synchronize()
+            case "event_sync":
+                events[other].synchronize()
+            case "query":
+                device.host_delay(1)
+            case "notify":
+                notify.record(streams[stream])
+                notify.wait(streams[other])
+            case "free":
+                buffers[target].free()
+                freed.add(target)
+    device.synchronize()
+    return made
+
+
+def check(seed, length=14):
+    """Run a random program of a seed under the checker; return the statements, and what each of both found."""
+    statements = generate(random.Random(seed), length)
+    checker = Numbering()
+    observer.current = checker
+    try:
+        with libnpu.open("unit") as device:
+            checker.statement = 0
+            made = run(device, statements, checker)
+            observer.current = None
+    finally:
+        observer.current = None
+    checker.detach()
+    found = {
+        (one - BUFFERS, two - BUFFERS): {(made[order], part) for order, part in parts}
+        for (one, two), parts in checker.pairs.items()
+    }
+    return statements, races(statements), found
+
+
+def compare(seed):
+    """Every pair that is found is a race, on bytes that race; and every byte that races is found."""
+    statements, expected, found = check(seed)
+    for pair, parts in found.items():
+        wanted = expected.get(pair)
+        assert wanted is not None, (seed, pair, [statements[i] for i in pair], statements)
+        frees = any(statements[i][0] == "free" for i in pair)
+        assert parts <= wanted or frees, (seed, pair)
+    racing = set().union(*expected.values()) if expected else set()
+    seen = set().union(*found.values()) if found else set()
+    assert racing <= seen, (seed, racing - seen, expected, statements)
+    return bool(expected)
+
+
+def test_random_programs_against_the_oracle():
+    racy = [compare(seed) for seed in range(60)]
+    assert 10 < sum(racy) < 60
+
+
+@pytest.mark.slow
+def test_many_random_programs_against_the_oracle():
+    for seed in range(60, 3000):
+        compare(seed)
