@@ -34,6 +34,7 @@ from libnpu.tools import values
         "advise",
         "objdump",
         "info",
+        "perf",
         "timeline",
     ],
 )
