@@ -28,6 +28,7 @@ class Finding:
     made: Act | None = None
     freed: Act | None = None
     count: int = 1
+    evidence: str = "the bytes that the device's engines and the calls of the host touched"
 
     @property
     def key(self) -> tuple[object, ...]:

@@ -57,6 +57,15 @@ def _edge(first: Access, second: Access) -> str:
     )
 
 
+def overwritten(allocation: Allocation, start: int, end: int, copy: Act, store: Act) -> Finding:
+    """Return that the program changed the source of a copy before it had ended."""
+    message = f"the host stores to bytes that {copy.who} reads, before it was told that the copy has ended"
+    fix = f"wait for {copy.who} before the memory is used again: synchronise {copy.stream}, or an event recorded behind it"
+    found = _finding("HD-WAR", message, fix, allocation, start, end, (copy, store))
+    found.evidence = "the source's bytes when the copy was enqueued, and when the program was told of its end, differ"
+    return found
+
+
 def out_of_bounds(allocation: Allocation, start: int, end: int, act: Act) -> Finding:
     """Return that an access goes on behind the end of its allocation."""
     message = f"{act.who} touches bytes {start} to {end} of an allocation of {allocation.size} bytes"

@@ -81,6 +81,15 @@ class Shadow:
                 yield max(start, self._starts[index]), min(end, self._end(index))
             index += 1
 
+    def writes(self, start: int, end: int) -> Iterator[Access]:
+        """Yield the last writes to [start, end)."""
+        index = max(bisect_left(self._starts, start + 1) - 1, 0)
+        while index < len(self._starts) and self._starts[index] < end:
+            write = self._states[index].write
+            if write is not None:
+                yield write
+            index += 1
+
     def _end(self, index: int) -> int:
         return self._starts[index + 1] if index + 1 < len(self._starts) else self.size
 

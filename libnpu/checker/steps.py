@@ -33,7 +33,7 @@ class Act:
     @property
     def who(self) -> str:
         """What it was and where, for people."""
-        return f"{self.what} by the host" if not self.stream else f"{self.what} in {self.stream}"
+        return f"{self.what} in {self.stream}" if self.stream else f"the host, in its {self.what},"
 
 
 @dataclass(slots=True, eq=False)

@@ -6,19 +6,26 @@ they read and wrote. What they must come behind has ended before them, and is lo
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import npu_abi
 from npu_abi import C
 
 from libnpu.checker import rules
 from libnpu.checker.allocations import Allocation, Allocations
+from libnpu.checker.arrays import WatchedArray
 from libnpu.checker.findings import Findings
-from libnpu.checker.shadow import FRESH, Access, Shadow, State
+from libnpu.checker.report import records, text
+from libnpu.checker.shadow import Access, Shadow, State
 from libnpu.checker.steps import HOST, Act, Step, join
 from libnpu.errors import NpuError
-from libnpu.runtime.copy_operations import Free
+from libnpu.runtime.copy_operations import Copy, Free
+from libnpu.runtime.guard import public
+from libnpu.runtime.host_threads import HOST as THREADS
+from libnpu.runtime.ipc import ImportedBuffer
 from libnpu.runtime.observer import Observer
 from libnpu.runtime.operation import FenceWait
 from libnpu.runtime.records import read_records
@@ -27,6 +34,10 @@ from libnpu.syscalls import Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from libnpu.checker.findings import Finding
     from libnpu.checker.shadow import Clock
@@ -34,9 +45,24 @@ if TYPE_CHECKING:
     from libnpu.runtime.context import Context
     from libnpu.runtime.job import Job
     from libnpu.runtime.stream import Stream
+    from libnpu.runtime.transfers import Rows
 
+POISON = 0xFF
 RECORD = npu_abi.dtype("npu_access_record")
 Run = tuple[int, int, bool]  # first address, bytes, whether it writes
+
+
+class Ending:
+    """The end of the check of a context, as a public call of it."""
+
+    def __init__(self, context: Context) -> None:
+        self.guard = context.guard
+        self._context = context
+
+    @public
+    def end(self, checker: Checker) -> None:
+        """End it."""
+        checker.ends(self._context)
 
 
 class StreamHistory:
@@ -51,6 +77,34 @@ class StreamHistory:
         self.behind: list[Step] = []  # what the next job comes behind besides
 
 
+class Source:
+    """Pinned memory that a copy reads, and what was in it when the copy was enqueued."""
+
+    def __init__(self, buffer: Buffer, rows: Rows) -> None:
+        self.buffer = buffer
+        self.rows = rows
+        self._digest = self._now()
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the bytes are others by now."""
+        return self.buffer.is_live and self._digest != self._now()
+
+    def _now(self) -> int:
+        digest = 0
+        for memory in rows_of(self.buffer, self.rows):
+            digest = crc32(memory, digest)
+        return digest
+
+
+def rows_of(buffer: Buffer, rows: Rows) -> Iterator[memoryview]:
+    """Yield rows of device addresses of a buffer as the program sees them."""
+    offset = rows.start - buffer.device_address
+    for row in range(rows.height):
+        start = offset + row * rows.pitch
+        yield buffer.program_view[start : start + rows.width]
+
+
 class ContextWatch:
     """What is known of a context."""
 
@@ -63,6 +117,7 @@ class ContextWatch:
             tuple[int, int], list[Run]
         ] = {}  # (actor, number) -> what it touched, as far as the device said
         self.pending: dict[Step, None] = {}  # jobs that were not looked at yet
+        self.sources: dict[tuple[int, int], Source] = {}  # (actor, number) -> pinned memory that a copy reads
 
 
 class Checker(Observer):
@@ -72,6 +127,7 @@ class Checker(Observer):
         self.findings = Findings()
         self._watched: dict[Context, ContextWatch] = {}
         self._clock: Clock = {HOST: 0}  # the host's
+        self._function = threading.local()  # `step`: the marker before the host function that the thread runs
         self._orders = 0
         self._actors = HOST
 
@@ -89,10 +145,32 @@ class Checker(Observer):
             shadow = Shadow(buffer.size, State(Access(HOST, 0, True, act)))
             watched.allocations.add(Allocation(buffer.device_address, act, shadow))
 
-    def detach(self) -> None:
+    def finish(self) -> None:
         """Look at what is left, and watch no more."""
         for context in [*self._watched]:
-            self.ends(context)
+            Ending(context).end(self)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return what was found, as `npu check --json` has it."""
+        return records(self.findings)
+
+    def text(self) -> str:
+        """Return what was found, for people; "" for nothing."""
+        return text(self.records())
+
+    def prepared(self, job: Job) -> None:
+        """As Observer."""
+        watched, operation = self._watched[job.stream.context], job.operation
+        if not isinstance(operation, Copy):
+            return
+        history = self._history(watched, job.stream)
+        target, source = operation.buffers
+        if source.kind != C.NPU_MEMORY_DEVICE:
+            place = history.actor, job.number
+            watched.sources[place] = Source(source, operation.source)
+        if target.kind != C.NPU_MEMORY_DEVICE and not watched.context.jobs_using(target.handle):
+            for memory in rows_of(target, operation.target):
+                memory[:] = bytes([POISON]) * len(memory)
 
     def enqueued(self, job: Job) -> None:
         """As Observer."""
@@ -152,18 +230,47 @@ class Checker(Observer):
         allocation = watched.allocations.find(buffer.device_address, act.order)
         if allocation is None or not size:
             return
-        access = Access(HOST, self._clock[HOST], write, act)
-        self._touch(allocation, offset, offset + size, access, self._clock)
+        clock, access = self._clock, Access(HOST, self._clock[HOST], write, act)
+        step = getattr(self._function, "step", None) if THREADS.in_function else None
+        if step is not None and step.clock is not None:  # what a host function does belongs to its stream
+            clock = {**step.clock, step.actor: step.epoch}
+            access = Access(step.actor, step.epoch + 1, write, replace(act, stream=step.act.stream))
+        self._touch(allocation, offset, offset + size, access, clock)
+
+    def reached(self, job: Job) -> None:
+        """As Observer."""
+        watched, step = self._watched[job.stream.context], self._step_of(job)
+        self._function.step = step
+        if step is not None:
+            self._look_at(watched, [step])
+
+    def array_of(self, buffer: Buffer, array: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """As Observer."""
+        base = buffer.host_address
+
+        def tell(address: int, size: int, write: bool) -> None:
+            with THREADS.lock:
+                if buffer.is_live and buffer.context in self._watched:
+                    what = "store to an array" if write else "look at an array"
+                    self.accessed(buffer, address - base, size, write=write, what=what)
+
+        return WatchedArray.over(array, tell)
+
+    def shown(self, buffer: Buffer) -> None:
+        """As Observer."""
+        watched = self._watched[buffer.context]  # type: ignore[index]
+        allocation = watched.allocations.find(buffer.device_address, self._next_order())
+        if allocation is not None:
+            allocation.is_shown = True
 
     def allocated(self, buffer: Buffer) -> None:
         """As Observer."""
         context = buffer.context
         watched = self._watched[context]  # type: ignore[index]
         act = self._act(watched.context, f"allocation of {buffer.size} bytes")
-        state = FRESH
-        if buffer.kind == C.NPU_MEMORY_REGISTERED:  # the content is the program's
-            state = State(Access(HOST, self._clock[HOST], True, act))
-        watched.allocations.add(Allocation(buffer.device_address, act, Shadow(buffer.size, state)))
+        made = Allocation(buffer.device_address, act, Shadow(buffer.size))
+        made.is_shown = buffer.kind != C.NPU_MEMORY_DEVICE or isinstance(buffer, ImportedBuffer)
+        watched.allocations.add(made)
 
     def freed(self, buffer: Buffer, job: Job | None) -> None:
         """As Observer."""
@@ -181,7 +288,10 @@ class Checker(Observer):
 
     def ends(self, context: Context) -> None:
         """As Observer: what has not ended by now is looked at as far as it came."""
-        watched = self._watched.pop(context)
+        watched = self._watched[context]
+        if context.is_alive and context.node.is_usable:
+            context.finish_all()  # what was never waited for
+        del self._watched[context]
         self._look_at(watched, [*watched.pending])
         for allocation in (*watched.allocations.forget_gone(self._next_order()), *watched.allocations.live):
             self._report_unwritten(allocation)
@@ -244,6 +354,9 @@ class Checker(Observer):
             for step in last.ancestors(self._resolve):
                 clock = step.set_clock()
                 watched.pending.pop(step, None)
+                source = watched.sources.pop((step.actor, step.epoch), None)
+                if source is not None and source.has_changed:
+                    self._overwritten(watched, step, source)
                 for address, size, write in watched.runs.pop((step.actor, step.epoch), ()):
                     allocation = watched.allocations.find(address, step.act.order)
                     if allocation is not None:
@@ -254,6 +367,17 @@ class Checker(Observer):
         first = next(iter(watched.pending), None)
         for allocation in watched.allocations.forget_gone(first.act.order if first is not None else self._next_order()):
             self._report_unwritten(allocation)
+
+    def _overwritten(self, watched: ContextWatch, step: Step, source: Source) -> None:
+        """Report that the program changed what a copy reads, unless somebody who was seen did."""
+        allocation = watched.allocations.find(source.buffer.device_address, step.act.order)
+        if allocation is None:
+            return
+        start = source.rows.start - source.buffer.device_address
+        end = start + source.rows.extent
+        if not any(write.act.order > step.act.order for write in allocation.shadow.writes(start, end)):
+            act = Act("store to pinned memory", "", "", step.act.order, step.act.time_ps)
+            self._report(rules.overwritten(allocation, start, end, step.act, act))
 
     def _resolve(self, step: Step) -> None:
         """Find the jobs that give the signals that had none."""
@@ -285,7 +409,7 @@ class Checker(Observer):
             end = size
         if start >= end:
             return
-        if not access.write:
+        if not access.write and not allocation.is_shown:
             missing = allocation.shadow.unwritten(start, end)
             allocation.unwritten += [(access.act, low, high) for low, high in missing]
         for old, low, high in allocation.shadow.touch(start, end, access, clock):

@@ -143,6 +143,8 @@ class Buffer(Memory):
                 else "is pinned memory"
             )
             raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"the memory at {self.where} {what}")
+        if self.context.observer is not None:
+            self.context.observer.shown(self)
         return make_handle(self.context.node, MEMORY, self._bo, self.size)
 
     def store(self, offset: int, source: NDArray[np.uint8]) -> None:
@@ -198,6 +200,8 @@ class Buffer(Memory):
         self.context.node.catch_up()
         mapping = Mapping(self, offset, length, direction)
         self._mappings.append(mapping)
+        if self.context.observer is not None:
+            self.context.observer.shown(self)
         return mapping
 
     @property

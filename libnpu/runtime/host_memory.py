@@ -75,7 +75,8 @@ class HostBuffer(Buffer):
     @property
     def array(self) -> NDArray[np.uint8]:
         """The memory itself as a uint8 array. Raises STALE_HANDLE."""
-        return np.frombuffer(self.view, np.uint8)
+        array = np.frombuffer(self.view, np.uint8)
+        return array if self.context.observer is None else self.context.observer.array_of(self, array)
 
     @property
     def host_array(self) -> NDArray[np.uint8]:
@@ -217,7 +218,8 @@ class Mapping:
     @property
     def array(self) -> NDArray[np.uint8]:
         """`view` as a uint8 array."""
-        return np.frombuffer(self.view, np.uint8)
+        array, observer = np.frombuffer(self.view, np.uint8), self.buffer.context.observer
+        return array if observer is None else observer.array_of(self.buffer, array)
 
     @property
     def address(self) -> int:

@@ -9,6 +9,9 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from libnpu.runtime.buffer import Buffer
     from libnpu.runtime.context import Context
     from libnpu.runtime.job import Job
@@ -21,6 +24,10 @@ class Observer(ABC):
     @abstractmethod
     def attach(self, context: Context) -> None:
         """A context was made; whoever wants to watch it sets `context.observer`."""
+
+    @abstractmethod
+    def prepared(self, job: Job) -> None:
+        """The calling thread is about to enqueue a job; nothing of it can have happened."""
 
     @abstractmethod
     def enqueued(self, job: Job) -> None:
@@ -41,6 +48,18 @@ class Observer(ABC):
     @abstractmethod
     def accessed(self, buffer: Buffer, offset: int, size: int, *, write: bool, what: str) -> None:
         """The host reads or writes memory in a call, `what`, without the device."""
+
+    @abstractmethod
+    def reached(self, job: Job) -> None:
+        """A host function begins that comes behind `job`, a marker."""
+
+    @abstractmethod
+    def array_of(self, buffer: Buffer, array: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The program takes an array that is memory of a buffer itself; it gets what this returns."""
+
+    @abstractmethod
+    def shown(self, buffer: Buffer) -> None:
+        """The program, or another process, has an address of the memory from now on: accesses by it are not seen."""
 
     @abstractmethod
     def allocated(self, buffer: Buffer) -> None:

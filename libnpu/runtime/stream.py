@@ -90,6 +90,8 @@ class Stream(StreamWaits):
             implicit = context.implicit_signals(self) if self._ordered else ()
             write_commands(job, self._cell, implicit)
         job.packed_ps = machine.now_ps
+        if context.observer is not None:
+            context.observer.prepared(job)
         cell.last = number
         jobs.append(job)
         try:

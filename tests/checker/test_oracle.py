@@ -94,7 +94,9 @@ def oracle(statements):
 
 def numbered(statements):
     """Return (number, node) of all nodes; of a notify the wait has a half number."""
-    numbers = itertools.chain.from_iterable((i, i + 0.5) if s[0] == "notify" else (i,) for i, s in enumerate(statements))
+    numbers = itertools.chain.from_iterable(
+        (i, i + 0.5) if s[0] == "notify" else (i,) for i, s in enumerate(statements)
+    )
     return dict(zip(numbers, oracle(statements), strict=True))
 
 
@@ -107,7 +109,9 @@ def races(statements):
     for (one, first), (two, second) in itertools.combinations(nodes.items(), 2):
         if one in before[two] or (first.is_host and second.is_host):
             continue
-        for (buffer, low, high, writes), (other, start, end, also) in itertools.product(first.accesses, second.accesses):
+        for (buffer, low, high, writes), (other, start, end, also) in itertools.product(
+            first.accesses, second.accesses
+        ):
             parts = range(max(low, start), min(high, end))
             if buffer == other and (writes or also) and parts:
                 found.setdefault((int(one), int(two)), set()).update((buffer, part) for part in parts)
@@ -191,7 +195,7 @@ def check(seed, length=14):
             observer.current = None
     finally:
         observer.current = None
-    checker.detach()
+    checker.finish()
     found = {
         (one - BUFFERS, two - BUFFERS): {(made[order], part) for order, part in parts}
         for (one, two), parts in checker.pairs.items()
