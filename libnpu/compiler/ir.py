@@ -131,3 +131,4 @@ class Graph:
     outputs: list[Value]
     nodes: list[Node]
     notes: list[str] = field(default_factory=list)  # what a person should know: saturated weights, dropped ranges
+    is_plan: bool = False  # large constants have no values (`hollow`); int8 stands for numbers of unknown scales

@@ -221,3 +221,29 @@ def test_wrong_arguments_are_named(npu, arguments, status, message):
     found, out, err = npu("roofline", *arguments)
     assert (found, out) == (status, "")
     assert message in err
+
+
+@pytest.fixture(scope="module")
+def resnet(npu):
+    return answer(npu, "--model", "resnet50-shape", "--profile", "aie-like")
+
+
+def test_b10_r002_resnet_50_in_int8_does_171_to_223_operations_a_byte_and_stays_below_40_percent_of_30e12(resnet):
+    assert resnet["type"] == "i8"
+    assert resnet["roofs"]["i8"] == 30 * 10**12
+    assert resnet["whole"]["flop"] == pytest.approx(8.18e9, rel=0.01)
+    assert 171 <= resnet["whole"]["intensity"] <= 223
+    assert resnet["utilisation"] == resnet["whole"]["flop_per_second"] / 30e12
+    assert 0 < resnet["utilisation"] < min(0.40, resnet["whole"]["intensity"] / resnet["ridge"])
+
+
+def test_a_model_of_shapes_takes_a_type_and_has_one_length(npu):
+    half = answer(npu, "--model", "resnet50-shape", "--profile", "aie-like", "--dtype", "fp16")
+    assert (half["type"], half["roofs"]["f16"]) == ("f16", 15 * 10**12)
+    for arguments, message in (
+        (("--model", "resnet50-shape", "--seq", "4"), "--seq: resnet50-shape has one length and no weights"),
+        (("--model", "bert-layer", "--dtype", "int8"), "--dtype int8 is of --model resnet50-shape, llama7b-shape"),
+    ):
+        status, _, err = npu("roofline", *arguments)
+        assert status == 2 or status == 1
+        assert message in err

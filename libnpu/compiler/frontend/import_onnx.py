@@ -17,10 +17,10 @@ import onnx
 
 from libnpu.compiler.frontend.builder import Builder
 from libnpu.compiler.frontend.call import Call
-from libnpu.compiler.frontend.constants import RANDOM, constant_of, evaluate, tensor_array
+from libnpu.compiler.frontend.constants import RANDOM, constant_of, evaluate, hollow_array, tensor_array
 from libnpu.compiler.frontend.handlers import HANDLERS
 from libnpu.compiler.frontend.infer import ShapeMismatch
-from libnpu.compiler.frontend.source import STANDARD_DOMAINS, ModelError, input_shapes, opset_of
+from libnpu.compiler.frontend.source import STANDARD_DOMAINS, ModelError, input_shapes, may_lack_data, opset_of
 from libnpu.compiler.frontend.types import check_types
 from libnpu.compiler.ir import Graph, Value
 from libnpu.errors import Unimplemented, Unsupported
@@ -39,13 +39,17 @@ INT32 = np.iinfo(np.int32)
 MAX_DEPTH = 32  # chosen: nesting of functions and branches, far above any exporter's
 
 
-def import_model(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Graph:
-    """Return the canonical graph of a checked model. Raises ModelError, Unsupported or Unimplemented by node."""
+def import_model(model: onnx.ModelProto, shapes: Mapping[str, Shape], is_plan: bool = False) -> Graph:
+    """Return the canonical graph of a checked model; of a plan, with hollow constants.
+
+    Raises ModelError, Unsupported or Unimplemented by node.
+    """
     walk = _Walk(model)
     scope: Scope = {}
     for tensor in model.graph.initializer:
         if tensor.data_type != onnx.TensorProto.STRING:
-            scope[tensor.name] = walk.build.const(tensor_array(tensor), tensor.name)
+            array = hollow_array(tensor) if is_plan and may_lack_data(tensor) else tensor_array(tensor)
+            scope[tensor.name] = walk.build.const(array, tensor.name)
     if model.graph.sparse_initializer:
         raise Unimplemented(f"sparse initialiser {model.graph.sparse_initializer[0].values.name}")
     static = input_shapes(model, shapes)
@@ -59,7 +63,7 @@ def import_model(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Graph:
                 scope[info.name] = Value(info.name, value.shape, value.dtype, np.zeros(value.shape, value.dtype))
     walk.nodes(model.graph.node, _Body(scope, {}, "", 0))
     outputs = _bind_outputs(walk.build, model.graph.output, scope, inputs)
-    return Graph(model.graph.name or "model", inputs, outputs, walk.build.nodes)
+    return Graph(model.graph.name or "model", inputs, outputs, walk.build.nodes, is_plan=is_plan)
 
 
 def _dtype(info: onnx.ValueInfoProto) -> np.dtype[Any]:

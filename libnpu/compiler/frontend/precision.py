@@ -12,7 +12,9 @@ They are float32 while an Elementwise or Reduce node reads them:
 - results of Elementwise, Reshape and Expand whose computed float operands are all wide.
 A constant operand is float32 in a wide Elementwise node or as a bias, which the engine adds to the float32 sum, else
 float16. Constants inside of expressions stay float32.
-Constants beyond float16's range are saturated and noted with the layer's name.
+Constants beyond float16's range are saturated and noted with the layer's name. Hollow ones stay hollow.
+
+"int8", for plans: as "fp16", but for the values of `narrow.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from npu_model import casts
 
+from libnpu.compiler.frontend.narrow import INT8, is_carrier, is_narrow_product, narrow_values, quantised
 from libnpu.compiler.frontend.rewriting import Rewriter
+from libnpu.compiler.hollow import hollow, is_hollow
 from libnpu.compiler.ir import Graph, Node, Value
 from libnpu.errors import Unsupported
 
@@ -41,17 +45,19 @@ _KNOWN = frozenset({"float16", "float32", "bfloat16", "int8", "uint8", "int16", 
 
 
 def set_precision(graph: Graph, precision: str) -> Graph:
-    """Return `graph` under the policy "fp16" or "fp32". Raises Unsupported for types that no engine computes."""
-    return _Policy(graph, half=precision == "fp16").apply()
+    """Return `graph` under the policy "fp16", "fp32" or, a plan, "int8". Raises Unsupported for types that no engine computes."""
+    return _Policy(graph, precision).apply()
 
 
 class _Policy:
     """One application; builds new values and nodes, so that `graph` stays as it is."""
 
-    def __init__(self, graph: Graph, half: bool) -> None:
+    def __init__(self, graph: Graph, precision: str) -> None:
         self.graph = graph
-        self.half = half
-        self.wide = _wide_values(graph) if half else set()
+        self.half = precision != "fp32"
+        self.int8 = precision == "int8"
+        self.narrow = narrow_values(graph) if self.int8 else set()
+        self.wide = _wide_values(graph) - self.narrow if self.half else set()
         self.nodes: list[Node] = []
         self.notes: list[str] = list(graph.notes)
         self.new: dict[Value, Value] = {}
@@ -81,10 +87,12 @@ class _Policy:
         for node in self.graph.nodes:
             self._node(node)
         outputs = [self.new[value] for value in self.graph.outputs]
-        return Graph(self.graph.name, inputs, outputs, self.nodes, self.notes)
+        return Graph(self.graph.name, inputs, outputs, self.nodes, self.notes, self.graph.is_plan)
 
     def _inside(self, value: Value) -> np.dtype[Any]:
         name = value.dtype.name
+        if value in self.narrow:
+            return INT8
         if value in self.wide:
             return SINGLE
         if name == "int64":
@@ -104,9 +112,12 @@ class _Policy:
         if outer is not None and node.op == "Elementwise":
             target = outer
         operands = [None if value is None else self._operand(node, value, target) for value in node.inputs]
+        attrs = node.attrs
+        if node.op == "Elementwise" and output in self.narrow and not is_carrier(node):
+            attrs = attrs | {"expr": quantised(attrs["expr"])}
         ends_here = outer is None or outer == target
         result = Value(output.name if ends_here else self._unique(f"{output.name}.inside"), output.shape, target)
-        self.nodes.append(Node(node.op, node.name, operands, [result], node.attrs, node.layers))
+        self.nodes.append(Node(node.op, node.name, operands, [result], attrs, node.layers))
         if not ends_here:
             assert outer is not None
             name = f"{output.name}.cast"
@@ -118,8 +129,12 @@ class _Policy:
         if value.const is not None:
             wide = node.op == "Elementwise" and node.outputs[0] in self.wide
             bias = node.op in ("Conv", "MatMul") and value is node.inputs[2]
+            if self.int8 and is_narrow_product(node) and value is node.inputs[1]:
+                return Value(value.name, value.shape, INT8, hollow(value.shape, INT8))
             return self._constant(node, value, SINGLE if wide or bias else self._inside(value))
         new = self.new[value]
+        if self.int8 and (is_narrow_product(node) or (is_carrier(node) and node.outputs[0] in self.narrow)):
+            return self._cast(new, INT8, value.name)
         if node.op in _ANY_FLOAT or new.dtype.kind in "iub":
             return new
         wanted = target if node.op in _MOVING else self._inside_narrow(new)
@@ -151,6 +166,8 @@ class _Policy:
         if key not in self.casts:
             cast = Value(self._unique(f"{name}.{target}"), value.shape, target)
             self.nodes.append(_cast_node(cast.name, value, cast, [name]))
+            if target == INT8 and value.dtype.kind == "f":
+                self.nodes[-1].attrs["expr"] = quantised(("in", 0))
             self.casts[key] = cast
         return self.casts[key]
 
@@ -169,6 +186,8 @@ def _cast_node(name: str, source: Value, target: Value, layers: list[str]) -> No
 
 def _narrowed(array: NDArray[Any], target: np.dtype[Any]) -> tuple[NDArray[Any], int]:
     """Return `array` as `target`, finite values saturated, and how many were."""
+    if is_hollow(array):
+        return hollow(array.shape, target), 0
     if target == HALF:
         with np.errstate(over="ignore"):
             half = casts.f32_to_f16(array).view(HALF) if array.dtype == SINGLE else array.astype(HALF)
