@@ -11,7 +11,7 @@ from npu_model.shave_faults import ShaveFaultCode
 from npu_model.shave_machine import STRIDED_WORK, VECTOR_WORK, Handler, Machine, Shape, access_cycles
 from npu_model.shave_math import F32, S32, Array
 from npu_model.shave_memory import STORAGE, Access, access, load, store
-from npu_model.shave_opcodes import BF16, F16, FLAG_FLOAT, TYPE_BYTES, VECTOR_CAPACITY
+from npu_model.shave_opcodes import BF16, F16, F64, FLAG_FLOAT, TYPE_BYTES, VECTOR_CAPACITY
 from npu_model.shave_opcodes import F32 as TYPE_F32
 
 
@@ -96,7 +96,7 @@ def vst(m: Machine, arg: tuple[int, int, int, int, int, int, int]) -> int | None
 
 
 def _register_dtype(type_: int, flags: int) -> np.dtype[Any]:
-    return F32 if flags & FLAG_FLOAT or type_ in (F16, BF16, TYPE_F32) else S32
+    return F32 if flags & FLAG_FLOAT or type_ in (F16, BF16, TYPE_F32, F64) else S32
 
 
 def _indexed(m: Machine, arg: tuple[int, ...], write: bool) -> tuple[Access, Shape]:

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 Scope = dict[str, Value | None]  # None: an operand that the caller of a function leaves out
 # What a handler meets when attributes lack items, have the wrong type, or contradict the operands.
 _MALFORMED = (IndexError, KeyError, ValueError, TypeError, AttributeError, ZeroDivisionError, OverflowError)
-INT32 = np.iinfo(np.int32)
 MAX_DEPTH = 32  # chosen: nesting of functions and branches, far above any exporter's
 
 
@@ -107,10 +106,15 @@ def _bind_outputs(
 
 def _check_constant(name: str, array: NDArray[Any]) -> None:
     """Refuse an output that is a constant which no program can write: integers of the device have 32 bits."""
+    if array.dtype.name not in ("int64", "uint64"):
+        return
+    limits = np.iinfo(np.int32 if array.dtype == np.int64 else np.uint32)
     array = array.reshape(-1)
-    beyond = array[(array < INT32.min) | (array > INT32.max)] if array.dtype == np.int64 else array[:0]
+    beyond = array[(array < limits.min) | (array > limits.max)]
     if beyond.size:
-        raise Unsupported(f"output {name}: the constant holds {beyond[0]}, the device computes int64 in 32 bits")
+        raise Unsupported(
+            f"output {name}: the constant holds {beyond[0]}, the device computes {array.dtype} in 32 bits"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +209,15 @@ class _Walk:
             arrays = [part if node.op_type == "Shape" else np.array(np.prod(shape), np.int64)]
         elif node.op_type in RANDOM:
             raise Unsupported(f"node {name}: {node.op_type}: results must be the same in every run")
+        elif (
+            node.op_type == "CastLike"
+            and inputs[0] is not None
+            and inputs[0].const is not None
+            and inputs[1] is not None
+        ):
+            to = onnx.helper.np_dtype_to_tensor_dtype(inputs[1].dtype)  # of the other operand only the type matters
+            cast = onnx.helper.make_node("Cast", node.input[:1], node.output, node.name, to=to)
+            arrays = list(evaluate(cast, self.opset, [inputs[0].const]))
         elif any(value is not None and value.const is None for value in inputs) or _has_graph(node):
             return None
         else:

@@ -1,9 +1,12 @@
 """Precision policy: which type each value has inside.
 
-Both policies: int64 becomes int32 (constants are checked, the range of computed values is the caller's business), as
-the vector engine has 32-bit integers, and float64 becomes float32. Graph inputs and outputs keep their types, which the
-vector engine must load and store, so that float64 is refused there: an Elementwise cast stands behind an input, unless all readers are Elementwise or Reduce, which read any float type; and
-before an output, unless its maker is Elementwise or a wide Reduce.
+Both policies: int64 becomes int32, and uint32 and uint64 the int32 of the same lower bits (constants are checked, the range
+of computed values is the caller's business), as the vector engine has 32-bit integers; float64 becomes float32, which is
+noted. Graph inputs and outputs keep their types, which the vector engine loads and stores: an Elementwise cast stands behind
+an input, unless all readers are Elementwise or Reduce, which read any float type; and before an output, unless its maker is
+Elementwise or a wide Reduce.
+
+"fp32": bfloat16 becomes float32 as well, and float16 stays.
 
 "fp16": float32 and bfloat16 become float16, except for wide values, whose range or cancellation float16 cannot hold.
 They are float32 while an Elementwise or Reduce node reads them:
@@ -37,11 +40,13 @@ HALF, SINGLE = np.dtype(np.float16), np.dtype(np.float32)
 HALF_MAX = 65504.0
 _HALF_INFINITY = 0x7C00  # its bits without the sign
 INT32 = np.iinfo(np.int32)
+UINT32 = np.iinfo(np.uint32)
 _GROWING = frozenset({"sum", "mean", "prod"})
 _MOVING = frozenset({"Reshape", "Expand"})
 _ANY_FLOAT = frozenset({"Elementwise", "Reduce"})  # operands may be of several float types
-_ENDS = frozenset({"int64"})  # also types of inputs and outputs
+_ENDS = frozenset({"int64", "uint32", "uint64", "float64"})  # also types of inputs and outputs
 _KNOWN = frozenset({"float16", "float32", "bfloat16", "int8", "uint8", "int16", "uint16", "int32", "bool"})
+_WORDS = frozenset({"int64", "uint32", "uint64"})  # int32 inside
 
 
 def set_precision(graph: Graph, precision: str) -> Graph:
@@ -77,6 +82,9 @@ class _Policy:
                     f"{what} {value.name}: type {value.dtype.name}; inputs and outputs may be "
                     f"{', '.join(sorted(_KNOWN | _ENDS))}"
                 )
+        doubles = [v for node in self.graph.nodes for v in node.outputs if v.dtype.name == "float64"]
+        if doubles:
+            self.notes.append(f"{doubles[0].name}: float64 is computed as {self._inside(doubles[0])}")
         inputs = []
         for value in self.graph.inputs:
             outer = Value(value.name, value.shape, value.dtype)
@@ -95,11 +103,11 @@ class _Policy:
             return INT8
         if value in self.wide:
             return SINGLE
-        if name == "int64":
+        if name in _WORDS:
             return np.dtype(np.int32)
         if self.half and name in ("float32", "float64", "bfloat16"):
             return HALF
-        if name == "float64":
+        if name in ("float64", "bfloat16"):
             return SINGLE
         if name not in _KNOWN:
             raise Unsupported(f"value {value.name}: type {name}")
@@ -198,6 +206,9 @@ def _narrowed(array: NDArray[Any], target: np.dtype[Any]) -> tuple[NDArray[Any],
         if count:
             half = np.where(beyond, np.copysign(HALF_MAX, half), half).astype(HALF)
         return half, count
+    if target == np.int32 and array.dtype.kind == "u":
+        beyond = array > UINT32.max
+        return np.minimum(array, UINT32.max).astype(np.uint32).view(target), int(np.count_nonzero(beyond))
     if target == np.int32:
         beyond = (array < INT32.min) | (array > INT32.max)
         return np.clip(array, INT32.min, INT32.max).astype(target), int(np.count_nonzero(beyond))
