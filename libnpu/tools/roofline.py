@@ -222,8 +222,8 @@ def _print(found: Roofline, before: Roofline | None) -> None:
     rows += [
         (
             "intensity, FLOP/B",
-            f"{whole.intensity:.4g}",
-            f"{whole.flop / (found.ideal_bytes or 1):.4g} if all moved once",
+            f"{whole.intensity:.5g}",
+            f"{whole.flop / (found.ideal_bytes or 1):.5g} if all moved once",
         ),
         ("attained", format_count(whole.rate, "FLOP/s"), f"{whole.rate / found.peak:.2%} of the peak"),
         (f"peak, {found.kind}", format_count(found.peak, "FLOP/s"), ""),

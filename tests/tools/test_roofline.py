@@ -43,6 +43,11 @@ def test_r012_each_type_has_a_roof_of_twice_its_macs(vadd):
     assert vadd["memory_bytes_per_second"] == 27 * 10**9
 
 
+def test_b13_r010_the_table_has_170_67(npu):
+    status, out, _ = npu("roofline", "--op", "matmul", "--mnk", "1024")
+    assert (status, "170.67 if all moved once" in out) == (0, True)
+
+
 @pytest.mark.parametrize(
     ("size", "ideal"),
     [
