@@ -3,7 +3,7 @@
     python -m benchmarks.silicon              the tables of docs/silicon.md
     python -m benchmarks.silicon --update     write them there
 
-Every figure is an experiment on a memory system, `edge-soc`: transfers and traffic cycle by cycle. The table says which three
+Every figure is an experiment on a memory system, `edge-soc`: transfers and traffic cycle by cycle, and models that are shapes alone. The table says which three
 parameters were set from a figure, and under which conditions a figure was computed. A second table has the loss of the NPU beside
 the CPU by how much of the NPU's may wait, there and in the queue model of queue_model.py. A test compares the page with what this
 prints.
@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import argparse
 import math
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import msgspec
@@ -26,6 +27,13 @@ from npu_model.memory_runs import NO_RUNS
 
 from benchmarks.queue_model import Share
 from benchmarks.queue_model import share as share_queue
+from libnpu.blob import BlobImage
+from libnpu.compiler import CompileOptions, compile_model
+from libnpu.runtime import TensorInfo
+from libnpu.tools.roofline_points import Roofline, measure
+from libnpu.tools.session import execute
+from libnpu.tools.shapes import llama7b, resnet50
+from libnpu.tools.weights import weights_by_layer
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "silicon.md"
 END = "<!-- end -->"
@@ -33,6 +41,7 @@ MIB, GB = 1 << 20, 10**9
 BASE, FAR = 1 << 32, 1 << 28  # of the NPU's transfers, and of the CPU's traffic
 NPU_FLITS, CPU_FLITS = 0.40, 0.72  # a cycle, that the two ask for where they share a link (B24)
 TOPS = 30e12  # of the device that the figures are quoted for
+TASKS = (".npu.tasks.dma0", ".npu.tasks.dma1", ".npu.tasks.dpu_invariant", ".npu.tasks.shave_invocation")
 
 
 def changed(
@@ -137,6 +146,42 @@ def loss_at_92(share: Callable[[float], Share]) -> tuple[float, float]:
     return math.nan, math.nan
 
 
+def resnet(system: MemorySystem) -> Roofline:
+    """Run ResNet-50's shapes in int8 on `aie-like` with a memory system, times only."""
+    return _resnet(msgspec.json.encode(system))
+
+
+@cache
+def _resnet(system: bytes) -> Roofline:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "system.json"
+        path.write_bytes(system)
+        profile = f"aie-like+{path}"
+        compiled = compile_model(resnet50(), CompileOptions(precision="int8", profile=profile, plan_only=True))
+        run = execute(compiled.blob, compiled.image, profile, zeros, compute=False, fidelity="full")
+        return measure(compiled.image, profile, run)
+
+
+def zeros(tensors: list[TensorInfo]) -> dict[str, np.ndarray]:
+    return {tensor.name: np.zeros(tensor.shape, tensor.numpy_dtype) for tensor in tensors}
+
+
+@cache
+def plan_7b() -> BlobImage:
+    """Return the plan of a decoder of 7e9 parameters in int8 on `npu-37xx`. Its number of tasks does not depend on edge-soc."""
+    return compile_model(llama7b(), CompileOptions(precision="int8", profile="npu-37xx", plan_only=True)).image
+
+
+def tasks_7b(_: MemorySystem) -> float:
+    return sum(len(plan_7b().tasks[name]) for name in TASKS)
+
+
+def layer_7b_mib(_: MemorySystem) -> float:
+    """Mebibytes of the weight matrices of one layer, by the tasks that load them."""
+    layers = weights_by_layer(plan_7b())
+    return sum(w.nbytes for w in layers if w.name.startswith("layers.0/") and "norm" not in w.name) / MIB
+
+
 @dataclass(frozen=True)
 class Figure:
     """`quoted` as (low, high); `note` says what was set from it, and under which conditions it was computed."""
@@ -152,8 +197,13 @@ class Figure:
 GIVEN = "loads given; without refresh"
 STREAM = "not independent: the stream of B17"
 FIGURES = [
+    Figure("B02", "tasks of a decoder of 7e9 parameters, int8", (1000, 20000), "M", tasks_7b, "npu-37xx, not 4 MiB but the CMX of one tile: not met"),
+    Figure("B03", "weights of one of its layers, MiB", (193, 193), "M", layer_7b_mib),
     Figure("B04", "copy of a KV cache of 512 MiB, ms", (17.9, 23.9), "M", copy_ms, STREAM),
     Figure("B05", "weights of a language model's head, 131 MB, ms", (2.62, 2.62), "M", lambda s: 131.072e6 / stream(s) * 1e3, STREAM),
+    Figure("B10", "ResNet-50, int8, aie-like: operations a byte", (171, 223), "M", lambda s: resnet(s).whole.intensity),
+    Figure("B10", "of 30 TOPS that memory allows at that", (0.28, 0.40), "M", lambda s: resnet(s).whole.intensity * stream(s) / TOPS, "not independent: the row above and the stream of B17"),
+    Figure("B10", "of 30 TOPS that it reaches", (0.28, 0.40), "M", lambda s: (r := resnet(s)).whole.rate / r.peak, "not met: see ResNet-50"),
     Figure("B11", "tiles of 4 x 4: time of 4-bit over 16-bit elements", (1, 1), "M", narrow_tiles),
     Figure("B11", "a stream: the same", (0.25, 0.25), "M", narrow_stream),
     Figure("B16", "the pins, GB/s", (60, 60), "M", lambda s: s.dram.pin_bytes_per_second / GB),

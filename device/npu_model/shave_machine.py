@@ -12,6 +12,7 @@ program goes on. So a tile lasts as long as its busiest unit, and what fills and
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import gcd
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +39,7 @@ from npu_model.shave_opcodes import (
 NO_COST_RATE = 1 << 30  # a rate per cycle from which on accesses cost nothing: what the teaching profile means by it
 HALT = -1  # what a handler returns instead of the next instruction's number
 SUSPEND = -3  # the same: the program waits for `Machine.suspension`
+CMX_WINDOW = range(int(C.NPU_CMX_BASE), int(C.NPU_CMX_END))
 MEMORY_UNIT, VECTOR_UNIT = 0, 1  # loads and stores; everything else of vectors
 
 # The watchdog counts work beside cycles, because cycles say little about how long the model takes. One unit is about 3 ns of
@@ -108,27 +110,67 @@ class Bar(NamedTuple):
 
 
 class Traffic:
-    """The boxes that a program touched. Runs of one instruction that continue each other are merged."""
+    """The boxes that a program touched, and the bytes of its accesses by place. Runs of one instruction that continue each other are merged."""
 
-    __slots__ = ("_last", "runs", "total_bytes")
+    __slots__ = ("_access_bytes", "_last", "cmx_bytes", "ddr_bytes", "moved_bytes", "runs")
 
-    def __init__(self) -> None:
+    def __init__(self, access_bytes: int) -> None:
         self.runs: list[Runs] = []
-        self.total_bytes = 0
+        self.cmx_bytes = 0
+        self.ddr_bytes = 0  # elsewhere
+        self.moved_bytes = 0  # of the whole accesses, aligned `access_bytes`, that those are parts of
+        self._access_bytes = access_bytes
         self._last: dict[int, int] = {}
 
+    @property
+    def total_bytes(self) -> int:
+        """The bytes of all accesses."""
+        return self.cmx_bytes + self.ddr_bytes
+
     def add(self, pc: int, tile: Access) -> None:
-        """Record `tile`, touched by the instruction at `pc`."""
+        """Record `tile`, touched by the instruction at `pc`. A run that begins in the access in which the one before ends shares it."""
         base, _, width, dims, _ = tile
-        if dims:
-            self.total_bytes += width * tile.run_count
-            self.runs.append((base, width, dims))
-        else:
+        if not dims:
             self.add_run(pc, base, width)
+            return
+        self.runs.append((base, width, dims))
+        nbytes = width * tile.run_count
+        if base in CMX_WINDOW:
+            self.cmx_bytes += nbytes
+            return
+        starts = np.array([base], np.int64)
+        for count, stride in dims:
+            starts = (starts[:, None] + np.arange(count) * stride).ravel()
+        first, last = starts // self._access_bytes, (starts + width - 1) // self._access_bytes
+        accesses = int((last - first + 1).sum()) - int(np.count_nonzero(first[1:] == last[:-1]))
+        self.ddr_bytes += nbytes
+        self.moved_bytes += accesses * self._access_bytes
 
     def add_run(self, pc: int, base: int, width: int) -> None:
         """Record one run."""
-        self.total_bytes += width
+        self._count(base, 1, width)
+        self._log(pc, base, width)
+
+    def add_indexed(self, pc: int, bounds: Access, count: int, width: int, step: int) -> None:
+        """Record `count` runs of `width` bytes, each some multiple of `step` behind the base of `bounds`. Where is not known without values:
+        all of `bounds` counts as touched, and of the accesses that a run may be a part of the fewest as moved.
+        """
+        base, size = bounds.base, self._access_bytes
+        self._count(base % gcd(step, size) if base not in CMX_WINDOW else base, count, width)
+        if bounds.dims:
+            self.runs.append(bounds.box)
+        else:
+            self._log(pc, base, bounds.width)
+
+    def _count(self, base: int, count: int, width: int) -> None:
+        if base in CMX_WINDOW:
+            self.cmx_bytes += count * width
+            return
+        size = self._access_bytes
+        self.ddr_bytes += count * width
+        self.moved_bytes += count * ((base % size + width - 1) // size + 1) * size
+
+    def _log(self, pc: int, base: int, width: int) -> None:
         index = self._last.get(pc)
         if index is not None:
             first, length, _ = self.runs[index]
@@ -154,6 +196,7 @@ class Machine:
         "cols",
         "compute",
         "cycles",
+        "ddr_access_bytes",
         "ended",
         "f",
         "first",
@@ -187,7 +230,8 @@ class Machine:
         "writes",
     )
 
-    def __init__(self, args_va: int, memory: Memory, shave: Shave, compute: bool) -> None:
+    def __init__(self, args_va: int, memory: Memory, shave: Shave, compute: bool, ddr_access_bytes: int = 1) -> None:
+        """`ddr_access_bytes`: what memory elsewhere than in CMX moves at least, aligned."""
         self.memory = memory
         self.compute = compute
         self.r: list[int] = [0] * (INT_REGISTERS + 1)
@@ -211,8 +255,9 @@ class Machine:
         self.last = [0] * VECTOR_REGISTERS  # ... and its last
         self.stored = 0  # when the last store has ended
         self.overflows = 0  # finite values that became infinite while they were rounded to fp16
-        self.reads = Traffic()
-        self.writes = Traffic()
+        self.ddr_access_bytes = ddr_access_bytes
+        self.reads = Traffic(ddr_access_bytes)
+        self.writes = Traffic(ddr_access_bytes)
         self.suspension: Start | Wait | Bar | None = None
         self.starts = 0  # operations of other engines
         self.open_tags: set[tuple[int, int]] = set()  # (engine, tag) started and not yet waited for
@@ -326,11 +371,15 @@ class Machine:
         else:
             self.loads += count * -(-width // self.access_bytes)
 
+    def check_span(self, base: int, span: int) -> None:
+        """Raise ADDRESS when these bytes are not in the address space."""
+        if base < 0 or base + span > ADDRESS_LIMIT:
+            raise self.fault(ShaveFaultCode.ADDRESS, f"{base:#x} + {span}")
+
     def touch(self, tile: Access, write: bool) -> int:
         """Check the addresses of `tile`, add its bytes to the log and return its cycles."""
         base, span, width, _, elements = tile
-        if base < 0 or base + span > ADDRESS_LIMIT:
-            raise self.fault(ShaveFaultCode.ADDRESS, f"{base:#x} + {span}")
+        self.check_span(base, span)
         if write:
             self.writes.add(self.pc, tile)
             rate = self.store_bytes
@@ -348,8 +397,7 @@ class Machine:
 
     def touch_run(self, base: int, width: int, write: bool) -> int:
         """Do what `touch` does for one dense run of bytes."""
-        if base < 0 or base + width > ADDRESS_LIMIT:
-            raise self.fault(ShaveFaultCode.ADDRESS, f"{base:#x} + {width}")
+        self.check_span(base, width)
         self.work += width
         self.count_accesses(1, width, write)
         if write:
@@ -428,7 +476,7 @@ class Machine:
         reads, writes = self.reads, self.writes
         if self.suspension is not None:
             self.work += (len(reads.runs) + len(writes.runs)) * RUN_WORK
-            self.reads, self.writes = Traffic(), Traffic()
+            self.reads, self.writes = Traffic(self.ddr_access_bytes), Traffic(self.ddr_access_bytes)
         return reads.runs, writes.runs
 
     def result(self) -> ShaveResult:
@@ -450,4 +498,4 @@ def access_cycles(count: int, amount: int, rate: int) -> int:
 
 def in_cmx(address: int) -> bool:
     """Return whether `address` lies in the CMX window."""
-    return int(C.NPU_CMX_BASE) <= address < int(C.NPU_CMX_END)
+    return address in CMX_WINDOW

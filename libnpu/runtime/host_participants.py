@@ -69,8 +69,8 @@ class Participant:
     """
 
     __slots__ = (
-        "arrived", "awaited_cpu_s", "awaited_since", "company", "condition", "depth", "drifted", "final", "forbidden", "function", "ident", "in_team",
-        "machine", "moves", "native_id", "number", "raced", "sleeps", "state", "thread", "wait", "waits_for",
+        "arrived", "awaited_since", "company", "condition", "depth", "drifted", "final", "forbidden", "function", "ident", "in_team",
+        "machine", "moves", "native_id", "number", "raced", "seen_cpu_s", "seen_s", "silent_s", "sleeps", "state", "thread", "wait", "waits_for",
     )  # fmt: skip
 
     def __init__(self, number: int, state: State, condition: threading.Condition) -> None:
@@ -85,7 +85,9 @@ class Participant:
         self.machine: Machine | None = None  # whose turn its outermost call has
         self.arrived = False  # it is about to take the lock
         self.awaited_since: float | None = None  # wall time since when others wait for it
-        self.awaited_cpu_s = 0.0  # what it had computed by then
+        self.silent_s = 0.0  # how long it has been silent since then: asleep, or at work of its own
+        self.seen_s = 0.0  # wall time of the last look at it
+        self.seen_cpu_s = 0.0  # what it had computed by then
         self.raced: Participant | None = None  # turned up while this one ran
         self.function = False
         self.forbidden = ""
@@ -122,10 +124,17 @@ class Participant:
         state, *numbers = text[text.rindex(")") + 2 :].split()
         return state, (int(numbers[10]) + int(numbers[11])) / TICKS_PER_S
 
-    def lacks_processor(self, grace_s: float) -> bool:
-        """Whether it would go on, but has hardly been let since `awaited_since`: other programs are in the way, or a disk."""
+    def look_at(self, now_s: float, most_s: float) -> None:
+        """Take note of how long it has been silent since the last look, `most_s` at most: this process may have been stopped.
+        While it would go on and the system does not let it, other programs or a disk being in the way, it is not silent.
+        """
         state, cpu_s = self.usage()
-        return state in "RD" and cpu_s - self.awaited_cpu_s < grace_s
+        if self.awaited_since is None:
+            self.awaited_since, self.silent_s = now_s, 0.0
+        else:
+            ran_s = cpu_s - self.seen_cpu_s
+            self.silent_s += min(now_s - self.seen_s if state not in "RD" else ran_s, most_s)
+        self.seen_s, self.seen_cpu_s = now_s, cpu_s
 
     def rouse(self) -> None:
         """Let it look again, if it waits."""

@@ -26,6 +26,7 @@ COMMANDS = {
     "latency": ("latency", "run a model or a blob many times and say how long it takes and where the time goes"),
     "roofline": ("roofline", "run a model, a blob or one operation and show it under the roofs of memory and engines"),
     "monitor": ("monitor", "run a model or a blob and write how busy engines and memory were over time"),
+    "top": ("top", "show a dashboard of utilisation, memory, credits and misses, of npud or of a run"),
     "power": ("power", "run a model or a blob and say what energy an inference takes"),
     "ddr-bandwidth": ("ddr_bandwidth", "load in several patterns and say what memory gives of what its pins could"),
     "burst": ("burst", "load a tile of an array, and say what its bursts move beside what was asked for"),

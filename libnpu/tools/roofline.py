@@ -19,6 +19,7 @@ from libnpu.tools.roofline_picture import LAYER_COLUMNS, layer_row, page, pictur
 from libnpu.tools.roofline_points import Alone, Roofline, as_json, is_report, measure, read_report
 from libnpu.tools.scalar_add import scalar_add
 from libnpu.tools.session import execute
+from libnpu.tools.shapes import SHAPES
 from libnpu.tools.work import LINE_BYTES
 
 if TYPE_CHECKING:
@@ -39,14 +40,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="an ONNX file, what npu compile made of one, or what --json printed of a run",
     )
     parser.add_argument("--op", choices=tuple(operations.SIZES), help="one operation instead of a model")
-    parser.add_argument("--model", choices=tuple(networks.NETWORKS), help="a model by name, with seeded weights")
+    parser.add_argument(
+        "--model",
+        choices=(*networks.NETWORKS, *SHAPES),
+        help="a model by name, with seeded weights; NAME-shape: with shapes alone",
+    )
     parser.add_argument(
         "--size", "--mnk", type=_sizes, metavar="N[,N...]", default=None, help="of --op: elements; M,N,K; rows,columns"
     )
     parser.add_argument(
         "--seq", type=source.positive, metavar="N", help=f"of --model: rows of a sequence (default {networks.SEQ})"
     )
-    parser.add_argument("--dtype", choices=operations.DTYPES, default=None, help="of --op and --model (default fp32)")
+    parser.add_argument(
+        "--dtype",
+        choices=(*operations.DTYPES, "int8"),
+        default=None,
+        help="of --op and --model (default fp32); int8: of a NAME-shape, and its default",
+    )
     parser.add_argument(
         "--operations", action="store_true", help="run each operation of a model alone, too (--model always does)"
     )
@@ -97,6 +107,12 @@ def _check(options: argparse.Namespace) -> None:
     for name, owners in (("size", ("op",)), ("seq", ("model",)), ("dtype", ("op", "model"))):
         if getattr(options, name) and not any(getattr(options, owner) for owner in owners):
             raise ToolError(f"--{name} is of {' and '.join(f'--{owner}' for owner in owners)}")
+    if options.model in SHAPES:
+        for name in ("seq", "operations"):
+            if getattr(options, name):
+                raise ToolError(f"--{name}: {options.model} has one length and no weights")
+    elif "int8" in (options.dtype, options.precision):
+        raise ToolError(f"--dtype int8 is of --model {', '.join(SHAPES)}")
 
 
 def _recorded(options: argparse.Namespace) -> Roofline:
@@ -113,6 +129,10 @@ def _recorded(options: argparse.Namespace) -> Roofline:
 def _measured(options: argparse.Namespace) -> Roofline:
     """Compile what is asked for, when it is a model, and run it."""
     model: Any = options.path
+    options.plan_only = options.model in SHAPES
+    if options.plan_only:
+        options.precision = options.dtype or options.precision or "int8"
+        return _execute(*_compiled(SHAPES[options.model](), options), options)
     if options.path is None:
         options.precision = options.dtype or options.precision or "fp32"
         if options.model:
@@ -202,8 +222,8 @@ def _print(found: Roofline, before: Roofline | None) -> None:
     rows += [
         (
             "intensity, FLOP/B",
-            f"{whole.intensity:.4g}",
-            f"{whole.flop / (found.ideal_bytes or 1):.4g} if all moved once",
+            f"{whole.intensity:.5g}",
+            f"{whole.flop / (found.ideal_bytes or 1):.5g} if all moved once",
         ),
         ("attained", format_count(whole.rate, "FLOP/s"), f"{whole.rate / found.peak:.2%} of the peak"),
         (f"peak, {found.kind}", format_count(found.peak, "FLOP/s"), ""),

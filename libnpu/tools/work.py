@@ -123,7 +123,7 @@ def by_layer(image: BlobImage, done: dict[int, tuple[int, str]], slices: Iterabl
 
 def ideal_bytes(image: BlobImage) -> int:
     """Return the bytes of inputs, outputs and constants: what moves when each moves once."""
-    return sum(tensor.size_bytes for tensor in (*image.inputs, *image.outputs)) + len(image.weights)
+    return sum(tensor.size_bytes for tensor in (*image.inputs, *image.outputs)) + image.weight_bytes
 
 
 def roofs(profile: Profile) -> dict[str, int]:

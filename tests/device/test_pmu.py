@@ -377,6 +377,59 @@ def test_lane_operations_and_bytes_outside_of_cmx():
     assert (counted["SRAM_READ"], counted["SRAM_WRITE"]) == (0, 400)
 
 
+GATHER = """
+    li r10, 8
+    li r11, 1
+    setvl r10, r11
+    viota.i32 v1
+    vadd.i32 v1, v1, v1
+    li r11, 4
+    setvl r10, r11
+    li r12, {table}
+    li r13, 64
+    li r14, {stride}
+    li r15, {column}
+    vgather.f32 v2, v1, r12, r13, r14, r15
+    vscatter.f32 v2, v1, r12, r13, r14, r15
+    halt
+"""
+
+
+@pytest.mark.parametrize(("stride", "column"), [(64, 4), (16, 4), (1024, 256), (4, 4)])
+def test_gather_and_scatter_count_what_they_take_of_a_table(stride, column):
+    rig, _ = rig_of(profile="npu-37xx", compute=True)
+    counted = []
+    for table in (rig.alloc(bytes(1 << 17)), CMX):
+        before = rig.device.counters()
+        Program(rig, GATHER.format(table=table, stride=stride, column=column)).launch()
+        counted.append(check(rig, before)[0])
+    ddr, cmx = counted
+    assert (ddr["SHAVE_DDR_READ"], ddr["SHAVE_DDR_WRITE"]) == (8 * 16, 8 * 16)
+    assert (cmx["SRAM_READ"], cmx["SRAM_WRITE"]) == (8 * 16, 8 * 16)
+    assert cmx["SHAVE_DDR_READ"] == cmx["SHAVE_DDR_WRITE"] == ddr["SRAM_READ"] == ddr["SRAM_WRITE"] == 0
+
+
+def test_what_a_program_reads_again_is_read_again():
+    rig, _ = rig_of(profile="npu-37xx")
+    text = f"""
+        li r10, 100
+        setvl r10, r10
+        li r12, {CMX}
+        li r13, 400
+        li r14, 4
+        li r20, 0
+        li r21, 5
+    again:
+        vld.f32 v0, r12, r13, r14, 0
+        addi r20, r20, 1
+        blt r20, r21, again
+        halt
+    """
+    before = rig.device.counters()
+    Program(rig, text).launch()
+    assert check(rig, before)[0]["SRAM_READ"] == 5 * 40_000
+
+
 def test_every_counter_is_in_its_registers():
     rig, program = rig_of()
     rig.execute(random_job(rig, program, 3)[0])

@@ -29,6 +29,7 @@ from libnpu.tools import values
         "latency",
         "roofline",
         "monitor",
+        "top",
         "kernels",
         "launch-profile",
         "advise",

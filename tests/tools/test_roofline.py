@@ -43,6 +43,11 @@ def test_r012_each_type_has_a_roof_of_twice_its_macs(vadd):
     assert vadd["memory_bytes_per_second"] == 27 * 10**9
 
 
+def test_b13_r010_the_table_has_170_67(npu):
+    status, out, _ = npu("roofline", "--op", "matmul", "--mnk", "1024")
+    assert (status, "170.67 if all moved once" in out) == (0, True)
+
+
 @pytest.mark.parametrize(
     ("size", "ideal"),
     [
@@ -221,3 +226,29 @@ def test_wrong_arguments_are_named(npu, arguments, status, message):
     found, out, err = npu("roofline", *arguments)
     assert (found, out) == (status, "")
     assert message in err
+
+
+@pytest.fixture(scope="module")
+def resnet(npu):
+    return answer(npu, "--model", "resnet50-shape", "--profile", "aie-like")
+
+
+def test_b10_r002_resnet_50_in_int8_does_171_to_223_operations_a_byte_and_stays_below_40_percent_of_30e12(resnet):
+    assert resnet["type"] == "i8"
+    assert resnet["roofs"]["i8"] == 30 * 10**12
+    assert resnet["whole"]["flop"] == pytest.approx(8.18e9, rel=0.01)
+    assert 171 <= resnet["whole"]["intensity"] <= 223
+    assert resnet["utilisation"] == resnet["whole"]["flop_per_second"] / 30e12
+    assert 0 < resnet["utilisation"] < min(0.40, resnet["whole"]["intensity"] / resnet["ridge"])
+
+
+def test_a_model_of_shapes_takes_a_type_and_has_one_length(npu):
+    half = answer(npu, "--model", "resnet50-shape", "--profile", "aie-like", "--dtype", "fp16")
+    assert (half["type"], half["roofs"]["f16"]) == ("f16", 15 * 10**12)
+    for arguments, message in (
+        (("--model", "resnet50-shape", "--seq", "4"), "--seq: resnet50-shape has one length and no weights"),
+        (("--model", "bert-layer", "--dtype", "int8"), "--dtype int8 is of --model resnet50-shape, llama7b-shape"),
+    ):
+        status, _, err = npu("roofline", *arguments)
+        assert status == 2 or status == 1
+        assert message in err
