@@ -36,10 +36,10 @@ class WatchedArray(np.ndarray[Any, np.dtype[Any]]):
 
     def __array_finalize__(self, made_from: Any) -> None:
         """Watch views, not copies."""
+        self.tell = None
         tell = getattr(made_from, "tell", None)
-        self.tell = (
-            tell if tell is not None and self.base is not None and np.may_share_memory(self, made_from) else None
-        )
+        if tell is not None and np.may_share_memory(_plain(self), _plain(made_from)):
+            self.tell = tell
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
         """Tell of operands and results, and compute with ordinary arrays."""

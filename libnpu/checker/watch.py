@@ -369,13 +369,16 @@ class Checker(Observer):
             self._report_unwritten(allocation)
 
     def _overwritten(self, watched: ContextWatch, step: Step, source: Source) -> None:
-        """Report that the program changed what a copy reads, unless somebody who was seen did."""
+        """Report that the program changed what a copy reads, unless somebody who was seen may have, since it was enqueued."""
         allocation = watched.allocations.find(source.buffer.device_address, step.act.order)
         if allocation is None:
             return
         start = source.rows.start - source.buffer.device_address
         end = start + source.rows.extent
-        if not any(write.act.order > step.act.order for write in allocation.shadow.writes(start, end)):
+        low, high = source.rows.start, source.rows.start + source.rows.extent
+        jobs = (run for runs in watched.runs.values() for run in runs)  # that were not looked at yet
+        by_job = any(write and address < high and low < address + size for address, size, write in jobs)
+        if not by_job and all(write.is_before(step.known) for write in allocation.shadow.writes(start, end)):
             act = Act("store to pinned memory", "", "", step.act.order, step.act.time_ps)
             self._report(rules.overwritten(allocation, start, end, step.act, act))
 

@@ -11,6 +11,12 @@ import libnpu
 from libnpu.checker.watch import Checker
 from libnpu.runtime import observer
 
+WEIGHTS = {
+    "fill": 6, "copy": 6, "read": 2, "write": 2, "look": 1, "store": 1, "function": 1, "record": 4, "wait": 4, "synchronize": 2,
+    "event_sync": 1, "query": 1, "notify": 2, "free": 0.5, "free_async": 0.5,
+}  # fmt: skip
+IN_PLACE = ("look", "store", "function")  # of pinned memory, buffer 0
+USES = ("fill", "copy", "read", "write", "free", "free_async", *IN_PLACE)
 STREAMS, BUFFERS, PARTS, PART = 3, 3, 4, 64
 
 
@@ -36,30 +42,33 @@ def generate(chance, length):
     statements = []
     for _ in range(length):
         kind = chance.choices(
-            ["fill", "copy", "read", "write", "record", "wait", "synchronize", "event_sync", "query", "notify", "free"],
-            [6, 6, 2, 2, 4, 4, 2, 1, 1, 2, 0.5],
+            [*WEIGHTS],
+            [*WEIGHTS.values()],
         )[0]
         stream, other = chance.randrange(STREAMS), chance.randrange(STREAMS)
         target, source = chance.sample(range(BUFFERS), 2)
         start = chance.randrange(PARTS)
         end = chance.randrange(start + 1, PARTS + 1)
+        if kind in IN_PLACE:
+            target, source = 0, 0
         statements.append((kind, stream, other, target, source, start, end))
     return statements
 
 
-def oracle(statements):
-    """Return the nodes of the graph of what must happen before what."""
+def oracle(statements, is_cuda):
+    """Return the nodes of the graph of what must happen before what. Under `cuda` stream 0 is the legacy default stream."""
     nodes, last, host, freed = [], {}, set(), set()
     events = {}
 
     def job(index, stream, *behind):
-        node = Node(behind={*host, *behind, *([last[stream]] if stream in last else [])})
+        others = [other for other in last if other == stream or (is_cuda and 0 in (stream, other))]
+        node = Node(behind={*host, *behind, *(last[other] for other in others)})
         last[stream] = index
         return node
 
     for index, (kind, stream, other, target, source, start, end) in enumerate(statements):
         node = Node()
-        if kind in ("fill", "copy", "read", "write", "free") and freed & {target, source}:
+        if kind in USES and freed & {target, source}:
             pass
         elif kind == "fill":
             node = job(index, stream)
@@ -67,10 +76,19 @@ def oracle(statements):
         elif kind == "copy":
             node = job(index, stream)
             node.accesses = [(target, start, end, True), (source, start, end, False)]
-        elif kind in ("read", "write"):
-            node = Node([(target, start, end, kind == "write")], set(host), True)
+        elif kind in ("read", "write", "look", "store"):
+            node = Node([(target, start, end, kind in ("write", "store"))], set(host), True)
             host.add(index)
+        elif kind == "function":
+            node = job(index, stream)
+            node.accesses = [(0, start, end, True)]
+        elif kind == "free_async":
+            node = job(index, stream)
+            node.accesses = [(target, 0, PARTS, True)]
+            freed.add(target)
         elif kind == "free":
+            if is_cuda:
+                host.update(last.values())
             node = Node([(target, 0, PARTS, True)], set(host), True)
             host.add(index)
             freed.add(target)
@@ -92,17 +110,17 @@ def oracle(statements):
     return nodes
 
 
-def numbered(statements):
+def numbered(statements, is_cuda):
     """Return (number, node) of all nodes; of a notify the wait has a half number."""
     numbers = itertools.chain.from_iterable(
         (i, i + 0.5) if s[0] == "notify" else (i,) for i, s in enumerate(statements)
     )
-    return dict(zip(numbers, oracle(statements), strict=True))
+    return dict(zip(numbers, oracle(statements, is_cuda), strict=True))
 
 
-def races(statements):
+def races(statements, is_cuda):
     """Return the pairs of statements that are in conflict in no order, with the racing parts of memory."""
-    nodes, before = numbered(statements), {}
+    nodes, before = numbered(statements, is_cuda), {}
     for number, node in nodes.items():
         before[number] = set(node.behind).union(*(before[other] for other in node.behind))
     found = {}
@@ -137,9 +155,17 @@ class Numbering(Checker):
             self.pairs.setdefault((one, two), set()).update((finding.made.order, part) for part in parts)
 
 
+def store(checker, statement, part):
+    """A host function: its stores are those of the statement that enqueued it."""
+    outer, checker.statement = checker.statement, statement
+    part[:] = 1
+    checker.statement = outer
+
+
 def run(device, statements, checker):
     """Do what the statements say. `query` is a loop until everything has ended: as a synchronise."""
-    streams = [device.create_stream() for _ in range(STREAMS)]
+    streams = [device.default_stream if device.semantics.legacy_default_stream else device.create_stream()]
+    streams += [device.create_stream() for _ in range(STREAMS - 1)]
     events = [device.create_event() for _ in range(STREAMS)]
     notify = device.create_notify()
     buffers, bytes_ = [], np.zeros(PARTS * PART, np.uint8)
@@ -152,7 +178,7 @@ def run(device, statements, checker):
     for number, (kind, stream, other, target, source, start, end) in enumerate(statements):
         checker.statement = number + BUFFERS
         low, high = start * PART, end * PART
-        if kind in ("fill", "copy", "read", "write", "free") and freed & {target, source}:
+        if kind in USES and freed & {target, source}:
             continue
         match kind:
             case "fill":
@@ -176,6 +202,15 @@ def run(device, statements, checker):
             case "notify":
                 notify.record(streams[stream])
                 notify.wait(streams[other])
+            case "look":
+                buffers[0].array[low:high].sum()
+            case "store":
+                buffers[0].array[low:high] = number
+            case "function":
+                streams[stream].add_host_function(store, checker, number + BUFFERS, buffers[0].array[low:high])
+            case "free_async":
+                buffers[target].free_async(streams[stream])
+                freed.add(target)
             case "free":
                 buffers[target].free()
                 freed.add(target)
@@ -183,13 +218,13 @@ def run(device, statements, checker):
     return made
 
 
-def check(seed, length=14):
+def check(seed, is_cuda, length=14):
     """Run a random program of a seed under the checker; return the statements, and what each of both found."""
     statements = generate(random.Random(seed), length)
     checker = Numbering()
     observer.current = checker
     try:
-        with libnpu.open("unit") as device:
+        with libnpu.open("unit", semantics="cuda" if is_cuda else "ascend") as device:
             checker.statement = 0
             made = run(device, statements, checker)
             observer.current = None
@@ -200,16 +235,16 @@ def check(seed, length=14):
         (one - BUFFERS, two - BUFFERS): {(made[order], part) for order, part in parts}
         for (one, two), parts in checker.pairs.items()
     }
-    return statements, races(statements), found
+    return statements, races(statements, is_cuda), found
 
 
-def compare(seed):
+def compare(seed, is_cuda):
     """Every pair that is found is a race, on bytes that race; and every byte that races is found."""
-    statements, expected, found = check(seed)
+    statements, expected, found = check(seed, is_cuda)
     for pair, parts in found.items():
         wanted = expected.get(pair)
         assert wanted is not None, (seed, pair, [statements[i] for i in pair], statements)
-        frees = any(statements[i][0] == "free" for i in pair)
+        frees = any(statements[i][0].startswith("free") for i in pair)
         assert parts <= wanted or frees, (seed, pair)
     racing = set().union(*expected.values()) if expected else set()
     seen = set().union(*found.values()) if found else set()
@@ -217,12 +252,13 @@ def compare(seed):
     return bool(expected)
 
 
-def test_random_programs_against_the_oracle():
-    racy = [compare(seed) for seed in range(60)]
+@pytest.mark.parametrize("is_cuda", [False, True], ids=["ascend", "cuda"])
+def test_random_programs_against_the_oracle(is_cuda):
+    racy = [compare(seed, is_cuda) for seed in range(60)]
     assert 10 < sum(racy) < 60
 
 
 @pytest.mark.slow
 def test_many_random_programs_against_the_oracle():
-    for seed in range(60, 3000):
-        compare(seed)
+    for seed in range(60, 2000):
+        compare(seed, is_cuda=seed % 2 == 0)
