@@ -21,6 +21,9 @@ RULES = {
     "XS-WAW": "jobs of two streams write the same bytes in no order",
     "FREE-IN-USE": "memory is given back while work that uses it may be in flight",
     "OOB": "an access leaves its allocation",
+    "WAIT-UNRECORDED": "a wait for an event that was never recorded, which waits for nothing",
+    "EVENT-OVERWRITTEN": "an event is recorded again while its last record, for which a race shows the need, is not waited for",
+    "LOST-ASYNC-ERROR": "a job failed, and no call of the program was told",
     "UNINIT": "bytes are read that nobody has written",
 }
 
@@ -64,6 +67,28 @@ def overwritten(allocation: Allocation, start: int, end: int, copy: Act, store: 
     found = _finding("HD-WAR", message, fix, allocation, start, end, (copy, store))
     found.evidence = "the source's bytes when the copy was enqueued, and when the program was told of its end, differ"
     return found
+
+
+def wait_unrecorded(wait: Act, edge: str) -> Finding:
+    """Return that a wait waits for nothing."""
+    message = f"{edge} waits for an event that was never recorded: it waits for nothing"
+    return _of_acts("WAIT-UNRECORDED", message, "record the event before, in the stream whose work is meant", wait)
+
+
+def event_overwritten(first: Act, second: Act, work: Act) -> Finding:
+    """Return that the second record of an event took the place of the first one, behind work that somebody had to wait for."""
+    message = f"the event that was recorded behind {work.who} is recorded again in {second.stream or 'a stream'}: only the last record counts"
+    return _of_acts("EVENT-OVERWRITTEN", message, "use an event for each record that is waited for", first, second)
+
+
+def lost_error(job: Act, error: str) -> Finding:
+    """Return that nobody was told of a failure."""
+    fix = f"synchronise {job.stream}, or query it, and look at the result"
+    return _of_acts("LOST-ASYNC-ERROR", f"{job.who} failed and no call of the program was told: {error}", fix, job)
+
+
+def _of_acts(rule: str, message: str, fix: str, *acts: Act) -> Finding:
+    return Finding(rule, True, message, fix, acts, evidence="the calls of the program")
 
 
 def out_of_bounds(allocation: Allocation, start: int, end: int, act: Act) -> Finding:

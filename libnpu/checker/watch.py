@@ -129,6 +129,9 @@ class Checker(Observer):
         self._clock: Clock = {HOST: 0}  # the host's
         self._function = threading.local()  # `step`: the marker before the host function that the thread runs
         self._orders = 0
+        # by actor: an event, the step of its record, and the step of the record that took its place before anybody waited
+        self._overwritten_records: dict[int, list[tuple[object, Step, Step]]] = {}
+        self._heeded: set[tuple[object, Step]] = set()  # records that somebody waited for
         self._actors = HOST
 
     # ---- what the runtime tells ----
@@ -205,6 +208,29 @@ class Checker(Observer):
         step = self._step_of(job)
         if step is not None:
             self._history(self._watched[stream.context], stream).behind.append(step)
+
+    def recorded(self, event: object, before: Job | None, job: Job) -> None:
+        """As Observer."""
+        old, new = self._step_of(before) if before is not None else None, self._step_of(job)
+        if old is not None and new is not None and (event, old) not in self._heeded:
+            self._overwritten_records.setdefault(old.actor, []).append((event, old, new))
+
+    def waited(self, event: object, job: Job | None, stream: Stream | None) -> None:
+        """As Observer."""
+        context = event.context  # type: ignore[attr-defined]
+        if job is None:
+            what = f"{self._history(self._watched[context], stream).name}" if stream is not None else "the host"
+            act = self._act(context, "wait for an event" if stream is not None else "wait for an event, or query,")
+            self._report(rules.wait_unrecorded(act, what))
+        elif (step := self._step_of(job)) is not None:
+            self._heeded.add((event, step))
+
+    def closed(self, stream: Stream) -> None:
+        """As Observer."""
+        for job in stream.untold:
+            step = self._step_of(job)
+            if step is not None and job.error is not None:
+                self._report(rules.lost_error(step.act, str(job.error)))
 
     def known(self, stream: Stream, number: int) -> None:
         """As Observer."""
@@ -291,6 +317,8 @@ class Checker(Observer):
         watched = self._watched[context]
         if context.is_alive and context.node.is_usable:
             context.finish_all()  # what was never waited for
+        for stream in context.streams:
+            self.closed(stream)
         del self._watched[context]
         self._look_at(watched, [*watched.pending])
         for allocation in (*watched.allocations.forget_gone(self._next_order()), *watched.allocations.live):
@@ -419,8 +447,17 @@ class Checker(Observer):
             found = rules.conflict(allocation, low, high, old, access)
             if found is not None:
                 self._report(found)
+                self._look_for_overwritten(*sorted((old, access), key=lambda each: each.act.order))
                 if allocation.unwritten:  # the write that was missing comes in no order: that is the fault
                     allocation.unwritten = [read for read in allocation.unwritten if read[0] is not old.act]
+
+    def _look_for_overwritten(self, first: Access, second: Access) -> None:
+        """Report a record of an event behind the first of two accesses in no order that another record took the place of, if
+        that was before the second one.
+        """
+        for _, old, new in self._overwritten_records.get(first.actor, ()):
+            if old.epoch > first.epoch and new.act.order < second.act.order:
+                self._report(rules.event_overwritten(old.act, new.act, first.act))
 
     def _report_unwritten(self, allocation: Allocation) -> None:
         for act, low, high in allocation.unwritten:

@@ -42,6 +42,18 @@ class Observer(ABC):
         """What is enqueued in `stream` from now on comes behind `job`, which needs no command for it."""
 
     @abstractmethod
+    def recorded(self, event: object, before: Job | None, job: Job) -> None:
+        """An event was recorded by `job`; its record before that, if there was one, is forgotten."""
+
+    @abstractmethod
+    def waited(self, event: object, job: Job | None, stream: Stream | None) -> None:
+        """Somebody waits for, or asks about, what an event has recorded, `job`, None for nothing: a stream, or the host (None)."""
+
+    @abstractmethod
+    def closed(self, stream: Stream) -> None:
+        """The program has closed a stream; errors that it was not told of are dropped."""
+
+    @abstractmethod
     def known(self, stream: Stream, number: int) -> None:
         """The calling thread was told that the stream's jobs up to `number` have ended."""
 

@@ -261,6 +261,11 @@ class StreamQueue:
             self._failed.remove(job)
         return job.error
 
+    @property
+    def untold(self) -> Sequence[Job]:
+        """The failed jobs whose errors no call has raised yet."""
+        return self._failed
+
     def keep_error(self, job: Job) -> None:
         """Let the next wait or query raise the error of `job`, which has ended."""
         self._failed.append(job)

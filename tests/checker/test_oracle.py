@@ -149,7 +149,7 @@ class Numbering(Checker):
 
     def _report(self, finding):
         super()._report(finding)
-        if finding.rule != "UNINIT":
+        if finding.made is not None and finding.rule != "UNINIT":
             one, two = sorted(act.order // 1000 for act in finding.acts)
             parts = range(finding.start // PART, -(-finding.end // PART))
             self.pairs.setdefault((one, two), set()).update((finding.made.order, part) for part in parts)
