@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from npu_abi import C
 from npu_model import footprint
+from npu_model.memory_runs import access_count
 from npu_model.shave_faults import ShaveFault, ShaveFaultCode, ShaveUnsupported
 from npu_model.shave_machine import Bar, Machine, Row, Start, Wait
 from npu_model.shave_memory import Runs
@@ -49,6 +50,7 @@ INSNS, LANE_OPS = int(C.NPU_PMU_SHAVE_INSNS), int(C.NPU_PMU_SHAVE_LANE_OPS)
 PENDING, STALL = int(C.NPU_PMU_SHAVE_MEM_PENDING), int(C.NPU_PMU_SHAVE_MEM_STALL)
 SRAM_READ, SRAM_WRITE = int(C.NPU_PMU_SRAM_READ), int(C.NPU_PMU_SRAM_WRITE)
 DDR_READ, DDR_WRITE = int(C.NPU_PMU_SHAVE_DDR_READ), int(C.NPU_PMU_SHAVE_DDR_WRITE)
+DDR_MOVED = int(C.NPU_PMU_DDR_MOVED)
 
 Records = np.ndarray[Any, np.dtype[np.void]]
 
@@ -156,6 +158,7 @@ class ShaveEngine(Engine[ShaveTask]):
         )
         slot.cached_bytes = task.code_bytes - slot.loaded_bytes
         self._raw[CODE_LOAD] += fetched
+        self._raw[DDR_MOVED] += access_count(self._fetch.runs()[0], self._ddr_access_bytes) * self._ddr_access_bytes
         if self._trace is not None:
             self._trace.add(CODE_LOAD_RECORD, self.kind, self.unit, task.task_id, slot.job_id, fetched)
         self._fetch.begin(fetched)
@@ -413,6 +416,7 @@ class ShaveEngine(Engine[ShaveTask]):
         raw[LANE_OPS] += task.machine.lane_ops
         raw[DDR_READ] += task.ddr_read
         raw[DDR_WRITE] += task.ddr_write
+        raw[DDR_MOVED] += task.ddr_moved
         raw[SRAM_READ] += task.sram_read
         raw[SRAM_WRITE] += task.sram_write
         if task.machine.overflows and not task.tainted:

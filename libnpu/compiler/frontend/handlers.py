@@ -12,6 +12,7 @@ from libnpu.compiler.frontend import ops_movement as movement
 from libnpu.compiler.frontend import ops_reduce as reduction
 from libnpu.compiler.frontend import ops_resample as resample
 from libnpu.compiler.frontend import ops_trigonometry as trigonometry
+from libnpu.compiler.frontend import ops_window as window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +31,8 @@ HANDLERS: dict[str, Handler] = {
     "AveragePool": matrix.average_pool,
     "GlobalAveragePool": matrix.global_pool,
     "GlobalMaxPool": matrix.global_pool,
+    "LpPool": window.lp_pool,
+    "LRN": window.lrn,
     "MatMul": matrix.matmul,
     "Gemm": matrix.gemm,
     **dict.fromkeys(element.UNARY, element.unary),

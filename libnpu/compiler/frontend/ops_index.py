@@ -106,11 +106,22 @@ def arg_max(call: Call) -> Value:
 
 
 def cumulative(call: Call) -> Value:
-    """CumSum and CumProd, in a step for each power of two: each element takes in what is that far before it."""
-    x, build = call.input(0), call.build
-    given = call.array(1, "axis")
-    assert given is not None
-    axis = call.axis(int(given.reshape(-1)[0]), len(x.shape))
+    """CumSum and CumProd; of a computed axis, along each, and the one chosen."""
+    x, given, build = call.input(0), call.input(1), call.build
+    rank = len(x.shape)
+    if given.const is not None:
+        return _cumulative(call, x, call.axis(int(given.const.reshape(-1)[0]), rank))
+    chosen = build.reshape(given, ())
+    result = _cumulative(call, x, 0)
+    for axis in range(1, rank):
+        is_it: Expr = ("or", ("eq", X, ("const", axis)), ("eq", X, ("const", axis - rank)))
+        result = build.elementwise(("where", is_it, Y, Z), [chosen, _cumulative(call, x, axis), result], x.dtype)
+    return result
+
+
+def _cumulative(call: Call, x: Value, axis: int) -> Value:
+    """Return running sums or products, in a step for each power of two: each element takes in what is that far before it."""
+    build = call.build
     size = x.shape[axis]
     op, neutral = ("add", 0.0) if call.op == "CumSum" else ("mul", 1.0)
     reverse = bool(call.attrs.get("reverse", 0))
