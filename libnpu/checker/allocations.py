@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from libnpu.checker.shadow import Shadow
+    from libnpu.checker.shadow import Access, Shadow
     from libnpu.checker.steps import Act
 
 PAGE_BYTES = 4096  # what lies behind an allocation in its last page is reached without a fault
@@ -15,7 +15,7 @@ PAGE_BYTES = 4096  # what lies behind an allocation in its last page is reached 
 class Allocation:
     """`size` bytes at `address`, which act `made`; `freed` is the act that gave them back."""
 
-    __slots__ = ("address", "freed", "is_shown", "made", "shadow", "size", "unwritten")
+    __slots__ = ("address", "free", "freed", "is_shown", "made", "shadow", "size", "unwritten")
 
     def __init__(self, address: int, made: Act, shadow: Shadow) -> None:
         self.address = address
@@ -23,6 +23,7 @@ class Allocation:
         self.made = made
         self.freed: Act | None = None
         self.shadow = shadow
+        self.free: Access | None = None  # that gave it back, once it was looked at
         self.is_shown = False  # accesses by address are not seen
         self.unwritten: list[tuple[Act, int, int]] = []  # reads of [start, end), which nobody had written
 

@@ -6,6 +6,8 @@ Views of a watched array are watched; results that are memory of their own are o
 
 from __future__ import annotations
 
+import os
+import sys
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +15,9 @@ import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
-Note = tuple[int, int, bool]  # address, bytes, whether it is a write
+INSIDE = tuple(os.path.dirname(file) + os.sep for file in (os.path.dirname(__file__), np.__file__))
 COPIES = (
     "argmax", "argmin", "argpartition", "argsort", "astype", "choose", "compress", "copy", "dot", "dump", "dumps", "flatten", "item",
     "nonzero", "repeat", "searchsorted", "take", "tobytes", "tofile", "tolist", "__deepcopy__", "__reduce__", "__reduce_ex__",
@@ -120,6 +123,14 @@ for _name in COPIES:
 for _name in CHANGES:
     if hasattr(np.ndarray, _name):
         setattr(WatchedArray, _name, _method(_name, True))
+
+
+def site_of_array() -> str:
+    """Return "file:line" of the innermost frame outside of this library and NumPy."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(INSIDE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
 
 
 def runs(array: np.ndarray[Any, Any]) -> Iterator[tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from libnpu.checker.symbols import place_of
@@ -60,5 +61,5 @@ def text(found: Sequence[dict[str, Any]]) -> str:
 
 def _line(act: dict[str, Any]) -> str:
     where = f" in {act['stream']}" if act["stream"] else ""
-    site = act["site"] or "an unknown place"
+    site = (act["site"] or "an unknown place").removeprefix(os.getcwd() + os.sep)
     return f"{act['what']}{where}, at {site} ({act['time_ps'] / PS_PER_US:.3f} us)"

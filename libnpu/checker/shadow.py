@@ -73,6 +73,15 @@ class Shadow:
         self._join(first, last)
         return found
 
+    def conflicts(self, start: int, end: int, access: Access, clock: Mapping[int, int]) -> list[Conflict]:
+        """Return what `touch` would, and put nothing in."""
+        found, index = [], max(bisect_left(self._starts, start + 1) - 1, 0)
+        while index < len(self._starts) and self._starts[index] < end:
+            low, high = max(start, self._starts[index]), min(end, self._end(index))
+            found += [(old, low, high) for old in _conflicts(self._states[index], access, clock)]
+            index += 1
+        return found
+
     def unwritten(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of [start, end) that nobody has written."""
         index = max(bisect_left(self._starts, start + 1) - 1, 0)

@@ -16,7 +16,7 @@ from npu_abi import C
 
 from libnpu.checker import rules
 from libnpu.checker.allocations import Allocation, Allocations
-from libnpu.checker.arrays import WatchedArray
+from libnpu.checker.arrays import WatchedArray, site_of_array
 from libnpu.checker.findings import Findings
 from libnpu.checker.report import records, text
 from libnpu.checker.shadow import Access, Shadow, State
@@ -250,9 +250,11 @@ class Checker(Observer):
 
     def accessed(self, buffer: Buffer, offset: int, size: int, *, write: bool, what: str) -> None:
         """As Observer."""
-        context = buffer.context
-        watched = self._watched[context]  # type: ignore[index]
-        act = self._act(watched.context, what)
+        self._accessed(buffer, offset, size, write, what, None)
+
+    def _accessed(self, buffer: Buffer, offset: int, size: int, write: bool, what: str, site: str | None) -> None:
+        watched = self._watched[buffer.context]  # type: ignore[index]
+        act = self._act(watched.context, what, site)
         allocation = watched.allocations.find(buffer.device_address, act.order)
         if allocation is None or not size:
             return
@@ -278,7 +280,7 @@ class Checker(Observer):
             with THREADS.lock:
                 if buffer.is_live and buffer.context in self._watched:
                     what = "store to an array" if write else "look at an array"
-                    self.accessed(buffer, address - base, size, write=write, what=what)
+                    self._accessed(buffer, address - base, size, write, what, site_of_array())
 
         return WatchedArray.over(array, tell)
 
@@ -443,7 +445,13 @@ class Checker(Observer):
         if not access.write and not allocation.is_shown:
             missing = allocation.shadow.unwritten(start, end)
             allocation.unwritten += [(access.act, low, high) for low, high in missing]
-        for old, low, high in allocation.shadow.touch(start, end, access, clock):
+        if access.act.is_free:  # what is in flight was not looked at: the states stay, for that
+            conflicts, allocation.free = allocation.shadow.conflicts(start, end, access, clock), access
+        else:
+            conflicts = allocation.shadow.touch(start, end, access, clock)
+            if allocation.free is not None:
+                conflicts.append((allocation.free, start, end))
+        for old, low, high in conflicts:
             found = rules.conflict(allocation, low, high, old, access)
             if found is not None:
                 self._report(found)
