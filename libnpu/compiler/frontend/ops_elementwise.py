@@ -141,6 +141,20 @@ def cast(call: Call) -> Value:
     return call.build.elementwise(cast_expr(X, source.dtype, target), [source], target)
 
 
+def bit_cast(call: Call) -> Value:
+    """BitCast between types of one width, up to the 32 bits that the engine has."""
+    x = call.input(0)
+    target = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(call.attrs["to"]))
+    floats = [dtype.kind not in "iub" for dtype in (x.dtype, target)]
+    if x.dtype.itemsize != target.itemsize:
+        raise ModelError(f"node {call.name}: BitCast of {x.dtype} to {target}")
+    if floats == [False, False]:
+        return call.build.elementwise(("cast_bool", X) if target == BOOL else X, [x], target)
+    if floats == [True, True] or x.dtype.itemsize != 4:
+        raise call.unsupported(f"types {x.dtype} and {target}: the vector engine has the bits of float32 only")
+    return call.build.elementwise(("bits_i32" if floats[0] else "bits_f32", X), [x], target)
+
+
 def cast_expr(expr: Expr, source: np.dtype[np.generic], target: np.dtype[np.generic]) -> Expr:
     """Return `expr` of type `source` as ONNX's Cast makes it `target`; the node's output does the narrowing."""
     floating = [dtype.kind == "f" or dtype.name == "bfloat16" for dtype in (source, target)]
