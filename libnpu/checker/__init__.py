@@ -23,12 +23,15 @@ VARIABLE = "NPU_CHECK"  # a file to which a process appends what was found in it
 
 
 @contextmanager
-def check() -> Iterator[Checker]:
-    """Watch the contexts that are made inside; what is found is in the checker's `findings`, complete at the end."""
+def check(*, lint: bool = False, leaks: bool = False) -> Iterator[Checker]:
+    """Watch the contexts that are made inside; what is found is in the checker's `findings`, complete at the end.
+
+    `lint`: look for what costs time, too. `leaks`: and for what was never given back.
+    """
     from libnpu.checker.watch import Checker
     from libnpu.runtime import observer
 
-    checker = Checker()
+    checker = Checker(lint=lint, leaks=leaks)
     outer, observer.current = observer.current, checker
     try:
         yield checker

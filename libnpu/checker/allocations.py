@@ -15,16 +15,17 @@ PAGE_BYTES = 4096  # what lies behind an allocation in its last page is reached 
 class Allocation:
     """`size` bytes at `address`, which act `made`; `freed` is the act that gave them back."""
 
-    __slots__ = ("address", "free", "freed", "is_shown", "made", "shadow", "size", "unwritten")
+    __slots__ = ("address", "free", "freed", "is_host", "is_shown", "made", "shadow", "size", "unwritten")
 
-    def __init__(self, address: int, made: Act, shadow: Shadow) -> None:
+    def __init__(self, address: int, made: Act, shadow: Shadow, *, is_host: bool = False) -> None:
         self.address = address
         self.size = shadow.size
         self.made = made
         self.freed: Act | None = None
         self.shadow = shadow
         self.free: Access | None = None  # that gave it back, once it was looked at
-        self.is_shown = False  # accesses by address are not seen
+        self.is_host = is_host  # pinned, or the program's
+        self.is_shown = is_host  # accesses by address are not seen
         self.unwritten: list[tuple[Act, int, int]] = []  # reads of [start, end), which nobody had written
 
     @property

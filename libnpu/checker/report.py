@@ -36,8 +36,9 @@ def records(findings: Iterable[Finding]) -> list[dict[str, Any]]:
 
 
 def _act(act: Act) -> dict[str, Any]:
-    site = place_of(act.site) if isinstance(act.site, int) else act.site
-    return {"what": act.what, "stream": act.stream or None, "site": site, "time_ps": act.time_ps}
+    site, captured = (place_of(at) if isinstance(at, int) else at for at in (act.site, act.captured))
+    record = {"what": act.what, "stream": act.stream or None, "site": site, "time_ps": act.time_ps}
+    return record | {"captured": captured} if captured else record
 
 
 def text(found: Sequence[dict[str, Any]]) -> str:
@@ -61,5 +62,9 @@ def text(found: Sequence[dict[str, Any]]) -> str:
 
 def _line(act: dict[str, Any]) -> str:
     where = f" in {act['stream']}" if act["stream"] else ""
-    site = (act["site"] or "an unknown place").removeprefix(os.getcwd() + os.sep)
-    return f"{act['what']}{where}, at {site} ({act['time_ps'] / PS_PER_US:.3f} us)"
+    captured = f", captured at {_short(act['captured'])}" if "captured" in act else ""
+    return f"{act['what']}{where}, at {_short(act['site'])} ({act['time_ps'] / PS_PER_US:.3f} us){captured}"
+
+
+def _short(site: str) -> str:
+    return (site or "an unknown place").removeprefix(os.getcwd() + os.sep)

@@ -20,6 +20,7 @@ RULES = {
     "XS-WAR": "a job overwrites what a job of another stream may not have read yet",
     "XS-WAW": "jobs of two streams write the same bytes in no order",
     "FREE-IN-USE": "memory is given back while work that uses it may be in flight",
+    "CAPTURED-BUFFER-CHANGED": "the host changes memory that a node of a graph reads again, while a launch of it may not have read it yet",
     "OOB": "an access leaves its allocation",
     "WAIT-UNRECORDED": "a wait for an event that was never recorded, which waits for nothing",
     "EVENT-OVERWRITTEN": "an event is recorded again while its last record, for which a race shows the need, is not waited for",
@@ -39,7 +40,10 @@ def conflict(allocation: Allocation, start: int, end: int, old: Access, new: Acc
     rule = ("HD-" if HOST in (first.actor, second.actor) else "XS-") + kind
     verbs = {"RAW": ("writes", "reads"), "WAR": ("reads", "writes"), "WAW": ("writes", "writes")}[kind]
     message = f"{first.act.who} {verbs[0]} bytes that {second.act.who} {verbs[1]}, and nothing orders the two"
-    return _finding(rule, message, _edge(first, second), allocation, start, end, (first.act, second.act))
+    fix = _edge(first, second)
+    if rule == "HD-WAR" and first.act.captured and allocation.is_host:
+        rule, fix = "CAPTURED-BUFFER-CHANGED", f"{fix}; or let each launch have memory of its own (update)"
+    return _finding(rule, message, fix, allocation, start, end, (first.act, second.act))
 
 
 def _freed(allocation: Allocation, first: Access, second: Access) -> Finding:
@@ -64,7 +68,8 @@ def overwritten(allocation: Allocation, start: int, end: int, copy: Act, store: 
     """Return that the program changed the source of a copy before it had ended."""
     message = f"the host stores to bytes that {copy.who} reads, before it was told that the copy has ended"
     fix = f"wait for {copy.who} before the memory is used again: synchronise {copy.stream}, or an event recorded behind it"
-    found = _finding("HD-WAR", message, fix, allocation, start, end, (copy, store))
+    rule = "CAPTURED-BUFFER-CHANGED" if copy.captured else "HD-WAR"
+    found = _finding(rule, message, fix, allocation, start, end, (copy, store))
     found.evidence = "the source's bytes when the copy was enqueued, and when the program was told of its end, differ"
     return found
 

@@ -21,7 +21,7 @@ HOST = 0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Act:
-    """An operation or a call, for reports. `order` counts what the program did."""
+    """An operation or a call, for reports. `order` counts what the program did; `captured` is where a node of a graph was."""
 
     what: str
     stream: str  # "" for the host
@@ -29,6 +29,7 @@ class Act:
     order: int
     time_ps: int
     is_free: bool = False
+    captured: str | int = ""
 
     @property
     def who(self) -> str:

@@ -22,7 +22,9 @@ from libnpu.checker.report import records, text
 from libnpu.checker.shadow import Access, Shadow, State
 from libnpu.checker.steps import HOST, Act, Step, join
 from libnpu.errors import NpuError
+from libnpu.runtime.command_list import Batch
 from libnpu.runtime.copy_operations import Copy, Free
+from libnpu.runtime.graph_parts import Part
 from libnpu.runtime.guard import public
 from libnpu.runtime.host_threads import HOST as THREADS
 from libnpu.runtime.ipc import ImportedBuffer
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from libnpu.runtime.buffer import Buffer
     from libnpu.runtime.context import Context
     from libnpu.runtime.job import Job
+    from libnpu.runtime.operation import Operation
     from libnpu.runtime.stream import Stream
     from libnpu.runtime.transfers import Rows
 
@@ -105,6 +108,12 @@ def rows_of(buffer: Buffer, rows: Rows) -> Iterator[memoryview]:
         yield buffer.program_view[start : start + rows.width]
 
 
+def _operation_of(job: Job) -> Operation:
+    """Return what a job does; of a launch of a graph, what its node does."""
+    node = job.operation.alone if isinstance(job.operation, Part) else None
+    return node.operation if node is not None else job.operation
+
+
 class ContextWatch:
     """What is known of a context."""
 
@@ -117,14 +126,15 @@ class ContextWatch:
             tuple[int, int], list[Run]
         ] = {}  # (actor, number) -> what it touched, as far as the device said
         self.pending: dict[Step, None] = {}  # jobs that were not looked at yet
-        self.sources: dict[tuple[int, int], Source] = {}  # (actor, number) -> pinned memory that a copy reads
+        self.sources: dict[tuple[int, int], list[Source]] = {}  # (actor, number) -> pinned memory that its copies read
 
 
 class Checker(Observer):
     """Watches contexts and collects `findings`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, lint: bool = False, leaks: bool = False) -> None:
         self.findings = Findings()
+        self._lint, self._leaks = lint, leaks
         self._watched: dict[Context, ContextWatch] = {}
         self._clock: Clock = {HOST: 0}  # the host's
         self._function = threading.local()  # `step`: the marker before the host function that the thread runs
@@ -163,14 +173,15 @@ class Checker(Observer):
 
     def prepared(self, job: Job) -> None:
         """As Observer."""
-        watched, operation = self._watched[job.stream.context], job.operation
+        watched, operation = self._watched[job.stream.context], _operation_of(job)
+        history = self._history(watched, job.stream)
+        for copy in operation.operations if isinstance(operation, Batch) else (operation,):
+            if isinstance(copy, Copy) and copy.buffers[1].kind != C.NPU_MEMORY_DEVICE:
+                sources = watched.sources.setdefault((history.actor, job.number), [])
+                sources.append(Source(copy.buffers[1], copy.source))
         if not isinstance(operation, Copy):
             return
-        history = self._history(watched, job.stream)
-        target, source = operation.buffers
-        if source.kind != C.NPU_MEMORY_DEVICE:
-            place = history.actor, job.number
-            watched.sources[place] = Source(source, operation.source)
+        target = operation.buffers[0]
         if target.kind != C.NPU_MEMORY_DEVICE and not watched.context.jobs_using(target.handle):
             for memory in rows_of(target, operation.target):
                 memory[:] = bytes([POISON]) * len(memory)
@@ -179,8 +190,10 @@ class Checker(Observer):
         """As Observer."""
         watched = self._watched[job.stream.context]
         history = self._history(watched, job.stream)
-        what = job.operation.name
-        act = Act(what, history.name, job.site, self._next_order(), job.enqueue_ps, isinstance(job.operation, Free))
+        what, is_free = _operation_of(job).name, isinstance(job.operation, Free)
+        node = job.operation.alone if isinstance(job.operation, Part) else None
+        captured = node.site if node is not None else ""
+        act = Act(what, history.name, job.site, self._next_order(), job.enqueue_ps, is_free, captured)
         step = Step(history.actor, job.number, act, dict(self._clock), history.behind)
         history.behind = []
         if history.last is not None:
@@ -255,11 +268,12 @@ class Checker(Observer):
     def _accessed(self, buffer: Buffer, offset: int, size: int, write: bool, what: str, site: str | None) -> None:
         watched = self._watched[buffer.context]  # type: ignore[index]
         act = self._act(watched.context, what, site)
-        allocation = watched.allocations.find(buffer.device_address, act.order)
+        step = getattr(self._function, "step", None) if THREADS.in_function else None
+        order = act.order if step is None else step.act.order  # what its stream frees behind it is still there
+        allocation = watched.allocations.find(buffer.device_address, order)
         if allocation is None or not size:
             return
         clock, access = self._clock, Access(HOST, self._clock[HOST], write, act)
-        step = getattr(self._function, "step", None) if THREADS.in_function else None
         if step is not None and step.clock is not None:  # what a host function does belongs to its stream
             clock = {**step.clock, step.actor: step.epoch}
             access = Access(step.actor, step.epoch + 1, write, replace(act, stream=step.act.stream))
@@ -271,6 +285,10 @@ class Checker(Observer):
         self._function.step = step
         if step is not None:
             self._look_at(watched, [step])
+            assert step.clock is not None
+            # threads tell each other what they know, by means that are not seen: the host knows it from now on
+            self._clock = dict(self._clock)
+            join(self._clock, {**step.clock, step.actor: step.epoch + 1})
 
     def array_of(self, buffer: Buffer, array: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """As Observer."""
@@ -278,7 +296,7 @@ class Checker(Observer):
 
         def tell(address: int, size: int, write: bool) -> None:
             with THREADS.lock:
-                if buffer.is_live and buffer.context in self._watched:
+                if (buffer.is_live or THREADS.in_function) and buffer.context in self._watched:
                     what = "store to an array" if write else "look at an array"
                     self._accessed(buffer, address - base, size, write, what, site_of_array())
 
@@ -296,8 +314,9 @@ class Checker(Observer):
         context = buffer.context
         watched = self._watched[context]  # type: ignore[index]
         act = self._act(watched.context, f"allocation of {buffer.size} bytes")
-        made = Allocation(buffer.device_address, act, Shadow(buffer.size))
-        made.is_shown = buffer.kind != C.NPU_MEMORY_DEVICE or isinstance(buffer, ImportedBuffer)
+        is_host = buffer.kind != C.NPU_MEMORY_DEVICE
+        made = Allocation(buffer.device_address, act, Shadow(buffer.size), is_host=is_host)
+        made.is_shown |= isinstance(buffer, ImportedBuffer)
         watched.allocations.add(made)
 
     def freed(self, buffer: Buffer, job: Job | None) -> None:
@@ -384,9 +403,9 @@ class Checker(Observer):
             for step in last.ancestors(self._resolve):
                 clock = step.set_clock()
                 watched.pending.pop(step, None)
-                source = watched.sources.pop((step.actor, step.epoch), None)
-                if source is not None and source.has_changed:
-                    self._overwritten(watched, step, source)
+                for source in watched.sources.pop((step.actor, step.epoch), ()):
+                    if source.has_changed:
+                        self._overwritten(watched, step, source)
                 for address, size, write in watched.runs.pop((step.actor, step.epoch), ()):
                     allocation = watched.allocations.find(address, step.act.order)
                     if allocation is not None:

@@ -16,7 +16,7 @@ from libnpu.errors import NpuError
 from libnpu.runtime.arguments import instance_of
 from libnpu.runtime.fences import Signal
 from libnpu.runtime.guard import public
-from libnpu.runtime.operation import FenceSignal, Marker, NotifyWait, Timestamp
+from libnpu.runtime.operation import FenceSignal, Marker, NotifyWait, Passed, Timestamp
 from libnpu.runtime.time import timeout_ps
 
 if TYPE_CHECKING:
@@ -109,6 +109,8 @@ class Event:
             self.context.enter()
             if job is not None and self.context.observer is not None:
                 self.context.observer.ordered(stream, job)
+            if self.context.semantics.legacy_default_stream and self.context.is_default(stream):
+                stream.enqueue(Passed("event wait"))  # an action there comes between what blocking streams do
         else:
             stream.wait_signal(job.stream.signal_of(job))
 

@@ -12,11 +12,11 @@ from libnpu.checker.watch import Checker
 from libnpu.runtime import observer
 
 WEIGHTS = {
-    "fill": 6, "copy": 6, "read": 2, "write": 2, "look": 1, "store": 1, "function": 1, "record": 4, "wait": 4, "synchronize": 2,
+    "graph": 0.7, "fill": 6, "copy": 6, "read": 2, "write": 2, "look": 1, "store": 1, "function": 1, "record": 4, "wait": 4, "synchronize": 2,
     "event_sync": 1, "query": 1, "notify": 2, "free": 0.5, "free_async": 0.5,
 }  # fmt: skip
 IN_PLACE = ("look", "store", "function")  # of pinned memory, buffer 0
-USES = ("fill", "copy", "read", "write", "free", "free_async", *IN_PLACE)
+USES = ("graph", "fill", "copy", "read", "write", "free", "free_async", *IN_PLACE)
 STREAMS, BUFFERS, PARTS, PART = 3, 3, 4, 64
 
 
@@ -56,71 +56,70 @@ def generate(chance, length):
 
 
 def oracle(statements, is_cuda):
-    """Return the nodes of the graph of what must happen before what. Under `cuda` stream 0 is the legacy default stream."""
-    nodes, last, host, freed = [], {}, set(), set()
+    """Return the graph of what must happen before what, by number: statement i is node i; what else is behind it in its work
+    lies between i and i + 1. Under `cuda` stream 0 is the legacy default stream.
+    """
+    nodes, last, host, freed = {}, {}, set(), set()
     events = {}
 
     def job(index, stream, *behind):
         others = [other for other in last if other == stream or (is_cuda and 0 in (stream, other))]
-        node = Node(behind={*host, *behind, *(last[other] for other in others)})
+        node = nodes[index] = Node(behind={*host, *behind, *(last[other] for other in others)})
         last[stream] = index
         return node
 
+    def launch(index, stream, target, source, start, end, *behind):
+        """One of the graph of `capture`: two branches behind the first node, and a last one behind both."""
+        part = target, start, end
+        job(index, stream, *behind).accesses = [(*part, True)]
+        nodes[index + 0.1] = Node([(source, start, end, True), (*part, False)], {*host, index})
+        job(index + 0.2, stream).accesses = [(target, 0, 1, True)]
+        job(index + 0.3, stream, index + 0.1).accesses = [(*part, True), (source, start, end, False)]
+        return index + 0.3
+
     for index, (kind, stream, other, target, source, start, end) in enumerate(statements):
-        node = Node()
+        nodes[index] = Node()
         if kind in USES and freed & {target, source}:
             pass
+        elif kind == "graph":
+            ended = launch(index, stream, target, source, start, end)
+            launch(index + 0.5, other, target, source, start, end, ended)
         elif kind == "fill":
-            node = job(index, stream)
-            node.accesses = [(target, start, end, True)]
+            job(index, stream).accesses = [(target, start, end, True)]
         elif kind == "copy":
-            node = job(index, stream)
-            node.accesses = [(target, start, end, True), (source, start, end, False)]
+            job(index, stream).accesses = [(target, start, end, True), (source, start, end, False)]
         elif kind in ("read", "write", "look", "store"):
-            node = Node([(target, start, end, kind in ("write", "store"))], set(host), True)
+            nodes[index] = Node([(target, start, end, kind in ("write", "store"))], set(host), True)
             host.add(index)
         elif kind == "function":
-            node = job(index, stream)
-            node.accesses = [(0, start, end, True)]
+            job(index, stream).accesses = [(0, start, end, True)]
         elif kind == "free_async":
-            node = job(index, stream)
-            node.accesses = [(target, 0, PARTS, True)]
+            job(index, stream).accesses = [(target, 0, PARTS, True)]
             freed.add(target)
         elif kind == "free":
             if is_cuda:
                 host.update(last.values())
-            node = Node([(target, 0, PARTS, True)], set(host), True)
+            nodes[index] = Node([(target, 0, PARTS, True)], set(host), True)
             host.add(index)
             freed.add(target)
         elif kind == "record":
-            node = job(index, stream)
+            job(index, stream)
             events[other] = index
         elif kind == "wait":
-            node = job(index, stream, *([events[other]] if other in events else []))
+            job(index, stream, *([events[other]] if other in events else []))
         elif kind == "synchronize" and stream in last:
             host.add(last[stream])
         elif kind == "event_sync" and other in events:
             host.add(events[other])
         elif kind == "notify":
-            node = job(index, stream)  # `other` waits for it: a node of its own, behind this one
-            nodes.append(node)
-            node = job(index + 0.5, other, index)
-            last[other] = index + 0.5
-        nodes.append(node)
+            job(index, stream)
+            job(index + 0.5, other, index)  # that waits for it
     return nodes
-
-
-def numbered(statements, is_cuda):
-    """Return (number, node) of all nodes; of a notify the wait has a half number."""
-    numbers = itertools.chain.from_iterable(
-        (i, i + 0.5) if s[0] == "notify" else (i,) for i, s in enumerate(statements)
-    )
-    return dict(zip(numbers, oracle(statements, is_cuda), strict=True))
 
 
 def races(statements, is_cuda):
     """Return the pairs of statements that are in conflict in no order, with the racing parts of memory."""
-    nodes, before = numbered(statements, is_cuda), {}
+    nodes, before = oracle(statements, is_cuda), {}
     for number, node in nodes.items():
         before[number] = set(node.behind).union(*(before[other] for other in node.behind))
     found = {}
@@ -162,13 +161,33 @@ def store(checker, statement, part):
     checker.statement = outer
 
 
+def capture(device, target, source, low, high):
+    """Return an executable graph; `launch` above is what it does."""
+    one, two, forks, joins = (
+        device.create_stream(),
+        device.create_stream(),
+        device.create_event(),
+        device.create_event(),
+    )
+    with one.capture() as captured:
+        one.fill(target[low:high], 1)
+        forks.record(one)
+        two.wait_event(forks)
+        two.copy(source[low:high], target[low:high])
+        joins.record(two)
+        one.fill(target[:PART], 2)
+        one.wait_event(joins)
+        one.copy(target[low:high], source[low:high])
+    return captured.graph.instantiate()
+
+
 def run(device, statements, checker):
     """Do what the statements say. `query` is a loop until everything has ended: as a synchronise."""
     streams = [device.default_stream if device.semantics.legacy_default_stream else device.create_stream()]
     streams += [device.create_stream() for _ in range(STREAMS - 1)]
     events = [device.create_event() for _ in range(STREAMS)]
     notify = device.create_notify()
-    buffers, bytes_ = [], np.zeros(PARTS * PART, np.uint8)
+    graphs, buffers, bytes_ = [], [], np.zeros(PARTS * PART, np.uint8)
     for number in range(BUFFERS):
         checker.statement = number  # so that `made` names the buffer
         buffers.append(device.alloc(PARTS * PART) if number else device.alloc_host(PARTS * PART))
@@ -181,6 +200,10 @@ def run(device, statements, checker):
         if kind in USES and freed & {target, source}:
             continue
         match kind:
+            case "graph":
+                graphs.append(capture(device, buffers[target], buffers[source], low, high))
+                graphs[-1].launch(streams[stream])
+                graphs[-1].launch(streams[other])
             case "fill":
                 streams[stream].fill(buffers[target][low:high], number)
             case "copy":
