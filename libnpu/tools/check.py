@@ -49,11 +49,13 @@ def run(options: argparse.Namespace) -> int:
     return 1 if found else status
 
 
-def watched(command: list[str]) -> tuple[int, list[dict[str, Any]]]:
-    """Run a program and return its exit status, and what was found in it and in processes that it started."""
+def watched(command: list[str], stdout: int | None = None) -> tuple[int, list[dict[str, Any]]]:
+    """Run a program and return its exit status, and what was found in it and in processes that it started. `stdout`: as that
+    of `subprocess.run`.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "findings"
-        status = subprocess.run(command, env=os.environ | {VARIABLE: str(path)}, check=False).returncode
+        status = subprocess.run(command, env=os.environ | {VARIABLE: str(path)}, stdout=stdout, check=False).returncode
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     if not lines:
         raise ToolError(

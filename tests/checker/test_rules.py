@@ -185,6 +185,29 @@ def test_right_programs_that_look_wrong():
     assert found(program) == []
 
 
+def test_what_a_host_function_tells_another_thread():
+    """A flag of the program's own says that a result is there; work of other streams is in no order with it."""
+
+    def program(device, behind=True):
+        stream, other, memory = device.create_stream(), device.create_stream(), device.to_device(bytes(64))
+        pinned, sums, told = device.alloc_host(64), device.alloc_host(64), []
+        result, own = pinned.array, sums.array
+
+        def tell():
+            own[0] = 1
+            told.append(True)
+
+        stream.copy(pinned, memory)
+        (stream if behind else other).add_host_function(tell)
+        while not told:
+            device.host_delay(1000)
+        result.sum()
+        own[0] += 1
+
+    assert found(program) == []
+    assert [rule for rule, _ in found(lambda device: program(device, behind=False))] == ["HD-RAW"]
+
+
 def test_two_interleaved_halves_are_disjoint_and_overlapping_ones_are_not():
     def program(device, shift=0):
         one, two = device.create_stream(), device.create_stream()

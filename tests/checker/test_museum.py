@@ -1,0 +1,156 @@
+"""The bug museum: a wrong variant is wrong under its schedule and reported with its rules at its lines, and nothing else is; a
+fixed one, and a program without a bug, is right and silent under all schedules.
+"""
+
+import contextlib
+import io
+import os
+import re
+import runpy
+import subprocess
+
+import pytest
+
+import libnpu
+from libnpu.tools.check import watched
+from libnpu.tools.exhibits import FIELDS, exhibits
+
+NAMED = ("timed", "eager", "lazy", "newest-first")
+ALL = exhibits()
+PYTHON = [name for name, each in ALL.items() if each.path.suffix == ".py"]
+IN_C = [name for name, each in ALL.items() if each.path.suffix == ".c"]
+
+
+def places(records):
+    """Return (rule, lines of the acts) of records."""
+    return [(r["rule"], [int(a["site"].rpartition(":")[2]) if a["site"] else None for a in r["acts"]]) for r in records]
+
+
+@pytest.fixture(scope="module")
+def run():
+    """run(name, fixed, schedule) -> what a Python program prints."""
+    loaded = {}
+
+    def run(name, fixed, schedule):
+        if name not in loaded:
+            loaded[name] = runpy.run_path(str(ALL[name].path), run_name=name)["main"]
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as out:
+            patch.setenv("NPU_SCHEDULE", schedule)
+            loaded[name](fixed)
+        return out.getvalue().strip()
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("museum")
+
+
+def run_c(name, folder, schedule, *arguments):
+    """Return what a C program prints."""
+    command = ALL[name].command(folder, *arguments)
+    done = subprocess.run(
+        command, env={**os.environ, "NPU_SCHEDULE": schedule}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.strip()
+
+
+def watched_c(name, folder, schedule, *arguments):
+    """Return what a C program prints and what is reported of it."""
+    with pytest.MonkeyPatch.context() as patch, open(folder / "printed", "w+") as out:
+        patch.setenv("NPU_SCHEDULE", schedule)
+        status, records = watched(ALL[name].command(folder, *arguments), stdout=out.fileno())
+        assert status == 0
+        out.seek(0)
+        return out.read().strip(), places(records)
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_a_python_program(name, run):
+    exhibit = ALL[name]
+    if exhibit.reports:
+        assert run(name, False, exhibit.value("schedule")) == exhibit.value("wrong") != exhibit.value("right")
+        with libnpu.check() as checker:
+            run(name, False, "timed")
+        assert places(checker.records()) == exhibit.reports
+    with libnpu.check() as checker:
+        assert run(name, True, "lazy") == exhibit.value("right")
+    assert places(checker.records()) == []
+
+
+@pytest.mark.parametrize("name", IN_C)
+def test_a_c_program(name, folder):
+    exhibit = ALL[name]
+    if exhibit.reports:
+        assert run_c(name, folder, exhibit.value("schedule")) == exhibit.value("wrong") != exhibit.value("right")
+        assert watched_c(name, folder, "timed")[1] == exhibit.reports
+    assert watched_c(name, folder, "lazy", "fixed") == (exhibit.value("right"), [])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", PYTHON)
+def test_a_python_program_without_the_bug_is_right_and_silent_under_all_schedules(name, run):
+    with libnpu.check() as checker:
+        for schedule in (*NAMED, *(f"seed:{seed}" for seed in range(200))):
+            assert run(name, True, schedule) == ALL[name].value("right"), schedule
+    assert checker.text() == ""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", PYTHON)
+def test_the_report_is_the_same_under_all_schedules(name, run):
+    for schedule in (*NAMED, *(f"seed:{seed}" for seed in range(4))):
+        with libnpu.check() as checker:
+            run(name, False, schedule)
+        assert sorted(places(checker.records())) == sorted(ALL[name].reports), schedule
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", IN_C)
+def test_a_c_program_without_the_bug_is_right_and_silent_under_all_schedules(name, folder):
+    for schedule in (*NAMED, *(f"seed:{seed}" for seed in range(8))):
+        assert watched_c(name, folder, schedule, "fixed") == (ALL[name].value("right"), []), schedule
+
+
+def test_each_head_says_what_the_museum_needs():
+    for name, exhibit in ALL.items():
+        assert re.fullmatch(r"[A-Z].*\.", exhibit.title), name
+        single = ("right",) if name.startswith("right_") else ("right", "wrong", "schedule", "link")
+        assert [len(exhibit.values(field)) for field in single] == [1] * len(single), name
+        assert bool(exhibit.reports) == bool(exhibit.values("catalogue")) == (not name.startswith("right_")), name
+        given = re.findall(
+            r"^(?: \*)?  +(\w+): ", exhibit.source.partition("import" if name in PYTHON else "#include")[0], re.M
+        )
+        assert set(given) <= set(FIELDS), name
+
+
+def test_the_list_of_the_readme_is_complete():
+    text = (ALL["read_before_wait"].path.parent / "README.md").read_text()
+    rows = re.findall(r"^\| (B\d\d) \| (.*) \|$", text, re.M)
+    numbers = [number for number, _ in rows]
+    assert numbers == sorted(set(numbers))
+    shown = {
+        exhibit.value("catalogue"): f"[{name}]({exhibit.path.name})" for name, exhibit in ALL.items() if exhibit.reports
+    }
+    assert shown == {number: place for number, place in rows if place.startswith("[")}
+
+
+def test_npu_museum(npu):
+    status, out, err = npu("museum", "list")
+    assert (status, err) == (0, "")
+    assert [line.split()[0] for line in out.splitlines()] == list(ALL)
+    assert "read_before_wait " in out
+    assert "(HD-RAW)" in out
+    assert npu("museum", "show", "read_before_wait") == (0, ALL["read_before_wait"].source, "")
+    status, out, err = npu("museum", "run", "read_before_wait")
+    assert (status, err) == (0, "")
+    assert out.startswith("schedule lazy: it prints '0'; right is '36'\nnpu check: 1 finding\n1. ERROR HD-RAW: ")
+    expected = "schedule lazy: it prints '36'; right is '36'\nnpu check: 0 findings\n"
+    assert npu("museum", "run", "read_before_wait", "--fixed") == (0, expected, "")
+    assert npu("museum", "run")[2] == "npu: error: npu museum run needs the name of a program; npu museum list\n"
+    assert npu("museum", "show", "no")[2] == "npu: error: 'no' is not in the museum; npu museum list\n"
