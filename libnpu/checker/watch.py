@@ -242,7 +242,7 @@ class Checker(Observer):
         """As Observer."""
         for job in stream.untold:
             step = self._step_of(job)
-            if step is not None and job.error is not None:
+            if step is not None and job.error is not None and job.error.result != C.NPU_ERROR_ABORTED_BY_PRIOR_ERROR:
                 self._report(rules.lost_error(step.act, str(job.error)))
 
     def known(self, stream: Stream, number: int) -> None:

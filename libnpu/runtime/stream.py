@@ -268,7 +268,9 @@ class Stream(StreamWaits):
         Raises DEVICE_LOST, each time, when the context is lost: the work has ended all the same.
         """
         self._enter("the abort of a stream of it")
+        last = self._cell.last
         self._abort_work()
+        self.note_known(last)
         self._create_queue()
 
     def _abort_work(self) -> None:

@@ -185,6 +185,16 @@ def test_right_programs_that_look_wrong():
     assert found(program) == []
 
 
+def test_an_abort_is_the_end_of_the_work_and_no_error_that_was_missed():
+    def program(device):
+        stream, pinned = device.create_stream(), device.alloc_host(64)
+        stream.fill(pinned, 1)
+        stream.abort()
+        pinned.array[:] = 2
+
+    assert found(program) == []
+
+
 def test_what_a_host_function_tells_another_thread():
     """A flag of the program's own says that a result is there; work of other streams is in no order with it."""
 
