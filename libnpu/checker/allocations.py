@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from libnpu.checker.caches import Cache
     from libnpu.checker.shadow import Access, Shadow
     from libnpu.checker.steps import Act
 
@@ -15,7 +16,19 @@ PAGE_BYTES = 4096  # what lies behind an allocation in its last page is reached 
 class Allocation:
     """`size` bytes at `address`, which act `made`; `freed` is the act that gave them back."""
 
-    __slots__ = ("address", "free", "freed", "is_host", "is_shown", "made", "shadow", "size", "unwritten")
+    __slots__ = (
+        "address",
+        "cache",
+        "free",
+        "freed",
+        "is_host",
+        "is_shown",
+        "made",
+        "shadow",
+        "size",
+        "unmaps",
+        "unwritten",
+    )
 
     def __init__(self, address: int, made: Act, shadow: Shadow, *, is_host: bool = False) -> None:
         self.address = address
@@ -26,6 +39,8 @@ class Allocation:
         self.free: Access | None = None  # that gave it back, once it was looked at
         self.is_host = is_host  # pinned, or the program's
         self.is_shown = is_host  # accesses by address are not seen
+        self.cache: Cache | None = None  # of the host, in front of memory that the device does not snoop
+        self.unmaps: list[tuple[int, int, Access]] = []  # ends of mappings of [start, end)
         self.unwritten: list[tuple[Act, int, int]] = []  # reads of [start, end), which nobody had written
 
     @property

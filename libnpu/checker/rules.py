@@ -21,6 +21,13 @@ RULES = {
     "XS-WAW": "jobs of two streams write the same bytes in no order",
     "FREE-IN-USE": "memory is given back while work that uses it may be in flight",
     "CAPTURED-BUFFER-CHANGED": "the host changes memory that a node of a graph reads again, while a launch of it may not have read it yet",
+    "MISSING-FLUSH": "a job reads memory that the device does not snoop, where what the host stored is in its cache",
+    "MISSING-INVALIDATE": "the host reads from its cache what was there before a job wrote the memory",
+    "INVALIDATE-TOO-EARLY": "the host invalidates only before it was told that the job has written",
+    "DIRTY-OVER-DMA": "a line is dirty in the host's cache while a job writes its memory: it may overwrite that later",
+    "LINE-SHARED": "host and job write different bytes of one line of a cache",
+    "DIR-MISMATCH": "a mapping is flushed or invalidated against the direction that it was made with",
+    "UNMAP-IN-FLIGHT": "a mapping ends while work that uses its memory may be in flight",
     "OOB": "an access leaves its allocation",
     "WAIT-UNRECORDED": "a wait for an event that was never recorded, which waits for nothing",
     "EVENT-OVERWRITTEN": "an event is recorded again while its last record, for which a race shows the need, is not waited for",
@@ -72,6 +79,65 @@ def overwritten(allocation: Allocation, start: int, end: int, copy: Act, store: 
     found = _finding(rule, message, fix, allocation, start, end, (copy, store))
     found.evidence = "the source's bytes when the copy was enqueued, and when the program was told of its end, differ"
     return found
+
+
+def not_flushed(allocation: Allocation, start: int, end: int, store: Act, reader: Act) -> Finding:
+    """Return that a reader of memory does not see what the host has stored."""
+    message = f"{reader.who} reads bytes that the host stored and did not flush: they may be in its cache alone"
+    fix = f"flush them behind the {store.what}, before {reader.what!r} is enqueued"
+    return _finding("MISSING-FLUSH", message, fix, allocation, start, end, (store, reader))
+
+
+def unflushed(allocation: Allocation, start: int, end: int, copy: Act) -> Finding:
+    """Return that what a copy is about to read is in the host's cache alone."""
+    message = f"{copy.who} reads bytes that the host stored and did not flush"
+    found = _finding("MISSING-FLUSH", message, f"flush them before {copy.what!r}", allocation, start, end, (copy,))
+    found.evidence = "the host's cache and memory differ there when the copy is enqueued"
+    return found
+
+
+def not_invalidated(
+    allocation: Allocation, start: int, end: int, written: Act, dropped: Act | None, look: Act
+) -> Finding:
+    """Return that the host does not see what a job has written."""
+    if dropped is None:
+        message = f"{look.who} reads what its cache had before {written.who} wrote the memory"
+        fix = f"invalidate the bytes behind the wait for {written.who}, before the {look.what}"
+        return _finding("MISSING-INVALIDATE", message, fix, allocation, start, end, (written, look))
+    message = f"{look.who} reads what its cache had before {written.who} wrote the memory: the invalidate came before the wait for that"
+    fix = f"invalidate the bytes behind the wait for {written.who}; a line may come back into the cache before the device has written it"
+    acts = sorted((dropped, written, look), key=lambda act: act.order)
+    return _finding("INVALIDATE-TOO-EARLY", message, fix, allocation, start, end, tuple(acts))
+
+
+def dirty_over_dma(allocation: Allocation, start: int, end: int, store: Act, job: Act) -> Finding:
+    """Return that a store may go to memory behind what a job has written there."""
+    message = (
+        f"{job.who} writes bytes that are dirty in the host's cache: when their line is evicted, they overwrite it"
+    )
+    fix = f"flush or invalidate them behind the {store.what}, before {job.what!r} is enqueued"
+    return _finding("DIRTY-OVER-DMA", message, fix, allocation, start, end, (store, job))
+
+
+def line_shared(allocation: Allocation, start: int, end: int, store: Act, job: Act) -> Finding:
+    """Return that a line of the cache takes bytes along that are not the host's."""
+    message = f"the host stores to a line of its cache of which {job.who} writes other bytes: whoever moves the line last overwrites the other's"
+    fix = "keep what the host and the device write in lines (64 bytes) of their own"
+    acts = sorted((store, job), key=lambda act: act.order)
+    return _finding("LINE-SHARED", message, fix, allocation, start, end, tuple(acts))
+
+
+def direction_mismatch(allocation: Allocation, start: int, end: int, call: Act, made: str) -> Finding:
+    """Return that cache maintenance goes the wrong way; `made` is the direction of the mapping."""
+    message = f"{call.who} maintains a mapping that was made {made}"
+    fix = "flush what the host writes (TO_DEVICE), invalidate what it reads (FROM_DEVICE), or map it BIDIRECTIONAL"
+    return _finding("DIR-MISMATCH", message, fix, allocation, start, end, (call,))
+
+
+def unmapped(allocation: Allocation, start: int, end: int, access: Access, unmap: Access) -> Finding:
+    """Return that a mapping ends too early."""
+    message = f"{unmap.act.who} does not wait for {access.act.who}, which uses the memory"
+    return _finding("UNMAP-IN-FLIGHT", message, _edge(access, unmap), allocation, start, end, (access.act, unmap.act))
 
 
 def wait_unrecorded(wait: Act, edge: str) -> Finding:

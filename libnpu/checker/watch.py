@@ -17,6 +17,7 @@ from npu_abi import C
 from libnpu.checker import rules
 from libnpu.checker.allocations import Allocation, Allocations
 from libnpu.checker.arrays import WatchedArray, site_of_array
+from libnpu.checker.caches import Cache
 from libnpu.checker.findings import Findings
 from libnpu.checker.report import records, text
 from libnpu.checker.shadow import Access, Shadow, State
@@ -35,7 +36,7 @@ from libnpu.runtime.site import line_of
 from libnpu.syscalls import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
     import numpy as np
@@ -93,19 +94,28 @@ class Source:
         """Whether the bytes are others by now."""
         return self.buffer.is_live and self._digest != self._now()
 
+    @property
+    def is_flushed(self) -> bool:
+        """Whether memory has the bytes that the program sees."""
+        memory = self.buffer.map_memory()
+        return self._digest == self._digest_of(memory)
+
     def _now(self) -> int:
+        return self._digest_of(self.buffer.program_view)
+
+    def _digest_of(self, view: memoryview) -> int:
         digest = 0
-        for memory in rows_of(self.buffer, self.rows):
-            digest = crc32(memory, digest)
+        for row in rows_of(view, self.buffer, self.rows):
+            digest = crc32(row, digest)
         return digest
 
 
-def rows_of(buffer: Buffer, rows: Rows) -> Iterator[memoryview]:
-    """Yield rows of device addresses of a buffer as the program sees them."""
+def rows_of(view: memoryview, buffer: Buffer, rows: Rows) -> Iterator[memoryview]:
+    """Yield rows of device addresses of a buffer as a view of it shows them."""
     offset = rows.start - buffer.device_address
     for row in range(rows.height):
         start = offset + row * rows.pitch
-        yield buffer.program_view[start : start + rows.width]
+        yield view[start : start + rows.width]
 
 
 def _operation_of(job: Job) -> Operation:
@@ -156,7 +166,7 @@ class Checker(Observer):
         for buffer in context.device_memory:
             act = self._act(context, "memory from before the check", site="")
             shadow = Shadow(buffer.size, State(Access(HOST, 0, True, act)))
-            watched.allocations.add(Allocation(buffer.device_address, act, shadow))
+            watched.allocations.add(Allocation(buffer.device_address, act, shadow))  # of its caches nothing is known
 
     def finish(self) -> None:
         """Look at what is left, and watch no more."""
@@ -179,11 +189,13 @@ class Checker(Observer):
             if isinstance(copy, Copy) and copy.buffers[1].kind != C.NPU_MEMORY_DEVICE:
                 sources = watched.sources.setdefault((history.actor, job.number), [])
                 sources.append(Source(copy.buffers[1], copy.source))
+                if not copy.buffers[1].is_snooped:
+                    self._check_flushed(watched, job, sources[-1])
         if not isinstance(operation, Copy):
             return
         target = operation.buffers[0]
-        if target.kind != C.NPU_MEMORY_DEVICE and not watched.context.jobs_using(target.handle):
-            for memory in rows_of(target, operation.target):
+        if target.kind != C.NPU_MEMORY_DEVICE and target.is_snooped and not watched.context.jobs_using(target.handle):
+            for memory in rows_of(target.program_view, target, operation.target):
                 memory[:] = bytes([POISON]) * len(memory)
 
     def enqueued(self, job: Job) -> None:
@@ -278,6 +290,39 @@ class Checker(Observer):
             clock = {**step.clock, step.actor: step.epoch}
             access = Access(step.actor, step.epoch + 1, write, replace(act, stream=step.act.stream))
         self._touch(allocation, offset, offset + size, access, clock)
+        if allocation.cache is not None and (
+            site is not None or allocation.is_host
+        ):  # device memory: by an array alone
+            if write:
+                allocation.cache.store(offset, offset + size, access)
+            else:
+                self._report_all(allocation.cache.look(offset, offset + size, access, clock))
+
+    def maintained(self, buffer: Buffer, offset: int, size: int, what: str, made: str | None) -> None:
+        """As Observer."""
+        watched = self._watched[buffer.context]  # type: ignore[index]
+        act = self._act(watched.context, what)
+        allocation = watched.allocations.find(buffer.device_address, act.order)
+        if allocation is None:
+            return
+        access = Access(HOST, self._clock[HOST], False, act)
+        if allocation.cache is not None:
+            maintain = allocation.cache.flush if what == "flush" else allocation.cache.invalidate
+            maintain(offset, offset + size, access, self._clock)
+        if made == ("FROM_DEVICE" if what == "flush" else "TO_DEVICE"):
+            self._report(rules.direction_mismatch(allocation, offset, offset + size, act, made))
+
+    def unmapped(self, buffer: Buffer, offset: int, size: int) -> None:
+        """As Observer."""
+        watched = self._watched[buffer.context]  # type: ignore[index]
+        act = self._act(watched.context, "unmap")
+        allocation = watched.allocations.find(buffer.device_address, act.order)
+        if allocation is not None:
+            unmap = Access(HOST, self._clock[HOST], True, act)
+            for old, low, high in allocation.shadow.conflicts(offset, offset + size, unmap, self._clock):
+                self._report(rules.unmapped(allocation, low, high, old, unmap))
+            # what is to be looked at may use it
+            allocation.unmaps = [*allocation.unmaps, (offset, offset + size, unmap)] if watched.pending else []
 
     def reached(self, job: Job) -> None:
         """As Observer."""
@@ -317,6 +362,8 @@ class Checker(Observer):
         is_host = buffer.kind != C.NPU_MEMORY_DEVICE
         made = Allocation(buffer.device_address, act, Shadow(buffer.size), is_host=is_host)
         made.is_shown |= isinstance(buffer, ImportedBuffer)
+        if not buffer.is_snooped:
+            made.cache = Cache(made)
         watched.allocations.add(made)
 
     def freed(self, buffer: Buffer, job: Job | None) -> None:
@@ -410,9 +457,9 @@ class Checker(Observer):
                     allocation = watched.allocations.find(address, step.act.order)
                     if allocation is not None:
                         start = address - allocation.address
-                        self._touch(
-                            allocation, start, start + size, Access(step.actor, step.epoch, write, step.act), clock
-                        )
+                        access = Access(step.actor, step.epoch, write, step.act)
+                        self._touch(allocation, start, start + size, access, clock)
+                        self._touch_behind_cache(allocation, start, min(start + size, allocation.size), access, clock)
         first = next(iter(watched.pending), None)
         for allocation in watched.allocations.forget_gone(first.act.order if first is not None else self._next_order()):
             self._report_unwritten(allocation)
@@ -430,6 +477,20 @@ class Checker(Observer):
         if not by_job and all(write.is_before(step.known) for write in allocation.shadow.writes(start, end)):
             act = Act("store to pinned memory", "", "", step.act.order, step.act.time_ps)
             self._report(rules.overwritten(allocation, start, end, step.act, act))
+
+    def _check_flushed(self, watched: ContextWatch, job: Job, source: Source) -> None:
+        """Report that the program has stored to what a copy reads, and not flushed it, without having been seen."""
+        buffer, rows = source.buffer, source.rows
+        act = Act(
+            job.operation.name, self._history(watched, job.stream).name, job.site, self._next_order(), job.enqueue_ps
+        )
+        allocation = watched.allocations.find(buffer.device_address, act.order)
+        if allocation is None or allocation.cache is None or watched.context.jobs_using(buffer.handle):
+            return
+        start = rows.start - buffer.device_address
+        end = start + rows.extent
+        if not allocation.cache.is_known(start, end) and not source.is_flushed:
+            self._report(rules.unflushed(allocation, start, end, act))
 
     def _resolve(self, step: Step) -> None:
         """Find the jobs that give the signals that had none."""
@@ -478,6 +539,15 @@ class Checker(Observer):
                 if allocation.unwritten:  # the write that was missing comes in no order: that is the fault
                     allocation.unwritten = [read for read in allocation.unwritten if read[0] is not old.act]
 
+    def _touch_behind_cache(self, allocation: Allocation, start: int, end: int, access: Access, clock: Clock) -> None:
+        """A job touches memory that mappings may end, and caches hold."""
+        for low, high, unmap in allocation.unmaps:
+            if max(low, start) < min(high, end) and not unmap.is_before(clock):
+                self._report(rules.unmapped(allocation, max(low, start), min(high, end), access, unmap))
+        if allocation.cache is not None and start < end and not access.act.is_free:
+            by_job = allocation.cache.written_by_job if access.write else allocation.cache.read_by_job
+            self._report_all(by_job(start, end, access, clock))
+
     def _look_for_overwritten(self, first: Access, second: Access) -> None:
         """Report a record of an event behind the first of two accesses in no order that another record took the place of, if
         that was before the second one.
@@ -489,6 +559,10 @@ class Checker(Observer):
     def _report_unwritten(self, allocation: Allocation) -> None:
         for act, low, high in allocation.unwritten:
             self._report(rules.unwritten(allocation, low, high, act))
+
+    def _report_all(self, findings: Iterable[Finding]) -> None:
+        for finding in findings:
+            self._report(finding)
 
     def _report(self, finding: Finding) -> None:
         self.findings.add(finding)

@@ -103,6 +103,11 @@ class Buffer(Memory):
         return self._is_live
 
     @property
+    def is_snooped(self) -> bool:
+        """Whether the device sees what is in the host's caches, so that maintenance changes nothing."""
+        return not self._bo.flags & C.NPU_BO_NON_SNOOPED
+
+    @property
     def host_address(self) -> int:
         """Where the host has it; of no use after `free`."""
         return self._host_address
@@ -125,6 +130,11 @@ class Buffer(Memory):
         """Its memory as the program's mappings show it. Raises STALE_HANDLE."""
         _ = self.handle
         return self._program_view[: self.size]
+
+    def map_memory(self) -> memoryview:
+        """Return a new look past the host's caches. Raises STALE_HANDLE."""
+        _ = self.handle
+        return self._bo.map_memory()[: self.size]
 
     @public
     def ipc_handle(self) -> bytes:
@@ -209,8 +219,10 @@ class Buffer(Memory):
         """The mappings that have not ended, oldest first."""
         return self._mappings
 
-    def synchronise(self, offset: int, size: int | None, direction: int) -> None:
-        """Maintain the host's caches over the lines of a range (enum npu_sync_dir). Raises OUT_OF_RANGE, INVALID_SIZE."""
+    def synchronise(self, offset: int, size: int | None, direction: int, mapping: Mapping | None = None) -> None:
+        """Maintain the host's caches over the lines of a range (enum npu_sync_dir), by a mapping if there is one. Raises OUT_OF_RANGE,
+        INVALID_SIZE.
+        """
         offset = whole(offset, "offset")
         length = self.size - offset if size is None else whole(size, "size")
         self._check(offset, length)
@@ -220,6 +232,10 @@ class Buffer(Memory):
         request = Request(C.NPU_IOCTL_BO_SYNC, "npu_bo_sync", "BO_SYNC")
         request.arg.handle, request.arg.direction = self.handle, direction
         request.arg.offset, request.arg.size = offset, length
+        if self.context.observer is not None:
+            what = "flush" if direction == C.NPU_SYNC_TO_DEVICE else "invalidate"
+            made = mapping.direction_name if mapping is not None else None
+            self.context.observer.maintained(self, offset, length, what, made)
         self.context.node.ioctl(request)
 
     @public

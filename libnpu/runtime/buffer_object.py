@@ -85,6 +85,13 @@ class BufferObject:
         hidden = self.flags & C.NPU_BO_NON_SNOOPED
         return self._node.mmap(self._mmap_offset, self.size, AS_MEMORY if hidden and not program else 0)
 
+    def map_memory(self) -> memoryview:
+        """Return a new mapping of the memory itself, whatever the object's policy."""
+        try:
+            return self._node.mmap(self._mmap_offset, self.size, AS_MEMORY)
+        except NpuError:  # a board that snoops, and refuses it: a cached mapping is that there
+            return self._node.mmap(self._mmap_offset, self.size, int(C.NPU_MMAP_POLICY | C.NPU_BO_CACHED))
+
     def publish(self) -> None:
         """Make sure that the device sees what was written to `view`, and end that."""
         if self.flags & C.NPU_BO_WC:

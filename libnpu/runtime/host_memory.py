@@ -10,7 +10,7 @@ import errno
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from npu_abi import C
+from npu_abi import C, name_of
 
 from libnpu.errors import NpuError, Unsupported
 from libnpu.runtime import host_pages
@@ -209,6 +209,11 @@ class Mapping:
         return self.buffer.context.guard
 
     @property
+    def direction_name(self) -> str:
+        """`direction` as a word of enum npu_direction, without its prefix."""
+        return name_of("npu_direction", self.direction).removeprefix("NPU_")
+
+    @property
     def view(self) -> memoryview:
         """The memory itself, read-only when the host said that it only reads. Raises STALE_HANDLE."""
         self._check()
@@ -243,6 +248,8 @@ class Mapping:
         self._check()
         context = self.buffer.context
         context.enter()
+        if context.observer is not None:
+            context.observer.unmapped(self.buffer, self.offset, self.size)
         if context.is_in_flight(self.buffer):
             raise NpuError(C.NPU_ERROR_IN_USE, f"work in flight uses the mapped memory at {self.buffer.where}")
         self.buffer.mappings.remove(self)
@@ -261,7 +268,7 @@ class Mapping:
         length = self.size - offset if size is None else whole(size, "size")
         if offset < 0 or offset + length > self.size:
             raise NpuError(C.NPU_ERROR_OUT_OF_RANGE, f"{length} bytes at {offset} of a mapping of {self.size} bytes")
-        self.buffer.synchronise(self.offset + offset, length, direction)
+        self.buffer.synchronise(self.offset + offset, length, direction, self)
 
     def _check(self) -> None:
         if self not in self.buffer.mappings:

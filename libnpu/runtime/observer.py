@@ -62,6 +62,16 @@ class Observer(ABC):
         """The host reads or writes memory in a call, `what`, without the device."""
 
     @abstractmethod
+    def maintained(self, buffer: Buffer, offset: int, size: int, what: str, made: str | None) -> None:
+        """The host maintains its caches over a range, `what` is "flush" or "invalidate"; in a mapping that was `made` in a direction of
+        enum npu_direction.
+        """
+
+    @abstractmethod
+    def unmapped(self, buffer: Buffer, offset: int, size: int) -> None:
+        """The program ends a mapping, or tries to."""
+
+    @abstractmethod
     def reached(self, job: Job) -> None:
         """A host function begins that comes behind `job`, a marker."""
 
