@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
-        "what", choices=("list", "show", "run"), help="the programs; one's source; run one, and check it"
-    )
-    parser.add_argument("name", metavar="NAME", nargs="?", help="of a program, for show and run")
-    parser.add_argument("--fixed", action="store_true", help="run the variant without the bug")
-    parser.add_argument("--json", action="store_true", help="list as JSON")
+    commands = parser.add_subparsers(dest="what", metavar="list|show|run", required=True)
+    listing = commands.add_parser("list", help="show all programs", description="Show all programs.")
+    listing.add_argument("--json", action="store_true", help="as JSON")
+    showing = commands.add_parser("show", help="print a program", description="Print a program.")
+    running = commands.add_parser("run", help="run and check a program", description="Run and check a program.")
+    for command in (showing, running):
+        command.add_argument("name", metavar="NAME", help="of a program, as list has it")
+    running.add_argument("--fixed", action="store_true", help="the variant without the bug")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -33,8 +35,6 @@ def run(options: argparse.Namespace) -> int:
     if options.what == "list":
         _list(as_json=options.json)
         return 0
-    if options.name is None:
-        raise ToolError(f"npu museum {options.what} needs the name of a program; npu museum list")
     chosen = exhibit(options.name)
     if options.what == "show":
         print(chosen.source, end="")
