@@ -57,6 +57,7 @@ def test_the_wheel_holds_headers_kernels_firmware_profiles_types_and_npu_config(
     for expected in (
         "npu_abi/npu.h", "npu_abi/npu_uapi.h", "npu_abi/npu_fw.h", "npu_abi/npu_hw.h", "npu_abi/npu_blob.h", "libnpu/kernels/builtin.npu",
         "libnpu/capi/start.c", "libnpu/py.typed", "npu_model/profiles/npu-37xx.json", "npu_firmware/npu_fw.bin",
+        "libnpu/museum/bugs/read_before_wait.py",
     ):  # fmt: skip
         assert expected in names
     assert any(name.endswith(".data/scripts/npu-config") for name in names)
@@ -71,6 +72,12 @@ def test_a_sample_is_built_against_the_installed_wheel(environment, tmp_path):
     run("gcc", "-O2", "-Wall", "-Werror", "launch_conv.c", *flags, "-o", "launch_conv", cwd=tmp_path)
     printed = run(tmp_path / "launch_conv", env={})
     assert printed == (ROOT / "samples" / "c" / "expected" / "launch_conv.txt").read_text()
+
+
+def test_the_museum_is_installed(environment):
+    """A program in C among it, which is built."""
+    printed = run("npu", "museum", "run", "blocking_copy", env=environment)
+    assert printed.startswith("schedule lazy: it prints '0'; right is '2.5'\nnpu check: 1 finding\n1. ERROR HD-RAW: ")
 
 
 def test_pkg_config_finds_the_library(environment):
