@@ -64,7 +64,7 @@ class NpuError(Exception):
     `result` is of enum npu_result. `errno` is the driver's, 0 when it was not asked. Of a failed job: `job_id`,
     `job_status` (enum npu_job_status), `error_detail`, `error_info` (struct npu_jsm_job_done) `task`, the name of the
     task when it is known, `job`, the launch, `operation`, its name, and `enqueue_site`, where it was enqueued: "file:line",
-    or a code address when C did.
+    or a code address when C did. `gone`: address of memory that was given back, and is used.
     """
 
     def __init__(
@@ -81,6 +81,7 @@ class NpuError(Exception):
         job: object = None,
         operation: str | None = None,
         enqueue_site: str | int | None = None,
+        gone: int = 0,
     ) -> None:
         super().__init__(f"{name_of('npu_result', result)}: {message}")
         self.result = result
@@ -94,6 +95,7 @@ class NpuError(Exception):
         self.job = job
         self.operation = operation
         self.enqueue_site = enqueue_site
+        self.gone = gone
 
 
 class Unsupported(NpuError):

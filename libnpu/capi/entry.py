@@ -35,7 +35,7 @@ from libnpu.capi.library import Library
 from libnpu.capi.refusal import Refusal
 from libnpu.capi.reports import result_of
 from libnpu.errors import NpuError
-from libnpu.runtime import host_functions
+from libnpu.runtime import host_functions, observer
 from libnpu.runtime.host_threads import HOST
 
 MODULES: tuple[ModuleType, ...] = (
@@ -113,10 +113,14 @@ def _guard(library: Library, lib: Any, function: Callable[..., int | None]) -> C
                         "NPU_ERROR_NOT_INITIALIZED",
                         "npu_init has not been called, or npu_shutdown has ended the library",
                     )
+                if observer.current is not None:
+                    observer.current.called()
                 if host.call_log is not None and library.node is not None:
                     mark = host.call_log.begin(library.node, name)
                 return function(library, *arguments) or 0
             except Exception as error:
+                if observer.current is not None and library.node is not None and isinstance(error, NpuError):
+                    observer.current.refused(library.node, name, error)
                 report = result_of(error)
                 if report is None:
                     lib.npu_set_error(b"a defect of the library; its traceback is on standard error", 0, 0)

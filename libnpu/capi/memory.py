@@ -166,7 +166,7 @@ class Memory:
         found = self.host(address)
         if found is None or found.kind not in PINNED:
             if address in self._given_up:
-                raise Refusal("NPU_ERROR_STALE_HANDLE", f"{address:#x} was given up before")
+                raise Refusal("NPU_ERROR_STALE_HANDLE", f"{address:#x} was given up before", gone=address)
             raise Refusal(unknown, f"{address:#x} is not pinned memory")
         return found
 

@@ -10,5 +10,5 @@ from libnpu.errors import NpuError
 class Refusal(NpuError):
     """A call that is refused before anything changed. `result` is the name of an enumerator of enum npu_result."""
 
-    def __init__(self, result: str, message: str) -> None:
-        super().__init__(getattr(C, result), message)
+    def __init__(self, result: str, message: str, *, gone: int = 0) -> None:
+        super().__init__(getattr(C, result), message, gone=gone)

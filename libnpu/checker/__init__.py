@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from libnpu.checker.watch import Checker
 
 VARIABLE = "NPU_CHECK"  # a file to which a process appends what was found in it, a line of JSON
+OPTIONS = "NPU_CHECK_OPTIONS"  # JSON: "lint", "leaks", and "stop_unless", rows of suppressions, to end at the first certain finding
 
 
 @contextmanager
@@ -49,16 +50,42 @@ def obey_environment(getenv: Callable[[str], str | None] = os.environ.get) -> No
 
     if observer.current is None:
         from libnpu.at_end import at_end
+        from libnpu.checker.suppressions import Suppressions
         from libnpu.checker.watch import Checker
 
-        observer.current = checker = Checker()
+        options = json.loads(getenv(OPTIONS) or "{}")
         pid = os.getpid()
         target = os.path.abspath(path)
 
         def write() -> None:
+            with open(target, "a", encoding="utf-8") as file:
+                file.write(json.dumps(checker.records()) + "\n")
+
+        def end() -> None:
             if os.getpid() == pid:
                 checker.finish()
-                with open(target, "a", encoding="utf-8") as file:
-                    file.write(json.dumps(checker.records()) + "\n")
+                write()
 
-        at_end(write)
+        def stop(record: dict[str, Any]) -> None:
+            if record["certain"] and not suppressions.covers(record):
+                write()
+                _flush()
+                os._exit(1)
+
+        stops = options.get("stop_unless")
+        suppressions = Suppressions(stops or ())
+        checker = Checker(lint=options.get("lint", False), leaks=options.get("leaks", False))
+        checker.on_finding = None if stops is None else stop
+        observer.current = checker
+        at_end(end)
+
+
+def _flush() -> None:
+    """Let out what Python and C have in their buffers."""
+    import ctypes
+    import sys
+
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)

@@ -28,11 +28,21 @@ RULES = {
     "LINE-SHARED": "host and job write different bytes of one line of a cache",
     "DIR-MISMATCH": "a mapping is flushed or invalidated against the direction that it was made with",
     "UNMAP-IN-FLIGHT": "a mapping ends while work that uses its memory may be in flight",
+    "UAF": "a call uses what was given back; it is refused, and the program goes on",
+    "DOUBLE-FREE": "a call gives back what was given back before; it is refused, and the program goes on",
+    "CTX-MISMATCH": "a call mixes what belongs to two contexts; it is refused, and the program goes on",
+    "CALLBACK-API": "a host function calls the library; that is refused, and the program goes on",
+    "DEADLOCK": "a wait for work that waits for something that nothing will signal",
     "OOB": "an access leaves its allocation",
     "WAIT-UNRECORDED": "a wait for an event that was never recorded, which waits for nothing",
     "EVENT-OVERWRITTEN": "an event is recorded again while its last record, for which a race shows the need, is not waited for",
     "LOST-ASYNC-ERROR": "a job failed, and no call of the program was told",
     "UNINIT": "bytes are read that nobody has written",
+    "LEAK": "memory, a stream or an event is never given back (--leaks)",
+    "REDUNDANT-SYNC": "a wait that never tells anything new (--lint)",
+    "SYNC-EACH-LAUNCH": "the host waits behind each launch and does nothing with its results (--lint)",
+    "PAGEABLE-COPY": "memory that is not pinned is copied again and again: the host carries it (--lint)",
+    "RESPONSIBILITY": "a kernel moves the host's memory itself while the host waits for it (--lint)",
 }
 
 
@@ -156,6 +166,67 @@ def lost_error(job: Act, error: str) -> Finding:
     """Return that nobody was told of a failure."""
     fix = f"synchronise {job.stream}, or query it, and look at the result"
     return _of_acts("LOST-ASYNC-ERROR", f"{job.who} failed and no call of the program was told: {error}", fix, job)
+
+
+def refused(rule: str, call: Act, freed: Act | None, error: str) -> Finding:
+    """Return that a call was refused, and the program went on. `freed`: what had given back what the call uses."""
+    fixes = {
+        "UAF": "give it back behind its last use",
+        "DOUBLE-FREE": "give it back once",
+        "CTX-MISMATCH": "use what belongs to the same context, or copy by npu_memcpy_peer",
+        "CALLBACK-API": "let the function set a flag, and a thread of the program make the call",
+    }
+    found = _of_acts(rule, f"{call.what} was refused, and the program goes on: {error}", fixes[rule], call)
+    found.acts, found.certain = (freed, call) if freed is not None else (call,), False
+    return found
+
+
+def deadlock(jobs: list[Act], wait: Act, error: str) -> Finding:
+    """Return that a wait of the host cannot end: `jobs` wait, each for the next, and the last for what nothing will give, or for one
+    before.
+    """
+    fix = "record what is waited for before, in a stream that does not wait for it itself"
+    return _of_acts("DEADLOCK", f"{wait.what} waits for ever: {error}", fix, *jobs, wait)
+
+
+def leak(what: str, made: Act) -> Finding:
+    """Return that something was never given back."""
+    return _of_acts("LEAK", f"{what} was never given back", "free or destroy it, or end its context", made)
+
+
+def redundant_wait(wait: Act, count: int) -> Finding:
+    """Return that the waits of a site were of no use."""
+    message = "every wait here is for work whose end the program knows already"
+    return _advice("REDUNDANT-SYNC", message, "leave it out", count, wait)
+
+
+def serial_launches(launch: Act, wait: Act, count: int) -> Finding:
+    """Return that the host waits behind each launch."""
+    message = f"the host waits for each {launch.what!r} and enqueues the next work without a look at the result: the device idles meanwhile"
+    return _advice("SYNC-EACH-LAUNCH", message, "wait once, behind the last launch", count, launch, wait)
+
+
+def pageable_copies(copy: Act, count: int) -> Finding:
+    """Return that the host carries the same kind of copy again and again."""
+    message = f"{copy.what} of memory that is not pinned: the host carries the bytes, and the call waits"
+    return _advice(
+        "PAGEABLE-COPY", message, "pin the memory (alloc_host, register), and copy asynchronously", count, copy
+    )
+
+
+def responsibility(allocation: Allocation, start: int, end: int, launch: Act, wait: Act) -> Finding:
+    """Return that a kernel reads or writes the host's memory while the host waits."""
+    message = f"{launch.who} moves bytes of the host's memory itself, while the host waits for it: whose task is the transfer?"
+    fix = "let a copy in the stream move them, and the kernel work on device memory"
+    found = _finding("RESPONSIBILITY", message, fix, allocation, start, end, (launch, wait))
+    found.certain = False
+    return found
+
+
+def _advice(rule: str, message: str, fix: str, count: int, *acts: Act) -> Finding:
+    found = _of_acts(rule, message, fix, *acts)
+    found.certain, found.count = False, count
+    return found
 
 
 def _of_acts(rule: str, message: str, fix: str, *acts: Act) -> Finding:

@@ -30,6 +30,7 @@ class Act:
     time_ps: int
     is_free: bool = False
     captured: str | int = ""
+    is_launch: bool = False  # of a kernel or a model
 
     @property
     def who(self) -> str:

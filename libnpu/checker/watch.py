@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from itertools import takewhile
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 from zlib import crc32
 
 import npu_abi
@@ -19,24 +21,29 @@ from libnpu.checker.allocations import Allocation, Allocations
 from libnpu.checker.arrays import WatchedArray, site_of_array
 from libnpu.checker.caches import Cache
 from libnpu.checker.findings import Findings
+from libnpu.checker.lint import Lint
+from libnpu.checker.refusals import Refusals, rule_of
 from libnpu.checker.report import records, text
 from libnpu.checker.shadow import Access, Shadow, State
 from libnpu.checker.steps import HOST, Act, Step, join
 from libnpu.errors import NpuError
 from libnpu.runtime.command_list import Batch
 from libnpu.runtime.copy_operations import Copy, Free
+from libnpu.runtime.dependencies import links
 from libnpu.runtime.graph_parts import Part
 from libnpu.runtime.guard import public
 from libnpu.runtime.host_threads import HOST as THREADS
 from libnpu.runtime.ipc import ImportedBuffer
+from libnpu.runtime.job import Job
 from libnpu.runtime.observer import Observer
 from libnpu.runtime.operation import FenceWait
 from libnpu.runtime.records import read_records
 from libnpu.runtime.site import line_of
+from libnpu.runtime.stream import Stream
 from libnpu.syscalls import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
     import numpy as np
@@ -46,10 +53,9 @@ if TYPE_CHECKING:
     from libnpu.checker.shadow import Clock
     from libnpu.runtime.buffer import Buffer
     from libnpu.runtime.context import Context
-    from libnpu.runtime.job import Job
     from libnpu.runtime.operation import Operation
-    from libnpu.runtime.stream import Stream
     from libnpu.runtime.transfers import Rows
+    from libnpu.syscalls import Node
 
 POISON = 0xFF
 RECORD = npu_abi.dtype("npu_access_record")
@@ -76,9 +82,16 @@ class StreamHistory:
         self.actor = actor
         self.name = name
         self.stream = stream
-        self.steps: dict[int, Step] = {}  # by number
+        self.steps: dict[int, Step] = {}  # by number, those that the host may not know to have ended
         self.last: Step | None = None
         self.behind: list[Step] = []  # what the next job comes behind besides
+
+    def forget(self, number: int) -> None:
+        """Forget the jobs up to `number`, which whatever is enqueued from now on comes behind; not those whose errors are untold."""
+        untold = {job.number for job in self.stream.untold}
+        for old in [*takewhile(lambda old: old <= number, self.steps)]:
+            if old not in untold:
+                del self.steps[old]
 
 
 class Source:
@@ -144,7 +157,13 @@ class Checker(Observer):
 
     def __init__(self, *, lint: bool = False, leaks: bool = False) -> None:
         self.findings = Findings()
-        self._lint, self._leaks = lint, leaks
+        self._lint = Lint() if lint else None
+        self._leaks = leaks
+        self.on_finding: Callable[[dict[str, Any]], None] | None = None  # is told of each one that is new, as a record
+        self._refusals = Refusals()
+        self._freed: dict[int, Act] = {}  # by address, what gave the memory there back last
+        self._made: WeakKeyDictionary[Any, tuple[str, Act]] = WeakKeyDictionary()  # streams and events
+        self._waiting: Act | None = None  # the wait that is under way
         self._watched: dict[Context, ContextWatch] = {}
         self._clock: Clock = {HOST: 0}  # the host's
         self._function = threading.local()  # `step`: the marker before the host function that the thread runs
@@ -170,8 +189,12 @@ class Checker(Observer):
 
     def finish(self) -> None:
         """Look at what is left, and watch no more."""
+        self._report_all(self._refusals.ignored(at_end=True))
         for context in [*self._watched]:
             Ending(context).end(self)
+        if self._lint is not None:
+            self._report_all(self._lint.findings())
+            self._lint = None
 
     def records(self) -> list[dict[str, Any]]:
         """Return what was found, as `npu check --json` has it."""
@@ -180,6 +203,31 @@ class Checker(Observer):
     def text(self) -> str:
         """Return what was found, for people; "" for nothing."""
         return text(self.records())
+
+    def called(self) -> None:
+        """As Observer."""
+        if self._refusals:
+            self._report_all(self._refusals.ignored())
+
+    def refused(self, node: Node, name: str, error: NpuError) -> None:
+        """As Observer."""
+        context = next((context for context in self._watched if context.node is node), None)
+        if context is None:
+            return
+        act = self._act(context, name)
+        if isinstance(act.site, int) and not name.startswith("npu_"):
+            return  # inside of a call of C's, which answers by itself
+        rule = rule_of(name, error)
+        if rule is not None:
+            self._refusals.add(error, rules.refused(rule, act, self._freed.get(error.gone), error.message))
+        elif error.result == C.NPU_ERROR_BARRIER_DEADLOCK and isinstance(error.job, Job):
+            blocked = dict.fromkeys([error.job, *(head for _, head in links(error.job) if head is not None)])
+            acts = [step.act for step in map(self._step_of, blocked) if step is not None]
+            self._report(rules.deadlock(acts, act, error.message))
+
+    def created(self, context: Context, thing: object, what: str) -> None:
+        """As Observer."""
+        self._made[thing] = what, self._act(context, f"making of {what}")
 
     def prepared(self, job: Job) -> None:
         """As Observer."""
@@ -205,7 +253,8 @@ class Checker(Observer):
         what, is_free = _operation_of(job).name, isinstance(job.operation, Free)
         node = job.operation.alone if isinstance(job.operation, Part) else None
         captured = node.site if node is not None else ""
-        act = Act(what, history.name, job.site, self._next_order(), job.enqueue_ps, is_free, captured)
+        is_launch = _operation_of(job).kind in ("kernel", "model")
+        act = Act(what, history.name, job.site, self._next_order(), job.enqueue_ps, is_free, captured, is_launch)
         step = Step(history.actor, job.number, act, dict(self._clock), history.behind)
         history.behind = []
         if history.last is not None:
@@ -221,6 +270,8 @@ class Checker(Observer):
         history.steps[job.number] = history.last = step
         watched.pending[step] = None
         self._clock = {**self._clock, HOST: self._clock[HOST] + 1}
+        if self._lint is not None:
+            self._lint.enqueued(step)
 
     def submitted(self, job: Job, job_id: int, from_ps: int) -> None:
         """As Observer."""
@@ -257,7 +308,7 @@ class Checker(Observer):
             if step is not None and job.error is not None and job.error.result != C.NPU_ERROR_ABORTED_BY_PRIOR_ERROR:
                 self._report(rules.lost_error(step.act, str(job.error)))
 
-    def known(self, stream: Stream, number: int) -> None:
+    def known(self, stream: Stream, number: int, *, waited: bool) -> None:
         """As Observer."""
         watched = self._watched[stream.context]
         history = watched.streams.get(stream)
@@ -266,12 +317,22 @@ class Checker(Observer):
         step = history.steps.get(number) or history.last
         if step.epoch > number:
             return  # nothing of the stream was enqueued since the check began up to this number
+        is_new = self._clock.get(step.actor, -1) < step.epoch
+        if self._lint is not None and (waited or is_new):
+            act = self._act(watched.context, "wait")
+            self._waiting = act if waited else None
+            if waited:
+                self._lint.waited(act, is_new=is_new)
+            else:
+                self._lint.told(act)
         self._look_at(watched, [step])
+        self._waiting = None
         assert step.clock is not None
         clock = dict(self._clock)
         join(clock, step.clock)
         join(clock, {step.actor: step.epoch})
         self._clock = clock
+        history.forget(number)
 
     def accessed(self, buffer: Buffer, offset: int, size: int, *, write: bool, what: str) -> None:
         """As Observer."""
@@ -285,6 +346,8 @@ class Checker(Observer):
         allocation = watched.allocations.find(buffer.device_address, order)
         if allocation is None or not size:
             return
+        if self._lint is not None:
+            self._lint.touched(act)
         clock, access = self._clock, Access(HOST, self._clock[HOST], write, act)
         if step is not None and step.clock is not None:  # what a host function does belongs to its stream
             clock = {**step.clock, step.actor: step.epoch}
@@ -371,11 +434,13 @@ class Checker(Observer):
         watched = self._watched[buffer.context]  # type: ignore[index]
         step = self._step_of(job) if job is not None else None
         if step is not None:
+            self._freed[buffer.device_address] = self._freed[buffer.host_address] = step.act
             found = watched.allocations.remove(buffer.device_address, step.act)
             if found is not None:
                 watched.runs.setdefault((step.actor, step.epoch), []).append((found.address, found.size, True))
             return
         act = replace(self._act(watched.context, f"free of {buffer.size} bytes"), is_free=True)
+        self._freed[buffer.device_address] = self._freed[buffer.host_address] = act
         found = watched.allocations.remove(buffer.device_address, act)
         if found is not None:
             self._touch(found, 0, found.size, Access(HOST, self._clock[HOST], True, act), self._clock)
@@ -387,6 +452,8 @@ class Checker(Observer):
             context.finish_all()  # what was never waited for
         for stream in context.streams:
             self.closed(stream)
+        if self._leaks:
+            self._report_leaks(watched)
         del self._watched[context]
         self._look_at(watched, [*watched.pending])
         for allocation in (*watched.allocations.forget_gone(self._next_order()), *watched.allocations.live):
@@ -394,6 +461,15 @@ class Checker(Observer):
         context.observer = None
         if context.node.is_usable:
             context.node.try_ioctl(Request(C.NPU_IOCTL_EMU_WATCH, "npu_emu_watch", "EMU_WATCH"))
+
+    def _report_leaks(self, watched: ContextWatch) -> None:
+        context = watched.context
+        for allocation in watched.allocations.live:
+            if allocation.made.site:
+                self._report(rules.leak(f"memory of {allocation.size} bytes", allocation.made))
+        for thing in (*context.streams, *context.events, *context.notifies):
+            if thing in self._made and not (isinstance(thing, Stream) and context.is_default(thing)):
+                self._report(rules.leak(*self._made[thing]))
 
     def memory(self) -> list[Allocation]:
         """Return what the watched contexts have allocated, by address."""
@@ -544,6 +620,8 @@ class Checker(Observer):
         for low, high, unmap in allocation.unmaps:
             if max(low, start) < min(high, end) and not unmap.is_before(clock):
                 self._report(rules.unmapped(allocation, max(low, start), min(high, end), access, unmap))
+        if self._waiting is not None and allocation.is_host and access.act.is_launch:
+            self._report(rules.responsibility(allocation, start, end, access.act, self._waiting))
         if allocation.cache is not None and start < end and not access.act.is_free:
             by_job = allocation.cache.written_by_job if access.write else allocation.cache.read_by_job
             self._report_all(by_job(start, end, access, clock))
@@ -565,4 +643,5 @@ class Checker(Observer):
             self._report(finding)
 
     def _report(self, finding: Finding) -> None:
-        self.findings.add(finding)
+        if self.findings.add(finding) is finding and self.on_finding is not None:
+            self.on_finding(records([finding])[0])

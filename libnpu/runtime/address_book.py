@@ -63,7 +63,8 @@ class AddressBook(Generic[T]):
         if address >= end:
             return None
         if what is None:
-            raise NpuError(C.NPU_ERROR_STALE_HANDLE, f"{address:#x} lies in memory at {start:#x} that was freed")
+            message = f"{address:#x} lies in memory at {start:#x} that was freed"
+            raise NpuError(C.NPU_ERROR_STALE_HANDLE, message, gone=start)
         return what
 
     def overlaps(self, start: int, size: int) -> bool:

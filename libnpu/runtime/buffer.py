@@ -83,7 +83,8 @@ class Buffer(Memory):
     def handle(self) -> int:
         """The driver's handle. Raises STALE_HANDLE after `free`."""
         if not self._is_live:
-            raise NpuError(C.NPU_ERROR_STALE_HANDLE, f"the memory at {self.where} was freed")
+            gone = self.device_address
+            raise NpuError(C.NPU_ERROR_STALE_HANDLE, f"the memory at {self.where} was freed", gone=gone)
         return self._bo.handle
 
     @property

@@ -125,6 +125,8 @@ class Context(ContextStreams, ContextMemory):
         else:
             event = Event(self, timing=timing)
         self.events.add(event)
+        if self.observer is not None:
+            self.observer.created(self, event, "an event")
         return event
 
     @public
@@ -146,6 +148,8 @@ class Context(ContextStreams, ContextMemory):
         self.enter()
         notify = Notify(self)
         self.notifies.add(notify)
+        if self.observer is not None:
+            self.observer.created(self, notify, "a notify")
         return notify
 
     @public

@@ -69,6 +69,8 @@ class ContextStreams:
         stream = Stream(cast("Context", self), self._stream_ids + 1, blocking=blocking, priority=priority)
         self._stream_ids += 1
         self._streams.append(stream)
+        if self.observer is not None:
+            self.observer.created(cast("Context", self), stream, f"stream {stream.id}")
         return stream
 
     @property

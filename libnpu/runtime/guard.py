@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 from npu_abi import C
 
 from libnpu.errors import NpuError
+from libnpu.runtime import observer
 from libnpu.runtime.host_threads import HOST
 
 if TYPE_CHECKING:
@@ -145,6 +146,8 @@ def public(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Se
             with host.lock:
                 me = None if host.solo == ident else host.enter(node, name)
                 before = node.calls
+                if observer.current is not None and not nested:
+                    observer.current.called()
                 mark = host.call_log.begin(node, name) if host.call_log is not None else None
                 try:
                     return method(self, *args, **kwargs)
@@ -169,6 +172,9 @@ def public(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Se
                         host.leave(me, node)
         except BaseException as error:
             host.has_arrived()  # also if a signal's handler has raised before the lock was there
+            if observer.current is not None and not nested and isinstance(error, NpuError):
+                with host.lock:
+                    observer.current.refused(node, name, error)
             if error is host.broke_off:
                 _forget_the_way(error)
             raise

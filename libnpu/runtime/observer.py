@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from libnpu.errors import NpuError
     from libnpu.runtime.buffer import Buffer
     from libnpu.runtime.context import Context
     from libnpu.runtime.job import Job
     from libnpu.runtime.stream import Stream
+    from libnpu.syscalls import Node
 
 
 class Observer(ABC):
@@ -24,6 +26,18 @@ class Observer(ABC):
     @abstractmethod
     def attach(self, context: Context) -> None:
         """A context was made; whoever wants to watch it sets `context.observer`."""
+
+    @abstractmethod
+    def called(self) -> None:
+        """The program makes a call."""
+
+    @abstractmethod
+    def refused(self, node: Node, name: str, error: NpuError) -> None:
+        """A call of the program, `name`, fails with an error."""
+
+    @abstractmethod
+    def created(self, context: Context, thing: object, what: str) -> None:
+        """The program has made a stream, an event or a notify."""
 
     @abstractmethod
     def prepared(self, job: Job) -> None:
@@ -54,8 +68,10 @@ class Observer(ABC):
         """The program has closed a stream; errors that it was not told of are dropped."""
 
     @abstractmethod
-    def known(self, stream: Stream, number: int) -> None:
-        """The calling thread was told that the stream's jobs up to `number` have ended."""
+    def known(self, stream: Stream, number: int, *, waited: bool) -> None:
+        """The calling thread was told that the stream's jobs up to `number` have ended; `waited`: by a call that waits for them and
+        does nothing else.
+        """
 
     @abstractmethod
     def accessed(self, buffer: Buffer, offset: int, size: int, *, write: bool, what: str) -> None:

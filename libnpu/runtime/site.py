@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import lru_cache
 from types import CodeType
 
 INSIDE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # this library's files
@@ -34,6 +35,7 @@ def calling_place() -> Place | str:
     return frame.f_code, frame.f_lasti
 
 
+@lru_cache(maxsize=4096)
 def line_of(place: Place) -> str:
     """Return "file:line"."""
     code, offset = place

@@ -41,7 +41,7 @@ class StreamWaits(StreamQueue):
             finished = self.finish(job, deadline)
             if not finished:
                 self._raise_unfinished(job, finished, timeout_ns)
-        self.note_known(last)
+        self.note_known(last, waited=True)
         self.raise_failed()
 
     @public
@@ -54,7 +54,7 @@ class StreamWaits(StreamQueue):
             self.context.dispatcher.need(job)
         while not job.done:
             self._finish_in_time(self._jobs[0], deadline, None)
-        self.note_known(job.number)
+        self.note_known(job.number, waited=True)
         self.raise_failed()
 
     def __await__(self) -> Generator[Any, None, None]:
@@ -76,7 +76,7 @@ class StreamWaits(StreamQueue):
             self._await(job, deadline)
             while not job.done:
                 self._finish_in_time(self._jobs[0], deadline, timeout_ns)
-        self.note_known(job.number)
+        self.note_known(job.number, waited=True)
         self._raise_error_of(job)
 
     @public
@@ -127,10 +127,10 @@ class StreamWaits(StreamQueue):
         self.note_known(last)
         return True
 
-    def note_known(self, number: int) -> None:
-        """The calling thread learns that the jobs up to `number` have ended."""
+    def note_known(self, number: int, *, waited: bool = False) -> None:
+        """The calling thread learns that the jobs up to `number` have ended; `waited`: by a call that is for that."""
         if self.context.observer is not None:
-            self.context.observer.known(cast("Stream", self), number)
+            self.context.observer.known(cast("Stream", self), number, waited=waited)
 
     def _check_own(self, job: Job) -> None:
         if instance_of(job, Job, "job").stream is not self:

@@ -9,17 +9,27 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from libnpu.checker import VARIABLE
+from libnpu.checker import OPTIONS, VARIABLE
 from libnpu.tools.console import ToolError, json_text
 from libnpu.tools.files import check_targets, write_file
+
+if TYPE_CHECKING:
+    from libnpu.checker.suppressions import Suppressions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("--json", action="store_true", help="as JSON, on stdout")
     parser.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stderr")
+    parser.add_argument("--sarif", metavar="FILE", help="write them as SARIF, too")
+    parser.add_argument(
+        "--suppress", metavar="FILE", help="leave out what is in FILE, rows of a rule and a place (patterns)"
+    )
+    parser.add_argument("--stop-on-first", action="store_true", help="end the program at the first certain finding")
+    parser.add_argument("--lint", action="store_true", help="report what costs time, too")
+    parser.add_argument("--leaks", action="store_true", help="report what is never given back, too")
     parser.add_argument("--rules", action="store_true", help="show the rules instead")
     parser.add_argument("program", metavar="PROG", nargs="?", help="what to run, after --")
     parser.add_argument("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="its arguments")
@@ -29,6 +39,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the program. Return 1 when something was found, else the program's exit status, 128 + N when signal N ended it."""
     from libnpu.checker.report import text
     from libnpu.checker.rules import RULES
+    from libnpu.checker.sarif import sarif
 
     if options.rules:
         width = max(map(len, RULES))
@@ -38,9 +49,16 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if options.program is None:
         raise ToolError("no program to check; npu check -- PROG ARGS")
-    check_targets({"--output": options.output}, {})
-    status, found = watched([options.program, *options.arguments])
-    summary = f"npu check: {len(found)} finding{'s'[: len(found) != 1]}\n"
+    check_targets({"--output": options.output, "--sarif": options.sarif}, {"--suppress": options.suppress})
+    suppressions = _suppressions(options.suppress)
+    wanted = {"lint": options.lint, "leaks": options.leaks}
+    stops = {"stop_unless": suppressions.rows} if options.stop_on_first else {}
+    status, everything = watched([options.program, *options.arguments], options=wanted | stops)
+    found = [record for record in everything if not suppressions.covers(record)]
+    left_out = f", {len(everything) - len(found)} suppressed" if len(found) < len(everything) else ""
+    summary = f"npu check: {len(found)} finding{'s'[: len(found) != 1]}{left_out}\n"
+    if options.sarif:
+        write_file(options.sarif, json_text(sarif(found)).encode())
     report = json_text(found) if options.json else "\n".join([part for part in (text(found), summary) if part])
     if options.output:
         write_file(options.output, report.encode())
@@ -49,13 +67,26 @@ def run(options: argparse.Namespace) -> int:
     return 1 if found else status
 
 
-def watched(command: list[str], stdout: int | None = None) -> tuple[int, list[dict[str, Any]]]:
+def _suppressions(path: str | None) -> Suppressions:
+    """Read a file of suppressions, none for None."""
+    from libnpu.checker.suppressions import Suppressions
+
+    try:
+        return Suppressions.parse(Path(path).read_text(encoding="utf-8") if path else "")
+    except (OSError, ValueError) as error:
+        raise ToolError(f"--suppress {path}: {error}") from None
+
+
+def watched(
+    command: list[str], stdout: int | None = None, options: dict[str, Any] | None = None
+) -> tuple[int, list[dict[str, Any]]]:
     """Run a program and return its exit status, and what was found in it and in processes that it started. `stdout`: as that
-    of `subprocess.run`.
+    of `subprocess.run`; `options`: as of `checker.OPTIONS`.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "findings"
-        status = subprocess.run(command, env=os.environ | {VARIABLE: str(path)}, stdout=stdout, check=False).returncode
+        environment = os.environ | {VARIABLE: str(path), OPTIONS: json.dumps(options or {})}
+        status = subprocess.run(command, env=environment, stdout=stdout, check=False).returncode
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     if not lines:
         raise ToolError(

@@ -1,0 +1,83 @@
+"""What is right and costs time: waits that tell nothing new, waits behind every launch, copies that the host carries, kernels that
+move the host's data themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from libnpu.checker import rules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from libnpu.checker.findings import Finding
+    from libnpu.checker.steps import Act, Step
+
+REPEATS = 8  # chosen: from so many on it is a habit
+
+
+@dataclass(slots=True)
+class Wait:
+    """The waits of a site, and how many of them told the host nothing."""
+
+    act: Act
+    count: int = 0
+    redundant: int = 0
+
+
+class Lint:
+    """Told by the checker, asked at the end."""
+
+    def __init__(self) -> None:
+        self._waits: dict[str | int, Wait] = {}  # by site
+        self._serial: dict[tuple[str | int, str | int], tuple[int, Act, Act]] = {}  # (launch, wait) by site -> count
+        self._pageable: dict[str | int, tuple[int, Act]] = {}
+        self._fresh: list[Step] = []  # enqueued since the host waited last
+        self._serial_wait: tuple[Act, Act] | None = None  # the last wait, for one launch alone, and nobody looked since
+        self._copied_ps = -1
+
+    def enqueued(self, step: Step) -> None:
+        """The program has enqueued a job."""
+        if self._serial_wait is not None:
+            launch, wait = self._serial_wait
+            count = self._serial.get((launch.site, wait.site), (0, launch, wait))[0]
+            self._serial[launch.site, wait.site] = count + 1, launch, wait
+            self._serial_wait = None
+        self._fresh.append(step)
+
+    def waited(self, wait: Act, *, is_new: bool) -> None:
+        """The program has waited; `is_new`: it was told of an end that it did not know."""
+        site = self._waits.setdefault(wait.site, Wait(wait))
+        site.count += 1
+        site.redundant += not is_new
+        if is_new:
+            alone = self._fresh[0] if len(self._fresh) == 1 else None
+            self._serial_wait = (alone.act, wait) if alone is not None and alone.act.is_launch else None
+            self._fresh.clear()
+
+    def told(self, act: Act) -> None:
+        """The program was told of an end by a call that does more than wait, or that has to ask."""
+        self._waits.setdefault(act.site, Wait(act)).count += 1
+        self._fresh.clear()
+
+    def touched(self, act: Act) -> None:
+        """The host uses memory: it had to wait."""
+        self._serial_wait = None
+        if act.what.startswith("copy ") and act.time_ps != self._copied_ps:  # rows of a copy are carried at one time
+            self._copied_ps = act.time_ps
+            count = self._pageable.get(act.site, (0, act))[0]
+            self._pageable[act.site] = count + 1, act
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield what was seen often enough, and each wait that was never of use."""
+        for wait in self._waits.values():
+            if wait.redundant == wait.count:
+                yield rules.redundant_wait(wait.act, wait.count)
+        for count, launch, act in self._serial.values():
+            if count >= REPEATS:
+                yield rules.serial_launches(launch, act, count)
+        for count, copy in self._pageable.values():
+            if count >= REPEATS:
+                yield rules.pageable_copies(copy, count)
