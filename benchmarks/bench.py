@@ -282,12 +282,64 @@ def bench_resnet() -> list[Row]:
     return rows
 
 
+def bench_check() -> list[Row]:
+    """What watching costs: a loop of 2,000 launches and copies, and the memory for what is in flight."""
+    import contextlib
+    import tracemalloc
+
+    import numpy as np
+
+    import libnpu
+
+    size = 256 << 10
+
+    def loop(watch: Callable[[], contextlib.AbstractContextManager[object]]) -> float:
+        with watch(), libnpu.open() as device, device.create_stream() as stream:
+            x, y, pinned = device.to_device(np.ones(1024, np.float32)), device.alloc(4096), device.alloc_host(4096)
+            relu = device.kernel("relu")
+            start = time.perf_counter()
+            for number in range(1, 1001):
+                relu.launch(stream, x, y, 1024)
+                stream.copy(pinned, y)
+                if number % 16 == 0:
+                    stream.synchronize()
+            return time.perf_counter() - start
+
+    def peak(watch: Callable[[], contextlib.AbstractContextManager[object]]) -> int:
+        """Return the most bytes that Python had while 64 copies of 256 KiB, half of them in rows, were in flight."""
+        tracemalloc.start()
+        with watch(), libnpu.open() as device, device.create_stream() as stream:
+            for number in range(64):
+                pinned, memory = device.alloc_host(size), device.alloc(size)
+                pinned.array[:] = 1
+                if number % 2:
+                    stream.copy(memory, pinned)
+                else:
+                    stream.copy_2d(memory, 512, pinned, 512, 256, size // 512)
+            stream.synchronize()
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    plain, checked = [], []
+    for _ in range(4):
+        plain.append(loop(contextlib.nullcontext))
+        checked.append(loop(libnpu.check))
+    more = (peak(libnpu.check) - peak(contextlib.nullcontext)) / (64 * 2 * size)
+    note = f"{min(plain):.2f} s without"
+    return [
+        Row("npu check, 2,000 launches and copies", min(checked) / min(plain), "x", 3, 1.3, note),
+        Row("npu check, memory against the buffers in flight", more, "x", 2, None),
+    ]
+
+
 ROWS = {
     "import": bench_import,
     "c": bench_first_call_from_c,
     "launch": bench_launch,
     "tasks": bench_task_list,
     "resnet": bench_resnet,
+    "check": bench_check,
 }
 
 
