@@ -9,6 +9,7 @@
  *     catalogue: B24
  *     link: https://github.com/CHIP-SPV/chipStar/issues/181
  *     schedule: timed
+ *     report: UAF at second, use
  *     report: FREE-IN-USE at first, second
  *     right: 1.5
  *     wrong: 0

@@ -8,13 +8,17 @@ import os
 import re
 import runpy
 import subprocess
+from pathlib import Path
 
 import pytest
 
 import libnpu
+from libnpu.checker.report import text
 from libnpu.tools.check import watched
 from libnpu.tools.exhibits import FIELDS, exhibits
 
+PAGE = Path(__file__).parents[2] / "docs" / "checker-reports.md"
+RECORD = "NPU_RECORD_SAMPLES"  # in the environment: write what is reported instead of comparing
 NAMED = ("timed", "eager", "lazy", "newest-first")
 ALL = exhibits()
 PYTHON = [name for name, each in ALL.items() if each.path.suffix == ".py"]
@@ -24,6 +28,22 @@ IN_C = [name for name, each in ALL.items() if each.path.suffix == ".c"]
 def places(records):
     """Return (rule, lines of the acts) of records."""
     return [(r["rule"], [int(a["site"].rpartition(":")[2]) if a["site"] else None for a in r["acts"]]) for r in records]
+
+
+def check_page(name, records):
+    """The report of a program that docs/checker-reports.md shows is the one that there is, but for times."""
+    page = PAGE.read_text()
+    begin, end = f"<!-- {name} -->\n```text\n", "```\n"
+    if begin not in page:
+        return
+    before, _, rest = page.partition(begin)
+    shown, _, after = rest.partition(end)
+    report = re.sub(r" \(\d+\.\d{3} us\)", "", text(records))
+    report = re.sub(rf"[^ ]*/({re.escape(ALL[name].path.name)}:)", r"\1", report)
+    if os.environ.get(RECORD):
+        PAGE.write_text(f"{before}{begin}{report}{end}{after}")
+    else:
+        assert shown == report, f"{RECORD}=1 records it anew"
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +84,7 @@ def watched_c(name, folder, schedule, *arguments):
         status, records = watched(ALL[name].command(folder, *arguments), stdout=out.fileno())
         assert status == 0
         out.seek(0)
-        return out.read().strip(), places(records)
+        return out.read().strip(), records
 
 
 @pytest.mark.parametrize("name", PYTHON)
@@ -75,6 +95,7 @@ def test_a_python_program(name, run):
         with libnpu.check() as checker:
             run(name, False, "timed")
         assert places(checker.records()) == exhibit.reports
+        check_page(name, checker.records())
     with libnpu.check() as checker:
         assert run(name, True, "lazy") == exhibit.value("right")
     assert places(checker.records()) == []
@@ -85,7 +106,9 @@ def test_a_c_program(name, folder):
     exhibit = ALL[name]
     if exhibit.reports:
         assert run_c(name, folder, exhibit.value("schedule")) == exhibit.value("wrong") != exhibit.value("right")
-        assert watched_c(name, folder, "timed")[1] == exhibit.reports
+        _, records = watched_c(name, folder, "timed")
+        assert places(records) == exhibit.reports
+        check_page(name, records)
     assert watched_c(name, folder, "lazy", "fixed") == (exhibit.value("right"), [])
 
 
@@ -130,14 +153,23 @@ def test_each_head_says_what_the_museum_needs():
 
 
 def test_the_list_of_the_readme_is_complete():
-    text = (ALL["read_before_wait"].path.parent / "README.md").read_text()
-    rows = re.findall(r"^\| (B\d\d) \| (.*) \|$", text, re.M)
+    page = (ALL["read_before_wait"].path.parent / "README.md").read_text()
+    rows = re.findall(r"^\| (B\d\d) \| (.*) \|$", page, re.M)
     numbers = [number for number, _ in rows]
     assert numbers == sorted(set(numbers))
     shown = {
         exhibit.value("catalogue"): f"[{name}]({exhibit.path.name})" for name, exhibit in ALL.items() if exhibit.reports
     }
     assert shown == {number: place for number, place in rows if place.startswith("[")}
+
+
+def test_the_page_of_reports_has_one_of_each_rule_that_the_museum_shows():
+    page = PAGE.read_text()
+    shown = re.findall(r"^<!-- (\w+) -->$", page, re.M)
+    rules = {rule for exhibit in ALL.values() for rule, _ in exhibit.reports}
+    assert set(re.findall(r"(?:ERROR|WARNING) ([A-Z-]+): ", page)) == rules
+    for name in shown:
+        assert f"[{name}](../samples/bugs/{ALL[name].path.name}): {ALL[name].title}\n" in page
 
 
 def test_npu_museum(npu):
