@@ -54,6 +54,22 @@ def test_with_the_event_the_bytes_are_right_under_every_schedule(make, schedule)
     assert produce_and_consume(make(schedule), with_event=True) == 7
 
 
+@pytest.mark.parametrize("schedule", ALL)
+@pytest.mark.parametrize("records", [False, True])
+def test_a_wait_in_the_legacy_default_stream_orders_the_others_also_when_it_waits_for_nothing(schedule, records):
+    with libnpu.open("npu-37xx", semantics="cuda") as device:
+        device.set_schedule(schedule)
+        one, two, event = device.create_stream(), device.create_stream(), device.create_event()
+        memory, result = device.to_device(bytes(256 * KIB)), device.alloc(256 * KIB)
+        if records:
+            event.record(device.default_stream)
+        one.fill(memory, 7)
+        device.default_stream.wait_event(event)
+        two.copy(result, memory)
+        two.synchronize()
+        assert (result.read() == 7).all()
+
+
 @pytest.mark.parametrize(("schedule", "value"), [("eager", 7), ("lazy", 0), ("newest-first", 0)])
 def test_without_the_event_the_schedules_give_different_bytes(make, schedule, value):
     assert produce_and_consume(make(schedule), with_event=False) == value
