@@ -32,7 +32,7 @@ class Held:
     cleaned: Access | None = None  # the flush that wrote that back
     written: Access | None = None  # by a job, and not fetched since
     dropped: Access | None = None  # an invalidation that has not fetched what a job wrote
-    lost: tuple[Access, Access] | None = None  # a store to the rest of the line, by whose flush what a job wrote went
+    lost: tuple[Access, Access] | None = None  # a store to the rest of the line, and what a job wrote before
 
     def is_dirty(self, clock: Clock) -> bool:
         """Whether a store that whoever has the clock comes behind is in the cache alone, or may be."""
@@ -50,7 +50,8 @@ class Cache:
         self._bytes = Ranges(allocation.shadow.size, Held())
 
     def store(self, start: int, end: int, access: Access) -> None:
-        """The host stores."""
+        """The host stores: what a job wrote in the rest of a line, and was not fetched, goes when the line does."""
+        self._bytes.change(*self._lines(start, end), partial(_overwritten, access))
         self._bytes.change(start, end, lambda _: Held(stored=access))
 
     def look(self, start: int, end: int, access: Access, clock: Clock) -> Iterator[Finding]:
@@ -67,9 +68,8 @@ class Cache:
     def flush(self, start: int, end: int, access: Access, clock: Clock) -> None:
         """The host writes back the dirty lines of a range, whole."""
         for low, high, held in [*self._bytes.parts(*self._lines(start, end))]:
-            if held.stored is not None and held.is_dirty(clock):
+            if held.is_dirty(clock):
                 self._bytes.change(low, high, lambda held: replace(held, cleaned=access))
-                self._bytes.change(*self._lines(low, high), partial(_overwritten, held.stored))
 
     def invalidate(self, start: int, end: int, access: Access, clock: Clock) -> None:
         """The host drops the lines of a range and fetches them; dirty ones that it covers in part it writes back before."""
