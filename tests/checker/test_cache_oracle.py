@@ -92,7 +92,7 @@ def test_programs_that_the_checker_has_nothing_against_are_right():
     assert 10 < compare(range(25)) <= 25
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(25, 400, 125))
 def test_many_programs_that_the_checker_has_nothing_against_are_right(first):
     compare(range(first, first + 125))

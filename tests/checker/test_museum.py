@@ -112,7 +112,7 @@ def test_a_c_program(name, folder):
     assert watched_c(name, folder, "lazy", "fixed") == (exhibit.value("right"), [])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", PYTHON)
 def test_a_python_program_without_the_bug_is_right_and_silent_under_all_schedules(name, run):
@@ -122,7 +122,7 @@ def test_a_python_program_without_the_bug_is_right_and_silent_under_all_schedule
     assert checker.text() == ""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", PYTHON)
 def test_the_report_is_the_same_under_all_schedules(name, run):
@@ -132,7 +132,7 @@ def test_the_report_is_the_same_under_all_schedules(name, run):
         assert sorted(places(checker.records())) == sorted(ALL[name].reports), schedule
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", IN_C)
 def test_a_c_program_without_the_bug_is_right_and_silent_under_all_schedules(name, folder):

@@ -287,7 +287,7 @@ def test_random_programs_against_the_oracle(is_cuda):
     assert 10 < sum(racy) < 60
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(60, 2000, 388))
 def test_many_random_programs_against_the_oracle(first):
     for seed in range(first, first + 388):
