@@ -11,7 +11,6 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
-from zlib import crc32
 
 import npu_abi
 from npu_abi import C
@@ -25,6 +24,7 @@ from libnpu.checker.lint import Lint
 from libnpu.checker.refusals import Refusals, rule_of
 from libnpu.checker.report import records, text
 from libnpu.checker.shadow import Access, Shadow, State
+from libnpu.checker.sources import Source, rows_of
 from libnpu.checker.steps import HOST, Act, Step, join
 from libnpu.errors import NpuError
 from libnpu.runtime.command_list import Batch
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from libnpu.runtime.buffer import Buffer
     from libnpu.runtime.context import Context
     from libnpu.runtime.operation import Operation
-    from libnpu.runtime.transfers import Rows
     from libnpu.syscalls import Node
 
 POISON = 0xFF
@@ -92,43 +91,6 @@ class StreamHistory:
         for old in [*takewhile(lambda old: old <= number, self.steps)]:
             if old not in untold:
                 del self.steps[old]
-
-
-class Source:
-    """Pinned memory that a copy reads, and what was in it when the copy was enqueued."""
-
-    def __init__(self, buffer: Buffer, rows: Rows) -> None:
-        self.buffer = buffer
-        self.rows = rows
-        self._digest = self._now()
-
-    @property
-    def has_changed(self) -> bool:
-        """Whether the bytes are others by now."""
-        return self.buffer.is_live and self._digest != self._now()
-
-    @property
-    def is_flushed(self) -> bool:
-        """Whether memory has the bytes that the program sees."""
-        memory = self.buffer.map_memory()
-        return self._digest == self._digest_of(memory)
-
-    def _now(self) -> int:
-        return self._digest_of(self.buffer.program_view)
-
-    def _digest_of(self, view: memoryview) -> int:
-        digest = 0
-        for row in rows_of(view, self.buffer, self.rows):
-            digest = crc32(row, digest)
-        return digest
-
-
-def rows_of(view: memoryview, buffer: Buffer, rows: Rows) -> Iterator[memoryview]:
-    """Yield rows of device addresses of a buffer as a view of it shows them."""
-    offset = rows.start - buffer.device_address
-    for row in range(rows.height):
-        start = offset + row * rows.pitch
-        yield view[start : start + rows.width]
 
 
 def _operation_of(job: Job) -> Operation:
