@@ -236,3 +236,17 @@ def test_a_device_without_values_cannot_be_checked():
         pytest.raises(libnpu.NpuError, match="no values"),
     ):
         device.alloc(64)
+
+
+def test_a_kernel_that_leaves_its_memory(monkeypatch):
+    """Built-in kernels are asked for the bytes that they touch; here nobody asks, as for a program of one's own."""
+    unchecked = lambda kernel, arguments, _: kernel.packed_launch(*kernel.pack(arguments), 1)  # noqa: E731
+    monkeypatch.setattr("libnpu.runtime.builtin.BuiltinKernel.operation", unchecked)
+
+    def program(device, size=4000):
+        stream, x, y = device.create_stream(), device.to_device(np.ones(1024, np.float32)), device.alloc(size)
+        device.kernel("relu").launch(stream, x, y, 1024)
+        stream.synchronize()
+
+    assert found(program) == [("OOB", [2])]
+    assert found(lambda device: program(device, 4096)) == []

@@ -26,3 +26,8 @@ def test_the_report_of_the_example(npu, tmp_path, monkeypatch):
 def test_the_table_of_rules():
     rows = [f"| {rule} | {what} |" for rule, what in RULES.items()]
     assert part("rules").splitlines() == ["| rule | what |", "|---|---|", *rows]
+
+
+def test_each_rule_has_a_test():
+    tests = "".join(path.read_text() for path in (PAGE.parents[1] / "tests" / "checker").glob("test_*.py"))
+    assert [rule for rule in RULES if f'"{rule}"' not in tests] == []
