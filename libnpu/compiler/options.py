@@ -34,7 +34,7 @@ class UnknownPass(BadOption):
 
 @dataclass(slots=True, frozen=True)
 class CompileOptions:
-    """`shapes` fixes input shapes by name; `cmx_bytes` limits CMX below the profile's; `dump` names passes to keep as text.
+    """`shapes` fixes input shapes by name; `tiles` and `cmx_bytes` limit tiles and their CMX below the profile's; `dump` names passes to keep as text.
 
     Raises BadOption, UnknownPass for `dump`.
     """
@@ -42,7 +42,8 @@ class CompileOptions:
     precision: str = "fp16"  # or "fp32"
     profile: str = "npu-37xx"  # name, alias or path
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    cmx_bytes: int | None = None
+    tiles: int | None = None  # that work in parallel; None: all that the profile has
+    cmx_bytes: int | None = None  # of each tile
     prefetching_level_limit: int = 35  # compute operations that a load may run ahead
     pingpong: bool = True  # load the next tile while the engine works
     dump: tuple[str, ...] = ()  # of PASSES
@@ -50,6 +51,8 @@ class CompileOptions:
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise BadOption(f"precision {self.precision!r}; one of {', '.join(PRECISIONS)}")
+        if self.tiles is not None and self.tiles < 1:
+            raise BadOption(f"tiles {self.tiles}; at least 1, or None for all that the profile has")
         if self.cmx_bytes is not None and self.cmx_bytes < 1:
             raise BadOption(f"cmx_bytes {self.cmx_bytes}; at least 1, or None for all that the profile has")
         if self.prefetching_level_limit < 0:

@@ -7,6 +7,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from npu_abi import C
 from npu_model.profile import Profile, load_profile
 
 from libnpu import blob
@@ -64,14 +65,15 @@ def compile_graph(graph: Graph, options: CompileOptions, dumps: dict[str, str] |
 
     profile = load_profile(options.profile)
     cmx_bytes = min(options.cmx_bytes or profile.cmx.workspace_bytes, profile.cmx.workspace_bytes)
-    program = lower(graph, profile, cmx_bytes, options.pingpong)
+    tiles = min(options.tiles or profile.tiles, profile.tiles)
+    program = lower(graph, profile, cmx_bytes, options.pingpong, tiles)
     dump("DpuTiler", lambda: dpu_tiles_text(program))
     dump("TileActShaveKernelTask", lambda: shave_tiles_text(program))
     dump("tiles", lambda: program_text(program))
-    verify_program(program, cmx_bytes)
+    verify_program(program, cmx_bytes * tiles)
     try:
         scheduler = FeasibleMemoryScheduler(
-            program, profile, cmx_bytes, options.prefetching_level_limit, options.pingpong
+            program, profile, cmx_bytes, options.prefetching_level_limit, options.pingpong, tiles
         )
         schedule = scheduler.run()
     except DoesNotFit as error:
@@ -79,7 +81,7 @@ def compile_graph(graph: Graph, options: CompileOptions, dumps: dict[str, str] |
     dump("FeasibleMemoryScheduler", lambda: decisions_text(schedule))
     dump("schedule", lambda: schedule_text(schedule))
     try:
-        plan = synchronise(schedule, profile.barriers_per_tile)
+        plan = synchronise(schedule, min(profile.barriers_per_tile * tiles, int(C.NPU_MAX_BARRIER_IDS)))
     except OutOfBarriers as error:
         op = schedule.ops[error.operation].op
         raise CompileError(f"{op.layer} ({op.name}): {error}") from None

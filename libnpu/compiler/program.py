@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Engine(IntEnum):
-    """Which engine runs an operation; the scheduler picks the DMA port or the SHAVE."""
+    """Which engine runs an operation; the scheduler picks the DMA port, or the tile with its DPU or SHAVE."""
 
     DMA = 1
     DPU = 2
@@ -34,7 +34,7 @@ class DdrKind(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Buffer:
-    """A contiguous CMX range of tile 0, placed by the scheduler (64-byte aligned), possibly elsewhere after a spill."""
+    """A contiguous range of one tile's CMX, placed by the scheduler (64-byte aligned), possibly elsewhere after a spill."""
 
     name: str
     size_bytes: int
@@ -97,6 +97,14 @@ class DpuPayload:
     variants: list[dict[str, Any]]
 
 
+FAR = {
+    "act_addr": 1,
+    "wt_addr": 2,
+    "act2_addr": 2,
+    "out_addr": 4,
+}  # operands of a DPU task, as bits of TileOp.far_ps' indices
+
+
 @dataclass(slots=True, eq=False)
 class ShavePayload:
     """A program (`code`, shared between operations when equal) and its argument block, made when addresses are known."""
@@ -108,7 +116,10 @@ class ShavePayload:
 
 @dataclass(slots=True, eq=False)
 class TileOp:
-    """One task. `cost_ps` is the predicted duration on an idle engine."""
+    """One task. `cost_ps` is the predicted duration on an idle engine.
+
+    Of a DPU task `far_ps` has it by what lies in another tile's CMX than the DPU's: the sum of FAR of these operands.
+    """
 
     name: str
     layer: str
@@ -118,6 +129,7 @@ class TileOp:
     writes: list[Access]
     payload: DmaPayload | DpuPayload | ShavePayload
     attrs: dict[str, Any] = field(default_factory=dict)  # for dumps: tile, what it is
+    far_ps: tuple[int, ...] = ()  # empty: `cost_ps` everywhere
 
 
 @dataclass(slots=True, eq=False)

@@ -84,7 +84,7 @@ def lower_eltwise(builder: Builder, node: Node) -> bool:
         )
 
     usable = [in_place(v, order) for v in inputs]
-    tile_boxes(builder, node, inputs, out, shape, [order] * 3, order, usable, 1, emit)
+    tile_boxes(builder, node, inputs, out, shape, [order] * 3, order, usable, builder.tiles, emit)
     return True
 
 

@@ -77,7 +77,7 @@ def lower_elementwise(builder: Builder, node: Node) -> None:
     if len(inputs) == 1 and inputs[0].dtype != value.dtype and inputs[0].shape == value.shape:
         order = out.order()
         orders, usable = [inputs[0].order(), order], [inputs[0].in_cmx]
-    units = builder.profile.shaves_per_tile
+    units = builder.shaves
     tile_boxes(builder, node, inputs, out, value.shape, orders, order, usable, units, emit)
 
 
@@ -160,7 +160,7 @@ def _along(builder: Builder, node: Node, axes: tuple[int, ...], kernel: Kernel, 
 
     usable = in_place(home, order) and len(merge_dims(*_group(home, groups[1]))[0]) == 1
     free = [k for k in order if k not in axes]
-    units = builder.profile.shaves_per_tile
+    units = builder.shaves
     tile_boxes(builder, node, [home], out, home.shape, [order] * 2, free, [usable], units, emit)
 
 
@@ -251,7 +251,7 @@ def lower_gather(builder: Builder, node: Node) -> None:
         [order] * 2,
         (1,),
         [in_place(index, order)],
-        builder.profile.shaves_per_tile,
+        builder.shaves,
         emit,
         [table],
     )

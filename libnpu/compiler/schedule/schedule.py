@@ -10,7 +10,7 @@ from libnpu.compiler.program import Buffer, DdrTensor, Engine, TileOp
 
 
 class Queue(NamedTuple):
-    """One in-order queue of the device: an engine and which of them (DMA port, SHAVE of the tile)."""
+    """One in-order queue of the device: an engine and which of them (DMA port, DPU by tile, SHAVE counted over the tiles)."""
 
     engine: Engine
     unit: int
@@ -61,7 +61,7 @@ class Schedule:
     ops: list[ScheduledOp]
     makespan_ps: int
     level_limit: int
-    peak_cmx_bytes: int
+    peak_cmx_bytes: int  # of the fullest tile
     spill_out_bytes: int
     spill_in_bytes: int
     spill_tensors: list[DdrTensor]
