@@ -125,8 +125,11 @@ def _dpu_writes(invariant: Invariant, variant: Variant) -> list[Box]:
     size = dtypes.size_bytes(invariant.out_dtype)
     x = (variant.start_x, 1, variant.size_x, 1)
     y = (variant.start_y, 1, variant.size_y, 1)
-    addr = invariant.out_addr + variant.start_z * size
-    return [_tensor_box(addr, variant.size_z * size, x, invariant.out_stride_x, y, invariant.out_stride_y)]
+    first = invariant.out_addr + variant.start_z * size
+    return [
+        _tensor_box(first + shift, variant.size_z * size, x, invariant.out_stride_x, y, invariant.out_stride_y)
+        for shift in invariant.out_shifts
+    ]
 
 
 def _weights_box(invariant: Invariant, variant: Variant) -> Box:

@@ -70,7 +70,7 @@ def _tile_count(schedule: Schedule, plan: BarrierPlan, profile: Profile) -> int:
     """Return how many tiles have an engine, bytes or barriers that are used."""
     units = {Engine.DPU: 1, Engine.SHAVE: profile.shaves_per_tile}
     engines = {s.queue.unit // units[s.queue.engine] for s in schedule.ops if s.queue.engine in units}
-    memory = {address // _STRIDE for _, address, _, _ in schedule.residency}
+    memory = {address // _STRIDE + b.copies - 1 for b, address, _, _ in schedule.residency}
     return max(1 + max(engines | memory, default=0), -(-plan.ids_used // profile.barriers_per_tile))
 
 
@@ -92,7 +92,8 @@ def place_scratch(tensors: Sequence[DdrTensor]) -> int:
 def _cmx_address(scheduled: ScheduledOp, ref: Ref) -> int:
     """Return the address of a CMX operand; 0 for one in DDR, which a relocation fills in."""
     if isinstance(ref.target, Buffer):
-        return int(C.NPU_CMX_BASE) + scheduled.addresses[ref.target] + ref.offset
+        (place,) = scheduled.places(ref.target, write=False)
+        return int(C.NPU_CMX_BASE) + place + ref.offset
     return 0
 
 
@@ -131,6 +132,8 @@ def _emit_dpu(image: BlobImage, ops: Numbered, plan: BarrierPlan) -> None:
     payloads = [s.op.payload for _, s in ops if isinstance(s.op.payload, DpuPayload)]
     invariants, variants = dpu_records(payloads, lambda i, ref: _cmx_address(ops[i][1], ref))
     invariants["tile"] = [scheduled.queue.unit for _, scheduled in ops]
+    copies = [p.refs["out_addr"].target.copies for p in payloads if isinstance(p.refs["out_addr"].target, Buffer)]
+    invariants["out_tiles"] = [(1 << count) - 1 if count > 1 else 0 for count in copies]
     _synchronise(invariants, ops, plan)
     image.tasks[_INVARIANTS], image.tasks[_VARIANTS] = invariants, variants
 
@@ -209,5 +212,9 @@ def _debug(program: TileProgram, schedule: Schedule, plan: BarrierPlan, profile:
             "macs": program.macs,
             "profile": profile.name,
         },
-        "cmx": [[b.name, address, b.size_bytes, used[0], used[-1]] for (b, address), used in touched.items()],
+        "cmx": [
+            [b.name, address + tile * _STRIDE, b.size_bytes, used[0], used[-1]]
+            for (b, address), used in touched.items()
+            for tile in range(b.copies)
+        ],
     }

@@ -34,10 +34,14 @@ class DdrKind(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Buffer:
-    """A contiguous range of one tile's CMX, placed by the scheduler (64-byte aligned), possibly elsewhere after a spill."""
+    """A contiguous range of one tile's CMX, placed by the scheduler (64-byte aligned), possibly elsewhere after a spill.
+
+    With `copies` it is at the same place in so many tiles, which are all: DPUs write all of them and read their own.
+    """
 
     name: str
     size_bytes: int
+    copies: int = 1
 
 
 @dataclass(slots=True, eq=False)

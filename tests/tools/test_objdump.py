@@ -50,7 +50,7 @@ def test_a_broken_rule_is_printed_and_fails(npu, tmp_path, blob_path):
     path.write_bytes(blob.write(image))
     status, out, err = npu("objdump", path, "--verify")
     assert status == 1
-    assert "tile 3; expected below 1 (tile)" in out
+    assert "tile 3; expected below 2 (tile)" in out
     assert err.startswith("npu: error: ")
 
 

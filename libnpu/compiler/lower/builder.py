@@ -17,6 +17,7 @@ from npu_model import cycles
 
 from libnpu.compiler.lower.copy import copies
 from libnpu.compiler.lower.errors import CompileError
+from libnpu.compiler.lower.mirror import mirror
 from libnpu.compiler.lower.records import dma_records, dpu_records
 from libnpu.compiler.lower.view import ALIGNMENT, Order, View, aligned, dense
 from libnpu.compiler.program import (
@@ -335,7 +336,9 @@ class Builder:
                 self.copy(self.place(value), source, _identity(value), "copy")
         self._cost_dma()
         self._cost_dpu()
-        return TileProgram(self.graph.name, self.ops, self.ddr, self.weights, self.macs)
+        program = TileProgram(self.graph.name, self.ops, self.ddr, self.weights, self.macs)
+        mirror(program, self.tiles, self.tile_bytes)
+        return program
 
     def _cost_dma(self) -> None:
         ops = [op for op in self.ops if isinstance(op.payload, DmaPayload)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
 
@@ -31,8 +31,15 @@ class CmxAllocator:
         """Return the bytes that an allocation of `size_bytes` takes."""
         return max(-(-size_bytes // self.alignment), 1) * self.alignment
 
-    def alloc(self, size_bytes: int, from_top: bool = False, tile: int | None = None) -> int | None:
-        """Take the lowest (or highest) gap that fits, in `tile` if one does; return its address, or None when no gap does."""
+    def alloc(
+        self, size_bytes: int, from_top: bool = False, tile: int | None = None, mirrored: bool = False
+    ) -> int | None:
+        """Take the lowest (or highest) gap that fits, in `tile` if one does; return its address, or None when no gap does.
+
+        Mirrored it takes the lowest place that is free in all tiles; the address is the one in the first tile.
+        """
+        if mirrored:
+            return self._alloc_mirrored(size_bytes)
         need = self.rounded(size_bytes)
         gaps = self._gaps
         order: Iterable[int] = range(len(gaps) - 1, -1, -1) if from_top else range(len(gaps))
@@ -54,11 +61,35 @@ class CmxAllocator:
             return start
         return None
 
-    def alloc_all(self, sizes_bytes: list[tuple[int, bool]], tile: int | None = None) -> list[int] | None:
-        """Allocate every (size, from_top) or none of them, in `tile` where they fit; addresses in the order given."""
+    def _alloc_mirrored(self, size_bytes: int) -> int | None:
+        need, stride = self.rounded(size_bytes), self._stride
+        by_tile: list[list[tuple[int, int]]] = [[] for _ in range(self.tiles)]
+        for start, end in self._gaps:
+            tile = self.tile_of(start)
+            by_tile[tile].append((start - tile * stride, end - tile * stride))
+        common = by_tile[0]
+        for gaps in by_tile[1:]:
+            pairs = ((max(a, c), min(b, d)) for a, b in common for c, d in gaps)
+            common = [(start, end) for start, end in pairs if start < end]
+        address = next((start for start, end in common if end - start >= need), None)
+        if address is not None:
+            for tile in range(self.tiles):
+                self._take(tile * stride + address, need)
+        return address
+
+    def _take(self, address: int, need: int) -> None:
+        """Take a range that lies in a gap."""
+        i = bisect_right(self._gaps, (address, self._gaps[-1][1])) - 1
+        start, end = self._gaps[i]
+        self._gaps[i : i + 1] = [gap for gap in ((start, address), (address + need, end)) if gap[0] < gap[1]]
+        self.free_bytes -= need
+        self.used_bytes[self.tile_of(address)] += need
+
+    def alloc_all(self, sizes_bytes: list[tuple[int, bool, bool]], tile: int | None = None) -> list[int] | None:
+        """Allocate every (size, from_top, mirrored) or none of them, in `tile` where they fit; addresses in the order given."""
         found = self._try_all(sizes_bytes, tile)
         if found is None and self.tiles > 1:  # the places that are asked for may split what would fit into the tiles
-            found = self._try_all([(size, False) for size, _ in sizes_bytes], None)
+            found = self._try_all([(size, False, mirrored) for size, _, mirrored in sizes_bytes], None)
         return found
 
     def emptiest(self) -> int:
@@ -69,19 +100,24 @@ class CmxAllocator:
         """Return the tile that an address is in."""
         return address // self._stride if self.tiles > 1 else 0
 
-    def _try_all(self, sizes_bytes: list[tuple[int, bool]], tile: int | None) -> list[int] | None:
+    def _try_all(self, sizes_bytes: list[tuple[int, bool, bool]], tile: int | None) -> list[int] | None:
         saved = list(self._gaps), self.free_bytes, list(self.used_bytes)
         found: dict[int, int] = {}
-        for i in sorted(range(len(sizes_bytes)), key=lambda i: (-sizes_bytes[i][0], i)):
-            address = self.alloc(*sizes_bytes[i], tile)
+        for i in sorted(range(len(sizes_bytes)), key=lambda i: (not sizes_bytes[i][2], -sizes_bytes[i][0], i)):
+            size, from_top, mirrored = sizes_bytes[i]
+            address = self.alloc(size, from_top, tile, mirrored)
             if address is None:
                 self._gaps, self.free_bytes, self.used_bytes = saved
                 return None
             found[i] = address
         return [found[i] for i in range(len(sizes_bytes))]
 
-    def free(self, address: int, size_bytes: int) -> None:
+    def free(self, address: int, size_bytes: int, mirrored: bool = False) -> None:
         """Give an allocation back; neighbouring gaps merge."""
+        for tile in range(self.tiles if mirrored else 1):
+            self._free(address + tile * self._stride, size_bytes)
+
+    def _free(self, address: int, size_bytes: int) -> None:
         start, end = address, address + self.rounded(size_bytes)
         i = bisect_left(self._gaps, (start, end))
         if (i < len(self._gaps) and self._gaps[i][0] < end) or (i and self._gaps[i - 1][1] > start):

@@ -73,7 +73,7 @@ class FeasibleMemoryScheduler:
             engine: sum(op.cost_ps for op in ops if op.engine == engine) for engine in (Engine.DPU, Engine.SHAVE)
         }
         allocator = self.allocator()
-        self.rounded = {buffer: allocator.rounded(buffer.size_bytes) for buffer in self.uses}
+        self.rounded = {b: allocator.rounded(b.size_bytes) * b.copies for b in self.uses}
         self.need_bytes = [sum(self.rounded[buffer] for buffer in touched) for touched in self.buffers]
         self.operands: list[list[tuple[Buffer, int]]] = [
             [
@@ -167,7 +167,10 @@ class FeasibleMemoryScheduler:
     def _check_fit(self) -> None:
         size = self.allocator().size_bytes // self.tiles
         for op, touched, need in zip(self.program.ops, self.buffers, self.need_bytes, strict=True):
-            if need > size and self.allocator().alloc_all([(b.size_bytes, False) for b in touched]) is None:
+            if (
+                need > size
+                and self.allocator().alloc_all([(b.size_bytes, False, b.copies > 1) for b in touched]) is None
+            ):
                 raise DoesNotFit(
                     f"{op.layer}: {op.name} needs {need} bytes of CMX at once ("
                     + ", ".join(f"{b.name} {b.size_bytes}" for b in touched)

@@ -10,7 +10,9 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from libnpu.compiler.program import Access, Buffer, DdrKind, DdrTensor, DmaPayload, Engine, Ref, TileOp
+from npu_abi import C
+
+from libnpu.compiler.program import FAR, Access, Buffer, DdrKind, DdrTensor, DmaPayload, Engine, Ref, TileOp
 from libnpu.compiler.schedule.schedule import Decision, DecisionKind, Queue, Schedule, ScheduledOp
 
 if TYPE_CHECKING:
@@ -148,7 +150,7 @@ class SchedulerPass:
     def _release(self, buffer: Buffer) -> None:
         address = self.resident.pop(buffer)
         self.clean.pop(buffer, None)
-        self.allocator.free(address, buffer.size_bytes)
+        self.allocator.free(address, buffer.size_bytes, buffer.copies > 1)
         self.residency.append((buffer, address, self.since.pop(buffer), self.now))
 
     # -- starting --------------------------------------------------------------------------------------
@@ -273,7 +275,9 @@ class SchedulerPass:
             return op.cost_ps
         resident, tile_of, mask = self.resident, self.allocator.tile_of, 0
         for target, bit in self.plan.operands[index]:
-            if target in resident and tile_of(resident[target]) != queue.unit:
+            if target.copies > 1:
+                mask |= bit & FAR["out_addr"]
+            elif target in resident and tile_of(resident[target]) != queue.unit:
                 mask |= bit
         return op.far_ps[mask]
 
@@ -304,7 +308,7 @@ class SchedulerPass:
             if plan.is_load[index]:
                 loaded.update(plan.buffers[index])
             near = queue.unit if queue.engine == Engine.DPU else self.allocator.emptiest()
-            sizes = [(b.size_bytes, b in loaded or b in self.saved) for b in missing]
+            sizes = [(b.size_bytes, b in loaded or b in self.saved, b.copies > 1) for b in missing]
             addresses = self.allocator.alloc_all(sizes, near)
             if addresses is None:
                 return None
@@ -419,15 +423,15 @@ class SchedulerPass:
     def _bring_back(self, buffer: Buffer) -> int:
         """Read an evicted buffer back to its new address; return when it is there."""
         source = self.saved.pop(buffer)
-        queue = self._first_free(Engine.DMA)
         if isinstance(source, int):
-            op = self.ops[source]
-            kind = "reload"
+            end = self._place(self.ops[source], self._first_free(Engine.DMA), self.now, -1, [buffer], "reload")
         else:
-            op = self._copy(f"spill_in {buffer.name}", Ref(source), Ref(buffer), buffer.size_bytes)
-            kind = "spill_in"
-            self.spill_in += buffer.size_bytes
-        end = self._place(op, queue, self.now, -1, [buffer], kind)
+            end = 0
+            for tile in range(buffer.copies):
+                copy = Ref(buffer, tile * int(C.NPU_CMX_TILE_STRIDE))
+                op = self._copy(f"spill_in {buffer.name}", Ref(source), copy, buffer.size_bytes)
+                end = max(end, self._place(op, self._first_free(Engine.DMA), self.now, -1, [buffer], "spill_in"))
+                self.spill_in += buffer.size_bytes
         self.arriving[buffer] = end
         self.clean[buffer] = source
         return end
@@ -443,7 +447,7 @@ class SchedulerPass:
             "spill",
             Engine.DMA,
             cost,
-            [Access(src.target, 0, size_bytes)],
-            [Access(dst.target, 0, size_bytes)],
+            [Access(src.target, src.offset, size_bytes)],
+            [Access(dst.target, dst.offset, size_bytes)],
             DmaPayload(src, dst, size_bytes),
         )

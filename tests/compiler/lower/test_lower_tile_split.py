@@ -132,6 +132,6 @@ def test_an_allocation_never_crosses_tiles():
     allocator.free(first, 1024)
     allocator.free(second, 512)
     assert allocator.alloc(2048) is None
-    assert allocator.alloc_all([(704, False), (640, True), (320, False)]) == [0, 1408, 704]
-    assert allocator.alloc_all([(704, False), (640, True)]) is None
+    assert allocator.alloc_all([(704, False, False), (640, True, False), (320, False, False)]) == [0, 1408, 704]
+    assert allocator.alloc_all([(704, False, False), (640, True, False)]) is None
     assert allocator.used_bytes == [1024, 640]
