@@ -1,18 +1,22 @@
 """Figures that are quoted for an edge device and its memory, beside what the model gives, and how halving a cause moves each.
 
-    python -m benchmarks.silicon              the table of docs/silicon.md
-    python -m benchmarks.silicon --update     write it there
+    python -m benchmarks.silicon              the tables of docs/silicon.md
+    python -m benchmarks.silicon --update     write them there
 
-Every figure is an experiment on a memory system, `edge-soc`: transfers and traffic cycle by cycle. The table says which three
-parameters were set from a figure, and under which conditions a figure was computed. A test compares the page with what this prints.
+Every figure is an experiment on a memory system, `edge-soc`: transfers and traffic cycle by cycle, and models that are shapes alone. The table says which three
+parameters were set from a figure, and under which conditions a figure was computed. A second table has the loss of the NPU beside
+the CPU by how much of the NPU's may wait, there and in the queue model of queue_model.py. A test compares the page with what this
+prints.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 
 import msgspec
@@ -21,12 +25,23 @@ from npu_model.memory import MemorySystem, load_memory
 from npu_model.memory_cycles import Background, CycleMemory
 from npu_model.memory_runs import NO_RUNS
 
+from benchmarks.queue_model import Share
+from benchmarks.queue_model import share as share_queue
+from libnpu.blob import BlobImage
+from libnpu.compiler import CompileOptions, compile_model
+from libnpu.runtime import TensorInfo
+from libnpu.tools.roofline_points import Roofline, measure
+from libnpu.tools.session import execute
+from libnpu.tools.shapes import llama7b, resnet50
+from libnpu.tools.weights import weights_by_layer
+
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "silicon.md"
-BEGIN, END = "<!-- python -m benchmarks.silicon --update -->", "<!-- end -->"
+END = "<!-- end -->"
 MIB, GB = 1 << 20, 10**9
 BASE, FAR = 1 << 32, 1 << 28  # of the NPU's transfers, and of the CPU's traffic
 NPU_FLITS, CPU_FLITS = 0.40, 0.72  # a cycle, that the two ask for where they share a link (B24)
 TOPS = 30e12  # of the device that the figures are quoted for
+TASKS = (".npu.tasks.dma0", ".npu.tasks.dma1", ".npu.tasks.dpu_invariant", ".npu.tasks.shave_invocation")
 
 
 def changed(
@@ -98,8 +113,8 @@ def narrow_stream(system: MemorySystem) -> float:
     return times[0] / times[1]
 
 
-def share_link(system: MemorySystem, cpu_flits: float, priority: int = 0, refresh: bool = False) -> tuple[float, float]:
-    """Return the NPU's flits a cycle, and how full its port is where it meets the CPU (0 to 1)."""
+def share_link(system: MemorySystem, cpu_flits: float, priority: int = 0, refresh: bool = False) -> Share:
+    """Return what the NPU gets of the link that it shares with the CPU, and how full its port is there."""
     system = changed(system, dram={} if refresh else {"trefi_ns": 0.0}, npu={"priority": priority})
     memory, rate = CycleMemory(system), system.noc.link_bytes_per_second
     memory.set_background(Background("cpu", round(cpu_flits * rate), address=FAR))
@@ -108,19 +123,63 @@ def share_link(system: MemorySystem, cpu_flits: float, priority: int = 0, refres
     port = memory.counters.ports[
         (len(memory.counters.clients) + system.client("npu_dma")) * hops
     ]  # first on the way back
-    return MIB / system.noc.flit_bytes / cycles, port.occupancy / cycles / system.noc.credits
+    return Share(MIB / system.noc.flit_bytes / cycles, port.occupancy / cycles / system.noc.credits)
 
 
 def loss(system: MemorySystem, refresh: bool = False) -> float:
     """What the NPU loses beside the CPU, of what it asks for."""
-    return 1 - share_link(system, CPU_FLITS, refresh=refresh)[0] / NPU_FLITS
+    return 1 - share_link(system, CPU_FLITS, refresh=refresh).flits / NPU_FLITS
 
 
-def loss_at_92(system: MemorySystem) -> float:
-    """The NPU's loss at the load of the CPU at which its port is 92 % full; nan where no load in steps of 0.02 comes within 3 points."""
-    points = [share_link(system, load / 100) for load in range(40, 80, 2)]
-    flits, full = min(points, key=lambda point: abs(point[1] - 0.92))
-    return 1 - flits / NPU_FLITS if abs(full - 0.92) <= 0.03 else math.nan
+def loss_at_92(share: Callable[[float], Share]) -> tuple[float, float]:
+    """Return the load of the CPU at which the NPU's port is 92 % full, and the NPU's loss there; nan where it never is.
+
+    `share` is tried in steps of 0.02 flits a cycle; between two of them both are taken to change evenly.
+    """
+    before = share(0.40)
+    for load in range(42, 82, 2):
+        after = share(load / 100)
+        if before.full <= 0.92 <= after.full:
+            part = (0.92 - before.full) / (after.full - before.full)
+            return load / 100 - 0.02 * (1 - part), 1 - (before.flits + part * (after.flits - before.flits)) / NPU_FLITS
+        before = after
+    return math.nan, math.nan
+
+
+def resnet(system: MemorySystem) -> Roofline:
+    """Run ResNet-50's shapes in int8 on `aie-like` with a memory system, times only."""
+    return _resnet(msgspec.json.encode(system))
+
+
+@cache
+def _resnet(system: bytes) -> Roofline:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "system.json"
+        path.write_bytes(system)
+        profile = f"aie-like+{path}"
+        compiled = compile_model(resnet50(), CompileOptions(precision="int8", profile=profile, plan_only=True))
+        run = execute(compiled.blob, compiled.image, profile, zeros, compute=False, fidelity="full")
+        return measure(compiled.image, profile, run)
+
+
+def zeros(tensors: list[TensorInfo]) -> dict[str, np.ndarray]:
+    return {tensor.name: np.zeros(tensor.shape, tensor.numpy_dtype) for tensor in tensors}
+
+
+@cache
+def plan_7b() -> BlobImage:
+    """Return the plan of a decoder of 7e9 parameters in int8 on `npu-37xx`. Its number of tasks does not depend on edge-soc."""
+    return compile_model(llama7b(), CompileOptions(precision="int8", profile="npu-37xx", plan_only=True)).image
+
+
+def tasks_7b(_: MemorySystem) -> float:
+    return sum(len(plan_7b().tasks[name]) for name in TASKS)
+
+
+def layer_7b_mib(_: MemorySystem) -> float:
+    """Mebibytes of the weight matrices of one layer, by the tasks that load them."""
+    layers = weights_by_layer(plan_7b())
+    return sum(w.nbytes for w in layers if w.name.startswith("layers.0/") and "norm" not in w.name) / MIB
 
 
 @dataclass(frozen=True)
@@ -138,8 +197,13 @@ class Figure:
 GIVEN = "loads given; without refresh"
 STREAM = "not independent: the stream of B17"
 FIGURES = [
+    Figure("B02", "tasks of a decoder of 7e9 parameters, int8", (1000, 20000), "M", tasks_7b, "npu-37xx, not 4 MiB but the CMX of one tile: not met"),
+    Figure("B03", "weights of one of its layers, MiB", (193, 193), "M", layer_7b_mib),
     Figure("B04", "copy of a KV cache of 512 MiB, ms", (17.9, 23.9), "M", copy_ms, STREAM),
     Figure("B05", "weights of a language model's head, 131 MB, ms", (2.62, 2.62), "M", lambda s: 131.072e6 / stream(s) * 1e3, STREAM),
+    Figure("B10", "ResNet-50, int8, aie-like: operations a byte", (171, 223), "M", lambda s: resnet(s).whole.intensity),
+    Figure("B10", "of 30 TOPS that memory allows at that", (0.28, 0.40), "M", lambda s: resnet(s).whole.intensity * stream(s) / TOPS, "not independent: the row above and the stream of B17"),
+    Figure("B10", "of 30 TOPS that it reaches", (0.28, 0.40), "M", lambda s: (r := resnet(s)).whole.rate / r.peak, "not met: see ResNet-50"),
     Figure("B11", "tiles of 4 x 4: time of 4-bit over 16-bit elements", (1, 1), "M", narrow_tiles),
     Figure("B11", "a stream: the same", (0.25, 0.25), "M", narrow_stream),
     Figure("B16", "the pins, GB/s", (60, 60), "M", lambda s: s.dram.pin_bytes_per_second / GB),
@@ -151,10 +215,10 @@ FIGURES = [
     Figure("B22", "waste of a 4 x 4 tile of bytes", (0.875, 0.875), "M", waste),
     Figure("B23", "random 4 KiB, GB/s", (8.31, 8.31), "C", random_4k, "set from it: noc.hop_cycles"),
     Figure("B24", "loss of the NPU beside the CPU", (0.25, 0.35), "C", loss, GIVEN),
-    Figure("B24", "the same with refresh", (0.25, 0.35), "C", lambda s: loss(s, refresh=True), "loads given; not met"),
-    Figure("B25", "loss where the port is 92 % full", (0.08, 0.08), "C", loss_at_92, "without refresh; not met, not explained"),
-    Figure("B26", "the port without the CPU, full", (0.41, 0.41), "C", lambda s: share_link(s, 0.0)[1], f"set from it: noc.credit_return_cycles; {GIVEN}"),
-    Figure("B26", "the port with priority 7, full", (0.41, 0.41), "C", lambda s: share_link(s, CPU_FLITS, 7)[1], GIVEN),
+    Figure("B24", "the same with refresh", (0.25, 0.35), "C", lambda s: loss(s, refresh=True), "loads given; not met: see what may wait"),
+    Figure("B25", "loss where the port is 92 % full", (0.08, 0.08), "C", lambda s: loss_at_92(lambda cpu: share_link(s, cpu))[1], "without refresh; not met: see what may wait"),
+    Figure("B26", "the port without the CPU, full", (0.41, 0.41), "C", lambda s: share_link(s, 0.0).full, f"set from it: noc.credit_return_cycles; {GIVEN}"),
+    Figure("B26", "the port with priority 7, full", (0.41, 0.41), "C", lambda s: share_link(s, CPU_FLITS, 7).full, GIVEN),
 ]  # fmt: skip
 HALVES: dict[str, Callable[[MemorySystem], MemorySystem]] = {
     "DDR rate / 2": lambda s: changed(s, dram={"transfers_per_second": s.dram.transfers_per_second // 2}),
@@ -187,20 +251,49 @@ def table() -> list[str]:
     return lines
 
 
+def waiting() -> list[str]:
+    """Return the lines of the table of what the NPU loses, by how much of its own may wait for the link."""
+    system, no_refresh = load_memory("edge-soc"), {"trefi_ns": 0.0}
+    cases: list[tuple[str, Callable[[float], Share]]] = [
+        (f"queue model: {'any number of' if room is None else room} flits in front of the port", partial(share_queue, NPU_FLITS, waiting=room))
+        for room in (0, 16, 32, 64, None)
+    ]  # fmt: skip
+    for refresh in (False, True):
+        for requests in (4, 8, 10, 16, 32):
+            changes = changed(system, dram={} if refresh else no_refresh, npu={"requests": requests})
+            what = f"edge-soc, {'with' if refresh else 'without'} refresh: {requests} requests of 16 flits outstanding"
+            cases.append((what, partial(share_link, changes, refresh=refresh)))
+    lines = [
+        "| what may wait | loss at 92 % full | load of the CPU there | loss at 0.72 | full there |",
+        "|---" * 5 + "|",
+    ]
+    for what, share in cases:
+        load, lost = loss_at_92(share)
+        most = share(CPU_FLITS)
+        there = ("-", "-") if math.isnan(lost) else (f"{lost:.1%}", f"{load:.2f}")
+        lines.append(f"| {what} | {' | '.join(there)} | {1 - most.flits / NPU_FLITS:.1%} | {most.full:.1%} |")
+    return lines
+
+
+TABLES = {"<!-- python -m benchmarks.silicon --update -->": table, "<!-- the same command: what may wait -->": waiting}
+
+
 def update(text: str) -> str:
-    """Return the page `text` with the table as it is now."""
-    before, _, rest = text.partition(BEGIN)
-    return "\n".join([before + BEGIN, *table(), END + rest.partition(END)[2]])
+    """Return the page `text` with the tables as they are now."""
+    for begin, lines in TABLES.items():
+        before, _, rest = text.partition(begin)
+        text = "\n".join([before + begin, *lines(), END + rest.partition(END)[2]])
+    return text
 
 
 def main() -> None:
-    """Print the table, or write it to the page."""
+    """Print the tables, or write them to the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--update", action="store_true", help="write the table to docs/silicon.md")
+    parser.add_argument("--update", action="store_true", help="write the tables to docs/silicon.md")
     if parser.parse_args().update:
         PAGE.write_text(update(PAGE.read_text()))
     else:
-        print("\n".join(table()))
+        print("\n\n".join("\n".join(lines()) for lines in TABLES.values()))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ lines but a table at the end, as strace -c.
 
 from __future__ import annotations
 
-import atexit
 import errno
 import os
 import sys
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from npu_abi import C, ffi, name_of
 from npu_abi import enum as abi_enum
 
+from libnpu.at_end import at_end
 from libnpu.errors import NpuError
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     Syscall = Callable[[int, bytes, list[bytes], int], tuple[int, bytes, list[Any], int]]
 
 LINES, COUNTS = "ioctl", "ioctl-counts"
-VALUES = (LINES, COUNTS)
+COUNTERS = "pmu"  # the device's counters instead (counter_log.py)
+VALUES = (LINES, COUNTS, COUNTERS)
 MMIO = "mmio"  # with LINES: registers that the driver in this process reads and writes, too
 # (structure, field) -> enum of its value, or of its bits
 ENUMS = {
@@ -141,7 +142,7 @@ def wanted_of(text: str) -> tuple[bool, str]:
     calls = [word for word in words if word in VALUES]
     if len(calls) > 1 or any(word not in ("0", "1", MMIO, *VALUES) for word in words):
         raise NpuError(
-            C.NPU_ERROR_INVALID_VALUE, f"NPU_TRACE is {text!r}; 0 and 1 are allowed, and ioctl, mmio, ioctl-counts"
+            C.NPU_ERROR_INVALID_VALUE, f"NPU_TRACE is {text!r}; 0 and 1 are allowed, and ioctl, mmio, ioctl-counts, pmu"
         )
     return "1" in words, calls[0] if calls else ""
 
@@ -159,7 +160,11 @@ def line_writer(path: str) -> Callable[[str], object]:
 def traced(door: Syscall, structs: Mapping[int, str | None], wanted: str, path: str) -> Syscall:
     """Return `door` with a trace of it, `wanted` one of VALUES, in the file `path`, "" for stderr. Raises OSError."""
     write = line_writer(path)
+    if wanted == COUNTERS:
+        from libnpu.counter_log import counted
+
+        return counted(door, write)
     trace = IoctlTrace(door, structs, write, counts=wanted == COUNTS)
     if wanted == COUNTS:
-        atexit.register(lambda: write("\n".join(trace.report())))
+        at_end(lambda: write("\n".join(trace.report())))
     return trace

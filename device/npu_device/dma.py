@@ -21,7 +21,7 @@ import numpy as np
 from npu_abi import C
 from npu_model import cycles as cost
 from npu_model.descriptors import Dma
-from npu_model.memory_runs import NO_RUNS, Runs
+from npu_model.memory_runs import NO_RUNS, Runs, access_count
 from npu_model.profile import Profile
 
 from npu_device.clock import PRIORITY_ENGINE, ClockDomain
@@ -41,6 +41,7 @@ TURN = -1  # action of an event: the running task's turn is over
 JOIN = 1  # action of an event: the latency is over
 # actions from FIRST_TOKEN on: the data phase is over, if the token is still the task's
 READ_DDR, WRITE_DDR = int(C.NPU_PMU_DMA_DDR_READ), int(C.NPU_PMU_DMA_DDR_WRITE)
+DDR_MOVED = int(C.NPU_PMU_DDR_MOVED)
 PENDING, STALL = int(C.NPU_PMU_DMA_MEM_PENDING), int(C.NPU_PMU_DMA_MEM_STALL)
 SNOOPS = int(C.NPU_PMU_SNOOPS)
 LINE_BYTES = 64  # of the host's caches
@@ -103,6 +104,7 @@ class DmaPort(Engine[DmaTask]):
         self._cmx_latency_cycles = profile.cmx.latency_cycles
         self._memory_limits = fabric.memory_limits
         self._grant_bytes = profile.dma.grant_bytes
+        self._access_bytes = profile.memory_system.dram.access_bytes
 
     def start(self, channel: Channel) -> None:
         """Start the head of `channel`, or let its suspended task go on."""
@@ -280,6 +282,7 @@ class DmaPort(Engine[DmaTask]):
         raw = self._raw
         if task.ddr_bytes:
             raw[SNOOPS] += task.plan.snoops[task.entry]
+            raw[DDR_MOVED] += task.plan.moved_bytes(task.entry, task.slot.space, self._access_bytes)
             self._memory_progress(raw, task, now)
             self._answered(task, task.earlier_cycles + now - task.start_cycle, now)
         raw[task.read_counter] += task.amount
@@ -296,6 +299,7 @@ class DmaPlan:
     checked: list[int]  # by record: Mmu.era in which its addresses were translated, -1 = never
     snoops: list[int]  # by record: lines to ask the host's caches for, as translated then
     located: dict[int, tuple[int, Runs, Runs]] = field(default_factory=dict)  # by record: `checked`, and its runs then
+    moved: dict[int, int] = field(default_factory=dict)  # by record: bytes of whole accesses of DDR
 
     def move(self, index: int) -> Move:
         """Return a descriptor, checked. Raises DescriptorError."""
@@ -315,6 +319,15 @@ class DmaPlan:
                 writes = move.target.runs(space.physical)
             self.located[index] = self.checked[index], reads, writes
         return reads, writes
+
+    def moved_bytes(self, index: int, space: AddressSpace, access_bytes: int) -> int:
+        """Return the bytes of whole accesses of DDR that a descriptor, which is checked, moves; translation does not change them."""
+        moved = self.moved.get(index)
+        if moved is None:
+            reads, writes = self.runs(index, space)
+            moved = (access_count(reads, access_bytes) + access_count(writes, access_bytes)) * access_bytes
+            self.moved[index] = moved
+        return moved
 
     def tasks(self, slot: JobSlot, channel: Channel, list_id: int) -> Iterator[Task]:
         """Make fresh tasks for a job, one after the other."""

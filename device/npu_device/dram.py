@@ -8,7 +8,6 @@ Fresh memory is poison (0xff bytes: NaN in every float type). With `compute=Fals
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import mmap
 import os
@@ -20,6 +19,8 @@ from typing import Any
 import numpy as np
 from npu_abi import C
 
+from npu_device.host_addresses import HOST_ADDRESSES, map_file
+
 PAGE_BYTES = int(C.NPU_PAGE_SIZE)
 EXTENT_BYTES = 64 << 20  # chosen: few descriptors, little waste; larger allocations get an extent of their own
 BASE_PA = 1 << 32  # chosen: physical address 0 stays invalid, and truncated addresses miss
@@ -29,13 +30,6 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 NO_HEAP = -1  # of what is left of a heap that was closed
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-MAP_FIXED = 0x10  # Linux; Python's mmap module has no name for it
-_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_LIBC.mmap.restype = ctypes.c_void_p
-_LIBC.mmap.argtypes = [
-    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
-]  # fmt: skip
 
 
 class OutOfMemory(MemoryError):
@@ -49,7 +43,6 @@ class _Extent:
     pa: int
     size_bytes: int
     fd: int
-    map: mmap.mmap
     array: Bytes
     free: list[list[int]]
     heap: int
@@ -124,7 +117,7 @@ class Dram:
         extent, offset = self.locate(pa)
         if size < 0 or offset + size > extent.size_bytes:
             raise ValueError(f"physical range {pa:#x} + {size:#x} leaves the memory")
-        return memoryview(extent.map)[offset : offset + size]
+        return extent.array.data[offset : offset + size]
 
     def alias(self, pieces: Sequence[tuple[int, int]]) -> Bytes:
         """Return physical ranges (address, bytes), whole pages, as one array in place: a mapping of its own.
@@ -136,8 +129,7 @@ class Dram:
         address = array.ctypes.data
         for pa, size in pieces:
             extent, offset = self.locate(pa)
-            if _LIBC.mmap(address, size, _READ_WRITE, mmap.MAP_SHARED | MAP_FIXED, extent.fd, offset) != address:
-                raise OSError(ctypes.get_errno(), "mmap of device memory")
+            map_file(extent.fd, size, offset, at=address)
             address += size
         return array
 
@@ -192,12 +184,11 @@ class Dram:
         try:
             os.ftruncate(fd, size)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
-            mapping = mmap.mmap(fd, size)
+            array = HOST_ADDRESSES.map(fd, size)
         except BaseException:
             os.close(fd)
             raise
-        array: Bytes = np.frombuffer(mapping, dtype=np.uint8)
-        extent = _Extent(pa, size, fd, mapping, array, [], heap)
+        extent = _Extent(pa, size, fd, array, [], heap)
         self._extents.append(extent)
         self._starts.append(pa)
         return extent

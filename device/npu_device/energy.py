@@ -11,18 +11,7 @@ LANE_OPS = int(C.NPU_PMU_SHAVE_LANE_OPS)
 CMX_BYTES = tuple(
     map(int, (C.NPU_PMU_DMA_CMX_READ, C.NPU_PMU_DMA_CMX_WRITE, C.NPU_PMU_SRAM_READ, C.NPU_PMU_SRAM_WRITE))
 )
-DDR_BYTES = tuple(
-    map(
-        int,
-        (
-            C.NPU_PMU_DMA_DDR_READ,
-            C.NPU_PMU_DMA_DDR_WRITE,
-            C.NPU_PMU_SHAVE_DDR_READ,
-            C.NPU_PMU_SHAVE_DDR_WRITE,
-            C.NPU_PMU_CODE_LOAD,
-        ),
-    )
-)
+DDR_MOVED = int(C.NPU_PMU_DDR_MOVED)
 
 
 def add_energy(counts: list[int], profile: Profile, time_ps: int) -> None:
@@ -30,7 +19,6 @@ def add_energy(counts: list[int], profile: Profile, time_ps: int) -> None:
     energy = profile.energy
     counts[SHAVE] = counts[LANE_OPS] * energy.lane_fj
     counts[CMX] = sum(counts[kind] for kind in CMX_BYTES) * energy.cmx_byte_fj
-    moved = sum(counts[kind] for kind in DDR_BYTES)
-    counts[NOC] = moved * energy.noc_byte_fj
-    counts[DDR] = moved * energy.ddr_byte_fj
+    counts[NOC] = counts[DDR_MOVED] * energy.noc_byte_fj
+    counts[DDR] = counts[DDR_MOVED] * energy.ddr_byte_fj
     counts[STATIC] = energy.static_mw * time_ps  # 1 mW for 1 ps is 1 fJ

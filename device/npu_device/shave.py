@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from npu_abi import C
 from npu_model import footprint
+from npu_model.memory_runs import access_count
 from npu_model.shave_faults import ShaveFault, ShaveFaultCode, ShaveUnsupported
 from npu_model.shave_machine import Bar, Machine, Row, Start, Wait
 from npu_model.shave_memory import Runs
@@ -29,7 +30,7 @@ from npu_model.shave_operations import INVARIANT_BYTES
 
 from npu_device.claims import Claim
 from npu_device.clock import ClockDomain
-from npu_device.cmx import BASE, END, STRIDE, in_window
+from npu_device.cmx import STRIDE, in_window
 from npu_device.code_fetch import CodeFetch
 from npu_device.dram import POISON, Bytes
 from npu_device.engine import START_RECORD, Channel, Engine, Task, dependency_columns
@@ -49,6 +50,7 @@ INSNS, LANE_OPS = int(C.NPU_PMU_SHAVE_INSNS), int(C.NPU_PMU_SHAVE_LANE_OPS)
 PENDING, STALL = int(C.NPU_PMU_SHAVE_MEM_PENDING), int(C.NPU_PMU_SHAVE_MEM_STALL)
 SRAM_READ, SRAM_WRITE = int(C.NPU_PMU_SRAM_READ), int(C.NPU_PMU_SRAM_WRITE)
 DDR_READ, DDR_WRITE = int(C.NPU_PMU_SHAVE_DDR_READ), int(C.NPU_PMU_SHAVE_DDR_WRITE)
+DDR_MOVED = int(C.NPU_PMU_DDR_MOVED)
 
 Records = np.ndarray[Any, np.dtype[np.void]]
 
@@ -57,7 +59,7 @@ class ShaveTask(Task):
     """An invocation. Its cycles are known once the program, or its segment, has run."""
 
     __slots__ = (
-        "args_va", "code_bytes", "ddr_read", "ddr_write", "insns", "machine", "operations", "pending_mark", "rows", "sram_read",
+        "args_va", "code_bytes", "ddr_moved", "ddr_read", "ddr_write", "insns", "machine", "operations", "pending_mark", "rows", "sram_read",
         "sram_write", "stall_cycles", "text_va", "wait_mark", "waiting", "written",
     )  # fmt: skip
 
@@ -69,6 +71,7 @@ class ShaveTask(Task):
     sram_write: int
     ddr_read: int  # bytes elsewhere
     ddr_write: int
+    ddr_moved: int  # of whole accesses, of which those are parts
     pending_mark: int  # slot.pending of its start; -1: it has not begun
     wait_mark: int  # slot.pending of the time since when the program waits
     stall_cycles: int  # of waits that are over
@@ -113,6 +116,7 @@ class ShaveEngine(Engine[ShaveTask]):
     def __init__(self, fabric: Fabric, tile: int, core: int, domain: ClockDomain) -> None:
         self.cache = InstructionCache(fabric.profile.shave)
         self._fetch = CodeFetch(fabric, domain, self)
+        self._ddr_access_bytes = fabric.profile.memory_system.dram.access_bytes
         super().__init__(fabric, int(C.NPU_ENGINE_SHAVE), tile << 4 | core, domain)
 
     def reset(self) -> None:
@@ -154,6 +158,7 @@ class ShaveEngine(Engine[ShaveTask]):
         )
         slot.cached_bytes = task.code_bytes - slot.loaded_bytes
         self._raw[CODE_LOAD] += fetched
+        self._raw[DDR_MOVED] += access_count(self._fetch.runs()[0], self._ddr_access_bytes) * self._ddr_access_bytes
         if self._trace is not None:
             self._trace.add(CODE_LOAD_RECORD, self.kind, self.unit, task.task_id, slot.job_id, fetched)
         self._fetch.begin(fetched)
@@ -245,7 +250,9 @@ class ShaveEngine(Engine[ShaveTask]):
             else:
                 text = space.view(task.text_va, task.code_bytes, False).tobytes()
             task.rows = fabric.programs.rows(text)
-            task.machine = machine = Machine(task.args_va, space, fabric.profile.shave, fabric.compute)
+            task.machine = machine = Machine(
+                task.args_va, space, fabric.profile.shave, fabric.compute, self._ddr_access_bytes
+            )
             if isinstance(task, BlockTask):
                 machine.r[2:6] = task.slot.registers()
                 machine.cycles = 0  # the start-up cost stands for what the block has had: the fetch of its program
@@ -264,27 +271,27 @@ class ShaveEngine(Engine[ShaveTask]):
         machine.run(task.rows)
         task.cycles = machine.cycles - before
         task.insns = machine.insns
-        read_runs, write_runs = machine.segment()
-        reads, sram_read, ddr_read = _boxes(read_runs)
-        writes, sram_write, ddr_write = _boxes(write_runs)
-        task.sram_read += sram_read
-        task.sram_write += sram_write
-        task.ddr_read += ddr_read
-        task.ddr_write += ddr_write
+        reads, writes = machine.reads, machine.writes
+        task.sram_read += reads.cmx_bytes
+        task.sram_write += writes.cmx_bytes
+        task.ddr_read += reads.ddr_bytes
+        task.ddr_write += writes.ddr_bytes
+        task.ddr_moved += reads.moved_bytes + writes.moved_bytes
+        read, written = map(_boxes, machine.segment())
         if not self.fabric.compute:
-            task.written += writes
+            task.written += written
             return
         task.tainted = False
-        if not reads and not writes:
+        if not read and not written:
             return
         space = task.slot.space
         held: list[tuple[Bytes, Bytes]] = []
-        for box in writes:
+        for box in written:
             place = _bytes_of(box, space.view(box.addr, box.end - box.addr, True))
             held.append((place, place.copy()))
         for place, _ in held:  # after all copies: boxes may overlap
             place.fill(POISON)
-        self.claim(task, Claim((reads, writes)))
+        self.claim(task, Claim((read, written)))
         task.results = held
 
     def fire(self, action: int, arg: ShaveTask) -> None:
@@ -409,6 +416,7 @@ class ShaveEngine(Engine[ShaveTask]):
         raw[LANE_OPS] += task.machine.lane_ops
         raw[DDR_READ] += task.ddr_read
         raw[DDR_WRITE] += task.ddr_write
+        raw[DDR_MOVED] += task.ddr_moved
         raw[SRAM_READ] += task.sram_read
         raw[SRAM_WRITE] += task.sram_write
         if task.machine.overflows and not task.tainted:
@@ -422,25 +430,15 @@ def _check_known(task: ShaveTask, request: Start) -> None:
         raise ShaveUnsupported(request.pc, "a descriptor in CMX, or one that the program stored, needs values")
 
 
-def _boxes(runs: Sequence[Runs]) -> tuple[list[footprint.Box], int, int]:
-    """Return the bytes of runs as boxes, neighbours and repetitions in one, and how many bytes the runs have in CMX and elsewhere."""
+def _boxes(runs: Sequence[Runs]) -> list[footprint.Box]:
+    """Return the bytes of runs as boxes, neighbours and repetitions in one."""
     boxes: list[footprint.Box] = []
     dense: list[tuple[int, int]] = []  # [start, end)
-    in_cmx = elsewhere = 0
     for addr, width, dims in runs:
         if dims:
-            box = footprint.box(addr, width, dims)
-            boxes.append(box)
-            if in_window(addr):
-                in_cmx += box.size_bytes
-            else:
-                elsewhere += box.size_bytes
+            boxes.append(footprint.box(addr, width, dims))
         else:
             dense.append((addr, addr + width))
-            if BASE <= addr < END:
-                in_cmx += width
-            else:
-                elsewhere += width
     if dense:
         dense.sort()
         start, end = dense[0]
@@ -451,7 +449,7 @@ def _boxes(runs: Sequence[Runs]) -> tuple[list[footprint.Box], int, int]:
             elif last > end:
                 end = last
         boxes.append(footprint.Box(start, end - start))
-    return boxes, in_cmx, elsewhere
+    return boxes
 
 
 def _bytes_of(box: footprint.Box, memory: Bytes) -> Bytes:
@@ -464,7 +462,7 @@ def _bytes_of(box: footprint.Box, memory: Bytes) -> Bytes:
 
 
 def _clear(task: ShaveTask) -> None:
-    task.insns = task.sram_read = task.sram_write = task.ddr_read = task.ddr_write = 0
+    task.insns = task.sram_read = task.sram_write = task.ddr_read = task.ddr_write = task.ddr_moved = 0
     task.pending_mark, task.stall_cycles, task.waiting = -1, 0, False
 
 

@@ -12,6 +12,7 @@ program goes on. So a tile lasts as long as its busiest unit, and what fills and
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import gcd
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +39,7 @@ from npu_model.shave_opcodes import (
 NO_COST_RATE = 1 << 30  # a rate per cycle from which on accesses cost nothing: what the teaching profile means by it
 HALT = -1  # what a handler returns instead of the next instruction's number
 SUSPEND = -3  # the same: the program waits for `Machine.suspension`
+CMX_WINDOW = range(int(C.NPU_CMX_BASE), int(C.NPU_CMX_END))
 MEMORY_UNIT, VECTOR_UNIT = 0, 1  # loads and stores; everything else of vectors
 
 # The watchdog counts work beside cycles, because cycles say little about how long the model takes. One unit is about 3 ns of
@@ -108,27 +110,67 @@ class Bar(NamedTuple):
 
 
 class Traffic:
-    """The boxes that a program touched. Runs of one instruction that continue each other are merged."""
+    """The boxes that a program touched, and the bytes of its accesses by place. Runs of one instruction that continue each other are merged."""
 
-    __slots__ = ("_last", "runs", "total_bytes")
+    __slots__ = ("_access_bytes", "_last", "cmx_bytes", "ddr_bytes", "moved_bytes", "runs")
 
-    def __init__(self) -> None:
+    def __init__(self, access_bytes: int) -> None:
         self.runs: list[Runs] = []
-        self.total_bytes = 0
+        self.cmx_bytes = 0
+        self.ddr_bytes = 0  # elsewhere
+        self.moved_bytes = 0  # of the whole accesses, aligned `access_bytes`, that those are parts of
+        self._access_bytes = access_bytes
         self._last: dict[int, int] = {}
 
+    @property
+    def total_bytes(self) -> int:
+        """The bytes of all accesses."""
+        return self.cmx_bytes + self.ddr_bytes
+
     def add(self, pc: int, tile: Access) -> None:
-        """Record `tile`, touched by the instruction at `pc`."""
+        """Record `tile`, touched by the instruction at `pc`. A run that begins in the access in which the one before ends shares it."""
         base, _, width, dims, _ = tile
-        if dims:
-            self.total_bytes += width * tile.run_count
-            self.runs.append((base, width, dims))
-        else:
+        if not dims:
             self.add_run(pc, base, width)
+            return
+        self.runs.append((base, width, dims))
+        nbytes = width * tile.run_count
+        if base in CMX_WINDOW:
+            self.cmx_bytes += nbytes
+            return
+        starts = np.array([base], np.int64)
+        for count, stride in dims:
+            starts = (starts[:, None] + np.arange(count) * stride).ravel()
+        first, last = starts // self._access_bytes, (starts + width - 1) // self._access_bytes
+        accesses = int((last - first + 1).sum()) - int(np.count_nonzero(first[1:] == last[:-1]))
+        self.ddr_bytes += nbytes
+        self.moved_bytes += accesses * self._access_bytes
 
     def add_run(self, pc: int, base: int, width: int) -> None:
         """Record one run."""
-        self.total_bytes += width
+        self._count(base, 1, width)
+        self._log(pc, base, width)
+
+    def add_indexed(self, pc: int, bounds: Access, count: int, width: int, step: int) -> None:
+        """Record `count` runs of `width` bytes, each some multiple of `step` behind the base of `bounds`. Where is not known without values:
+        all of `bounds` counts as touched, and of the accesses that a run may be a part of the fewest as moved.
+        """
+        base, size = bounds.base, self._access_bytes
+        self._count(base % gcd(step, size) if base not in CMX_WINDOW else base, count, width)
+        if bounds.dims:
+            self.runs.append(bounds.box)
+        else:
+            self._log(pc, base, bounds.width)
+
+    def _count(self, base: int, count: int, width: int) -> None:
+        if base in CMX_WINDOW:
+            self.cmx_bytes += count * width
+            return
+        size = self._access_bytes
+        self.ddr_bytes += count * width
+        self.moved_bytes += count * ((base % size + width - 1) // size + 1) * size
+
+    def _log(self, pc: int, base: int, width: int) -> None:
         index = self._last.get(pc)
         if index is not None:
             first, length, _ = self.runs[index]
@@ -149,9 +191,12 @@ class Machine:
     """
 
     __slots__ = (
+        "access_bytes",
+        "accessed_bytes",
         "cols",
         "compute",
         "cycles",
+        "ddr_access_bytes",
         "ended",
         "f",
         "first",
@@ -162,6 +207,7 @@ class Machine:
         "last",
         "latency",
         "load_bytes",
+        "loads",
         "max_cycles",
         "memory",
         "open_tags",
@@ -176,6 +222,7 @@ class Machine:
         "starts",
         "store_bytes",
         "stored",
+        "stores",
         "strided",
         "suspension",
         "v",
@@ -183,7 +230,8 @@ class Machine:
         "writes",
     )
 
-    def __init__(self, args_va: int, memory: Memory, shave: Shave, compute: bool) -> None:
+    def __init__(self, args_va: int, memory: Memory, shave: Shave, compute: bool, ddr_access_bytes: int = 1) -> None:
+        """`ddr_access_bytes`: what memory elsewhere than in CMX moves at least, aligned."""
         self.memory = memory
         self.compute = compute
         self.r: list[int] = [0] * (INT_REGISTERS + 1)
@@ -196,6 +244,9 @@ class Machine:
         self.pc = 0
         self.insns = 0
         self.lane_ops = 0  # elements of vector instructions; one of a special function for each cycle in its lane
+        self.loads = 0  # accesses of data, each of a register of lanes at most; what `ldm` reads is none
+        self.stores = 0
+        self.accessed_bytes = 0  # by both
         self.work = 0  # of vectors and accesses; instructions and the places in memory come on top
         self.cycles = shave.startup_cycles  # of scalar instructions; at a halt or a suspension of everything
         self.ended = 0  # when the last vector instruction has ended; this and what follows in cycles as well
@@ -204,8 +255,9 @@ class Machine:
         self.last = [0] * VECTOR_REGISTERS  # ... and its last
         self.stored = 0  # when the last store has ended
         self.overflows = 0  # finite values that became infinite while they were rounded to fp16
-        self.reads = Traffic()
-        self.writes = Traffic()
+        self.ddr_access_bytes = ddr_access_bytes
+        self.reads = Traffic(ddr_access_bytes)
+        self.writes = Traffic(ddr_access_bytes)
         self.suspension: Start | Wait | Bar | None = None
         self.starts = 0  # operations of other engines
         self.open_tags: set[tuple[int, int]] = set()  # (engine, tag) started and not yet waited for
@@ -219,6 +271,7 @@ class Machine:
         self.strided = shave.strided_elements_per_cycle
         lanes = shave.lanes
         self.lanes = {F32: lanes["f32"], F16: lanes["f16"], I32: lanes["i32"]}
+        self.access_bytes = 4 * lanes["f32"]
 
     def round_f16(self, value: Array) -> Array:
         """Return fp32 `value` rounded to fp16 and back; counts what overflows."""
@@ -310,31 +363,43 @@ class Machine:
         _, end = self.stream(MEMORY_UNIT, busy, sources, self.cycles)
         self.stored = max(self.stored, end)
 
-    def touch(self, tile: Access, write: bool) -> int:
-        """Check the addresses of `tile`, add its bytes to the log and return its cycles."""
-        base, span, width, dims, elements = tile
+    def count_accesses(self, count: int, width: int, write: bool) -> None:
+        """Count `count` runs of `width` bytes as the loads or stores that they take."""
+        self.accessed_bytes += count * width
+        if write:
+            self.stores += count * -(-width // self.access_bytes)
+        else:
+            self.loads += count * -(-width // self.access_bytes)
+
+    def check_span(self, base: int, span: int) -> None:
+        """Raise ADDRESS when these bytes are not in the address space."""
         if base < 0 or base + span > ADDRESS_LIMIT:
             raise self.fault(ShaveFaultCode.ADDRESS, f"{base:#x} + {span}")
+
+    def touch(self, tile: Access, write: bool) -> int:
+        """Check the addresses of `tile`, add its bytes to the log and return its cycles."""
+        base, span, width, _, elements = tile
+        self.check_span(base, span)
         if write:
             self.writes.add(self.pc, tile)
             rate = self.store_bytes
         else:
             self.reads.add(self.pc, tile)
             rate = self.load_bytes
-        if not dims:
-            self.work += width
-            return access_cycles(1, width, rate)
-        if elements:
+        runs = tile.run_count
+        if elements:  # of which a run of rows that touch has several
+            self.count_accesses(elements, runs * width // elements, write)
             self.work += elements * STRIDED_WORK
             return access_cycles(1, elements, self.strided)
-        self.work += tile.run_count * width
-        return access_cycles(tile.run_count, width, rate)
+        self.count_accesses(runs, width, write)
+        self.work += runs * width
+        return access_cycles(runs, width, rate)
 
     def touch_run(self, base: int, width: int, write: bool) -> int:
         """Do what `touch` does for one dense run of bytes."""
-        if base < 0 or base + width > ADDRESS_LIMIT:
-            raise self.fault(ShaveFaultCode.ADDRESS, f"{base:#x} + {width}")
+        self.check_span(base, width)
         self.work += width
+        self.count_accesses(1, width, write)
         if write:
             self.writes.add_run(self.pc, base, width)
             return access_cycles(1, width, self.store_bytes)
@@ -411,7 +476,7 @@ class Machine:
         reads, writes = self.reads, self.writes
         if self.suspension is not None:
             self.work += (len(reads.runs) + len(writes.runs)) * RUN_WORK
-            self.reads, self.writes = Traffic(), Traffic()
+            self.reads, self.writes = Traffic(self.ddr_access_bytes), Traffic(self.ddr_access_bytes)
         return reads.runs, writes.runs
 
     def result(self) -> ShaveResult:
@@ -433,4 +498,4 @@ def access_cycles(count: int, amount: int, rate: int) -> int:
 
 def in_cmx(address: int) -> bool:
     """Return whether `address` lies in the CMX window."""
-    return int(C.NPU_CMX_BASE) <= address < int(C.NPU_CMX_END)
+    return address in CMX_WINDOW

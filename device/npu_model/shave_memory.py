@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from npu_model import casts
 from npu_model import shave_math as sm
-from npu_model.shave_opcodes import BF16, BOOL, F16, F32, I8, I16, I32, I64, U8, U16, U32
+from npu_model.shave_opcodes import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32
 
 Array = NDArray[Any]
 Runs = tuple[int, int, tuple[tuple[int, int], ...]]  # (address, width, ((count, stride), ...)): width bytes, repeated
@@ -38,6 +38,7 @@ STORAGE: dict[int, np.dtype[Any]] = {
     F16: np.dtype(np.uint16),
     BF16: np.dtype(np.uint16),
     F32: np.dtype(np.float32),
+    F64: np.dtype(np.float64),
     I8: np.dtype(np.int8),
     U8: np.dtype(np.uint8),
     I16: np.dtype(np.int16),
@@ -118,7 +119,7 @@ def _widen_f16(bits: Array) -> Array:
 def load(raw: Array, type_: int, as_float: bool) -> Array:
     """Return memory elements as fp32 (float types, or `as_float`) or s32; a copy.
 
-    i64 and u32 saturate to s32 and round to fp32; bool is 0 or 1.
+    f64 rounds to fp32; i64 and u32 saturate to s32 and round to fp32; bool is 0 or 1.
     """
     if type_ == F32:
         return raw.astype(sm.F32, order="C")
@@ -126,6 +127,9 @@ def load(raw: Array, type_: int, as_float: bool) -> Array:
         return _widen_f16(raw)
     if type_ == BF16:
         return casts.bf16_to_f32(raw)
+    if type_ == F64:
+        with np.errstate(over="ignore"):
+            return raw.astype(sm.F32, order="C")
     if type_ == BOOL:
         raw = raw != 0
     if as_float:
@@ -144,7 +148,7 @@ def store(values: Array, out: Array, type_: int) -> int:
 
     bool stores 1 for every value but zero (NaN is 1).
     """
-    if type_ == F32:
+    if type_ in (F32, F64):
         out[...] = sm.canonical(values)
     elif type_ == F16:
         if sm.is_plain(values):

@@ -28,7 +28,7 @@ FLAG_FLOAT = 4  # an integer memory type is converted from or to fp32
 FLAG_SCALAR = 8  # operand b is a scalar register
 FLAG_REVERSE = 16  # with SCALAR: the scalar is the first operand
 
-F16, BF16, F32 = C.NPU_DT_F16, C.NPU_DT_BF16, C.NPU_DT_F32
+F16, BF16, F32, F64 = C.NPU_DT_F16, C.NPU_DT_BF16, C.NPU_DT_F32, C.NPU_DT_F64
 I8, U8, I16, U16 = C.NPU_DT_I8, C.NPU_DT_U8, C.NPU_DT_I16, C.NPU_DT_U16
 I32, U32, I64, BOOL = C.NPU_DT_I32, C.NPU_DT_U32, C.NPU_DT_I64, C.NPU_DT_BOOL
 
@@ -36,6 +36,7 @@ TYPE_NAMES: dict[int, str] = {
     F16: "f16",
     BF16: "bf16",
     F32: "f32",
+    F64: "f64",
     I8: "i8",
     U8: "u8",
     I16: "i16",
@@ -45,12 +46,25 @@ TYPE_NAMES: dict[int, str] = {
     I64: "i64",
     BOOL: "bool",
 }
-TYPE_BYTES: dict[int, int] = {F16: 2, BF16: 2, F32: 4, I8: 1, U8: 1, I16: 2, U16: 2, I32: 4, U32: 4, I64: 8, BOOL: 1}
+TYPE_BYTES: dict[int, int] = {
+    F16: 2,
+    BF16: 2,
+    F32: 4,
+    F64: 8,
+    I8: 1,
+    U8: 1,
+    I16: 2,
+    U16: 2,
+    I32: 4,
+    U32: 4,
+    I64: 8,
+    BOOL: 1,
+}
 FLAG_NAMES: dict[int, str] = {FLAG_ROW: "row", FLAG_COL: "col", FLAG_FLOAT: "f", FLAG_SCALAR: "s", FLAG_REVERSE: "rev"}
 
 _MEMORY = tuple(TYPE_NAMES)
 _INT_MEMORY = (I8, U8, I16, U16, I32, U32, I64, BOOL)
-_FLOAT_MEMORY = (F16, BF16, F32)
+_FLOAT_MEMORY = (F16, BF16, F32)  # of scalars; vectors have F64 too
 _ARITH = (F32, F16, I32)
 _SHAPE_FLAGS = (0, FLAG_ROW, FLAG_COL, FLAG_ROW | FLAG_COL)
 _LOAD_FLAGS = tuple(s | f for f in (0, FLAG_FLOAT) for s in _SHAPE_FLAGS)
@@ -236,7 +250,7 @@ def check(insn: Insn) -> str | None:
     for field in ("d", "a", "b", "c", "imm", "imm2"):
         if field not in used and getattr(insn, field):
             return f"{opcode.name} takes no operand {field}"
-    if insn.flags & FLAG_FLOAT and insn.type in _FLOAT_MEMORY:
+    if insn.flags & FLAG_FLOAT and insn.type in (*_FLOAT_MEMORY, F64):
         return f"{opcode.name}.{TYPE_NAMES[insn.type]} is always fp32 in the register"
     if opcode.name == "ldm" and not (insn.imm2 >= 1 and insn.d + insn.imm2 <= INT_REGISTERS):
         return f"ldm of {insn.imm2} registers from r{insn.d}"

@@ -128,6 +128,7 @@ def _address(m: Machine, register: int, offset: int, size: int, write: bool) -> 
 def ld(m: Machine, arg: tuple[int, int, int, int, Callable[..., tuple[int]], bool]) -> int | None:
     """Load an integer, sign- or zero-extended by its type."""
     d, a, offset, size, unpack, truth = arg
+    m.count_accesses(1, size, False)
     (value,) = unpack(m.memory.view(_address(m, a, offset, size, False), size, False))
     m.r[d] = int(value != 0) if truth else value
     return None
@@ -147,6 +148,7 @@ def ldm(m: Machine, arg: tuple[int, int, int, int]) -> int | None:
 def st(m: Machine, arg: tuple[int, int, int, int, Callable[..., None], bool]) -> int | None:
     """Store the low bytes of an integer (bool: 0 or 1)."""
     d, a, offset, size, pack, truth = arg
+    m.count_accesses(1, size, True)
     address = _address(m, a, offset, size, True)
     if m.compute:
         value = int(m.r[d] != 0) if truth else m.r[d] & ((1 << 8 * size) - 1)
@@ -166,6 +168,7 @@ def fld(m: Machine, arg: tuple[int, int, int, int]) -> int | None:
     """Load a float as fp32."""
     d, a, offset, type_ = arg
     size = TYPE_BYTES[type_]
+    m.count_accesses(1, size, False)
     raw = m.memory.view(_address(m, a, offset, size, False), size, False).tobytes()
     m.f[d] = load(np.frombuffer(raw, STORAGE[type_]), type_, False)[0]
     return None
@@ -175,6 +178,7 @@ def fst(m: Machine, arg: tuple[int, int, int, int]) -> int | None:
     """Store an fp32 as a float type, nearest even."""
     d, a, offset, type_ = arg
     size = TYPE_BYTES[type_]
+    m.count_accesses(1, size, True)
     address = _address(m, a, offset, size, True)
     if m.compute:
         out = np.empty(1, STORAGE[type_])

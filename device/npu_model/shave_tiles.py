@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from npu_model.shave_faults import ShaveFaultCode
 from npu_model.shave_machine import STRIDED_WORK, VECTOR_WORK, Handler, Machine, Shape, access_cycles
 from npu_model.shave_math import F32, S32, Array
 from npu_model.shave_memory import STORAGE, Access, access, load, store
-from npu_model.shave_opcodes import BF16, F16, FLAG_FLOAT, TYPE_BYTES, VECTOR_CAPACITY
+from npu_model.shave_opcodes import BF16, F16, F64, FLAG_FLOAT, TYPE_BYTES, VECTOR_CAPACITY
 from npu_model.shave_opcodes import F32 as TYPE_F32
 
 
@@ -95,7 +96,7 @@ def vst(m: Machine, arg: tuple[int, int, int, int, int, int, int]) -> int | None
 
 
 def _register_dtype(type_: int, flags: int) -> np.dtype[Any]:
-    return F32 if flags & FLAG_FLOAT or type_ in (F16, BF16, TYPE_F32) else S32
+    return F32 if flags & FLAG_FLOAT or type_ in (F16, BF16, TYPE_F32, F64) else S32
 
 
 def _indexed(m: Machine, arg: tuple[int, ...], write: bool) -> tuple[Access, Shape]:
@@ -113,17 +114,16 @@ def _indexed(m: Machine, arg: tuple[int, ...], write: bool) -> tuple[Access, Sha
     if not 1 <= limit < 1 << 31:
         raise m.fault(ShaveFaultCode.INDEX, f"limit {limit}")
     tile = access(m.r[b], size, limit, m.cols, index_stride, col_stride)
-    work = m.work
-    traffic = m.writes if write else m.reads
-    total = traffic.total_bytes
-    m.touch(tile, write)
-    m.work = work + VECTOR_WORK + m.rows * m.cols * STRIDED_WORK
-    traffic.total_bytes = total + size * m.rows * m.cols
-    rate = m.store_bytes if write else m.load_bytes
+    m.check_span(tile.base, tile.span)
+    m.work += VECTOR_WORK + m.rows * m.cols * STRIDED_WORK
     if index_shape[1] == 1 and col_stride == size:
-        busy = access_cycles(m.rows, size * m.cols, rate)
+        count, width, step = m.rows, size * m.cols, index_stride
+        busy = access_cycles(count, width, m.store_bytes if write else m.load_bytes)
     else:
-        busy = access_cycles(1, m.rows * m.cols, m.strided)
+        count, width, step = m.rows * m.cols, size, gcd(index_stride, col_stride)
+        busy = access_cycles(1, count, m.strided)
+    m.count_accesses(count, width, write)
+    (m.writes if write else m.reads).add_indexed(m.pc, tile, count, width, step)
     if write:
         m.store(busy, d, a)
     else:

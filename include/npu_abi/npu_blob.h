@@ -27,7 +27,7 @@
  *   .npu.barriers          struct npu_barrier_config[]                      ALLOC
  *   .text.shave            SHAVE programs, struct npu_shv_insn[]            ALLOC | EXECINSTR, below 4 GiB
  *   .data.shave_args       SHAVE argument blocks                             ALLOC, below 4 GiB
- *   .data.weights          constants                                         ALLOC
+ *   .data.weights          constants                                         ALLOC; NOBITS in a plan, which has no values
  *   .bss.scratch           spills and intermediate tensors                   ALLOC | WRITE, NOBITS
  *   .npu.io.input / .npu.io.output   NOBITS; one STT_OBJECT symbol per tensor (its offset and size); bound per launch
  *   .rela.*                relocations with addend, one section per patched section

@@ -136,10 +136,11 @@ enum npu_pmu {
     NPU_PMU_ENERGY_DPU = 31,    /* fJ: multiply-accumulates */
     NPU_PMU_ENERGY_SHAVE = 32,  /* fJ: lane operations */
     NPU_PMU_ENERGY_CMX = 33,    /* fJ: bytes read and written in CMX */
-    NPU_PMU_ENERGY_NOC = 34,    /* fJ: bytes between the NPU and DDR */
+    NPU_PMU_ENERGY_NOC = 34,    /* fJ: bytes moved between the NPU and DDR, DDR_MOVED */
     NPU_PMU_ENERGY_DDR = 35,    /* fJ: the same bytes in DDR */
     NPU_PMU_ENERGY_STATIC = 36, /* fJ: idle power over time; the sum of 31 to 36 is the energy of the device */
-    NPU_PMU_COUNT = 37
+    NPU_PMU_DDR_MOVED = 37,     /* bytes of the whole accesses of DDR of which those are parts that ports, instruction caches and SHAVEs asked for */
+    NPU_PMU_COUNT = 38
 };
 
 /* Counters of a client of the network on chip, 64 bits, since the start. Cycles are those of the network. */

@@ -174,6 +174,11 @@ class _Assembler:
             self.image["text" if name == elf.TEXT else "shave_args"] = self.decode(bytes.fromhex, " ")
         elif name == elf.WEIGHTS and form == "base64":
             self.image["weights"] = self.decode(lambda text: base64.b64decode(text, validate=True), "")
+        elif name == elf.WEIGHTS and form == "absent":
+            match = re.fullmatch(r"bytes=(\d{1,18})", " ".join(words[3:]))
+            if match is None:
+                self.fail(f"{' '.join(words)[:60]!r}; expected section {name} absent bytes=N")
+            self.image["planned_weight_bytes"] = int(match[1])
         elif name == elf.WEIGHTS:
             self.named_weights(words[2:])
         elif name == elf.DEBUG:

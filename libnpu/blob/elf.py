@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from npu_abi import C
@@ -107,6 +107,11 @@ MAPPED_REFS = dict(
         strict=True,
     )
 )
+
+
+def kind_of(name: str, is_absent: bool) -> SectionKind:
+    """Return what the header of a section must say; that of the weights of a plan says that their bytes are absent."""
+    return replace(KINDS[name], type=SHT_NOBITS) if name == WEIGHTS and is_absent else KINDS[name]
 
 
 def digest(sections: Iterable[tuple[str, int, int, bytes | memoryview]]) -> bytes:

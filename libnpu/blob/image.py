@@ -99,11 +99,17 @@ class BlobImage:
     text: bytes = b""  # .text.shave
     shave_args: bytes = b""  # .data.shave_args
     weights: bytes = b""  # .data.weights
+    planned_weight_bytes: int = 0  # of .data.weights in a plan, which has no values: `weights` is empty then
     scratch_bytes: int = 0  # .bss.scratch
     relocations: list[Relocation] = field(default_factory=list)
     macs: int = 0
     kernels: list[Kernel] = field(default_factory=list)  # not empty = a kernel library
     debug: dict[str, Any] = field(default_factory=dict)  # "tasks": [{"name", "op"}] by task_id; "stats"; free-form
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of .data.weights."""
+        return self.planned_weight_bytes or len(self.weights)
 
     def __eq__(self, other: object) -> bool:
         """Compare content: absent and empty task lists are the same, the order of relocations does not count."""

@@ -62,7 +62,7 @@ def pack_netdesc(image: BlobImage) -> bytes:
         input_count=len(image.inputs),
         output_count=len(image.outputs),
         submit_count=1,
-        weight_bytes=len(image.weights),
+        weight_bytes=image.weight_bytes,
         scratch_bytes=image.scratch_bytes,
         macs=image.macs,
     )

@@ -78,12 +78,17 @@ def read(data: bytes | bytearray | memoryview) -> BlobImage:
         text=content(elf.TEXT),
         shave_args=content(elf.ARGS),
         weights=content(elf.WEIGHTS),
+        planned_weight_bytes=_absent_bytes(sections.get(elf.WEIGHTS)),
         scratch_bytes=net["scratch_bytes"],
         relocations=_relocations(sections, net, library),
         macs=net["macs"],
         kernels=library,
         debug=_debug(content(elf.DEBUG, b"{}")),
     )
+
+
+def _absent_bytes(section: Section | None) -> int:
+    return section.size_bytes if section is not None and section.type == elf.SHT_NOBITS else 0
 
 
 def section_table(data: bytes | bytearray | memoryview) -> list[Section]:
@@ -193,7 +198,7 @@ def _check_headers(sections: dict[str, Section]) -> None:
         raise BlobError(f"sections are in the order {', '.join(sections)}; expected {', '.join(expected_order)}")
     local_count = 1 + sum(name in elf.REFERABLE for name in sections)
     for section in sections.values():
-        kind = elf.KINDS[section.name]
+        kind = elf.kind_of(section.name, section.type == elf.SHT_NOBITS)
         link = info = 0
         if kind.type == elf.SHT_RELA:
             target = sections.get(section.name.removeprefix(".rela"))

@@ -70,7 +70,9 @@ def _lines(image: BlobImage, weights: str) -> Iterator[str]:
         yield f"section {elf.ARGS} hex"
         yield from hex_lines(image.shave_args)
         yield "end"
-    if image.weights:
+    if image.planned_weight_bytes:
+        yield f"section {elf.WEIGHTS} absent bytes={image.planned_weight_bytes}"
+    elif image.weights:
         if weights == "digest":
             yield f"section {elf.WEIGHTS} bytes={len(image.weights)} sha256={hashlib.sha256(image.weights).hexdigest()}"
         else:

@@ -85,7 +85,7 @@ class _Verifier:
             **{name: len(array) * array.dtype.itemsize for name, array in image.tasks.items()},
             elf.TEXT: len(image.text),
             elf.ARGS: len(image.shave_args),
-            elf.WEIGHTS: len(image.weights),
+            elf.WEIGHTS: image.weight_bytes,
             elf.SCRATCH: image.scratch_bytes,
             **{f"in:{t.name}": t.size_bytes for t in image.inputs},
             **{f"out:{t.name}": t.size_bytes for t in image.outputs},

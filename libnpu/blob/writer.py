@@ -46,7 +46,7 @@ def write(image: BlobImage) -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         raise BlobError(f"{elf.DEBUG}: not JSON: {error}") from None
     symtab_index = len(names) + len(relocations) + (2 if debug else 1) + 1
-    sections = [_Section(elf.KINDS[name], content, size) for name, (content, size) in contents.items()]
+    sections = [_Section(elf.kind_of(name, not content), content, size) for name, (content, size) in contents.items()]
     for target in sorted(relocations, key=[elf.MAPPED, *elf.PATCHABLE].index):
         content = relocations[target]
         kind = elf.KINDS[f".rela{target}"]
@@ -76,7 +76,10 @@ def _contents(image: BlobImage) -> dict[str, tuple[bytes, int]]:
         elf.WEIGHTS: bytes(image.weights),
     }
     found = {name: (content, len(content)) for name, content in fields.items() if content}
+    if image.planned_weight_bytes and image.weights:
+        raise BlobError(f"{elf.WEIGHTS}: {len(image.weights)} bytes in a plan; expected none")
     for name, size in (
+        (elf.WEIGHTS, image.planned_weight_bytes),
         (elf.SCRATCH, image.scratch_bytes),
         (elf.INPUT, netdesc.io_bytes(image.inputs)),
         (elf.OUTPUT, netdesc.io_bytes(image.outputs)),

@@ -14,6 +14,7 @@ from typing import Any
 
 from npu_abi import C
 
+from libnpu.at_end import write_reports
 from libnpu.capi import (
     calls_context,
     calls_copy,
@@ -137,7 +138,10 @@ def _exit(library: Library) -> Callable[[], None]:
         if HOST.lock.acquire(timeout=1):  # a thread that is still inside keeps what it has
             try:
                 HOST.check_permitted()
-                library.close()
+                try:
+                    library.close()
+                finally:
+                    write_reports()
             except NpuError:
                 pass  # a host function ends the process, or a device is lost: nothing outlives the process anyway
             finally:

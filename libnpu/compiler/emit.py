@@ -50,6 +50,7 @@ def emit(graph: Graph, program: TileProgram, schedule: Schedule, plan: BarrierPl
         outputs=[_io(value) for value in graph.outputs],
         tasks={},
         weights=bytes(program.weights),
+        planned_weight_bytes=program.weight_bytes if graph.is_plan else 0,
         scratch_bytes=place_scratch([*program.ddr, *schedule.spill_tensors]),
         macs=program.macs,
         debug=_debug(program, schedule, plan, profile),

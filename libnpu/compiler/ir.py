@@ -47,7 +47,9 @@ OPS: dict[str, dict[str, str]] = {
 # Expr = ("in", i) | ("const", number) | (op, Expr, ...). Types: the node's inputs convert to the compute type
 # (float32 for float dtypes, int32 for integer and bool); a const is float32 if it is a Python float, else int32; casts
 # change the type (cast_i32 towards zero); comparisons, logic and is_nan give int32 0 or 1; the result converts to the
-# output's dtype. All operands of one operation have one type. Integer div goes towards zero; mod has the divisor's sign.
+# output's dtype. All operands of one operation have one type. Integer div goes towards zero; mod has the
+# divisor's sign, fmod the dividend's; bit_* and shifts are of integers, by the count modulo 32, shr keeps the sign. uint32 and
+# uint64 are their lower 32 bits.
 EXPR_OPS = {
     1: [
         "neg",
@@ -70,6 +72,7 @@ EXPR_OPS = {
         "relu",
         "is_nan",
         "hard_swish",
+        "bit_not",
         "cast_f32",
         "cast_i32",
         "cast_bool",
@@ -83,6 +86,12 @@ EXPR_OPS = {
         "min",
         "pow",
         "mod",
+        "fmod",
+        "bit_and",
+        "bit_or",
+        "bit_xor",
+        "shl",
+        "shr",
         "eq",
         "ne",
         "lt",
@@ -131,3 +140,4 @@ class Graph:
     outputs: list[Value]
     nodes: list[Node]
     notes: list[str] = field(default_factory=list)  # what a person should know: saturated weights, dropped ranges
+    is_plan: bool = False  # large constants have no values (`hollow`); int8 stands for numbers of unknown scales

@@ -21,7 +21,7 @@ PASSES = (
     "barriers",
     "blob",
 )
-PRECISIONS = ("fp16", "fp32")
+PRECISIONS = ("fp16", "fp32", "int8")
 
 
 class BadOption(ValueError):
@@ -39,13 +39,14 @@ class CompileOptions:
     Raises BadOption, UnknownPass for `dump`.
     """
 
-    precision: str = "fp16"  # or "fp32"
+    precision: str = "fp16"  # "fp32", or of a plan "int8"
     profile: str = "npu-37xx"  # name, alias or path
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     tiles: int | None = None  # that work in parallel; None: all that the profile has
     cmx_bytes: int | None = None  # of each tile
     prefetching_level_limit: int = 35  # compute operations that a load may run ahead
     pingpong: bool = True  # load the next tile while the engine works
+    plan_only: bool = False  # tasks, memory and times without the values of large constants, which the model may lack
     dump: tuple[str, ...] = ()  # of PASSES
 
     def __post_init__(self) -> None:
@@ -53,6 +54,8 @@ class CompileOptions:
             raise BadOption(f"precision {self.precision!r}; one of {', '.join(PRECISIONS)}")
         if self.tiles is not None and self.tiles < 1:
             raise BadOption(f"tiles {self.tiles}; at least 1, or None for all that the profile has")
+        if self.precision == "int8" and not self.plan_only:
+            raise BadOption("precision 'int8' needs plan_only: scales of int8 values are not chosen here")
         if self.cmx_bytes is not None and self.cmx_bytes < 1:
             raise BadOption(f"cmx_bytes {self.cmx_bytes}; at least 1, or None for all that the profile has")
         if self.prefetching_level_limit < 0:

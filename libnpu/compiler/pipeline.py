@@ -46,7 +46,7 @@ def run(model: str | Path | bytes | Any, options: CompileOptions) -> Compiled:
     dumps: dict[str, str] = {}
     graph: Graph | None = None
     profile = load_profile(options.profile)
-    for stage, graph in frontend.stages(model, dict(options.shapes), options.precision):
+    for stage, graph in frontend.stages(model, dict(options.shapes), options.precision, options.plan_only):
         if stage == "import":
             _check_sizes(graph, profile)
         if stage in options.dump:

@@ -143,5 +143,6 @@ class TileProgram:
     name: str
     ops: list[TileOp]
     ddr: list[DdrTensor]  # weights, inputs, outputs; scratch tensors of intermediate activations
-    weights: bytearray  # content of the WEIGHTS tensors, by their offset
+    weights: bytearray  # content of the WEIGHTS tensors, by their offset; empty in a plan
     macs: int = 0
+    weight_bytes: int = 0  # of the WEIGHTS tensors

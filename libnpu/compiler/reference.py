@@ -57,6 +57,8 @@ def run_node(node: Node, operands: Sequence[Array | None], product: Product = np
         if result.dtype != output.dtype:
             if result.dtype.kind == "i" and output.dtype.kind in "iu" and output.dtype.itemsize <= 2:
                 result = np.clip(result, np.iinfo(output.dtype).min, np.iinfo(output.dtype).max)
+            if output.dtype == np.uint64:
+                result = result.astype(np.uint32)  # 32 bits inside
             result = result.astype(output.dtype)
     assert result.shape == output.shape, f"{node.name}: {result.shape}, expected {output.shape}"
     return result
@@ -268,6 +270,7 @@ _FUNCTIONS: dict[str, Any] = {
     "ceil": np.ceil,
     "round": np.rint,
     "sign": np.sign,
+    "bit_not": np.invert,
     "not": lambda x: x == 0,
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "relu": lambda x: np.where(x < 0, 0, x),
@@ -281,6 +284,12 @@ _FUNCTIONS: dict[str, Any] = {
     "min": np.minimum,
     "pow": _power,
     "mod": np.mod,
+    "fmod": np.fmod,
+    "bit_and": np.bitwise_and,
+    "bit_or": np.bitwise_or,
+    "bit_xor": np.bitwise_xor,
+    "shl": lambda x, count: np.left_shift(x, count & 31),
+    "shr": lambda x, count: np.right_shift(x, count & 31),
     "eq": np.equal,
     "ne": np.not_equal,
     "lt": np.less,

@@ -219,7 +219,8 @@ class _Deferral:
     """The handler of SIGINT in front of the one that was there: it waits while the main thread is in a public call."""
 
     def __init__(self, previous: Callable[[int, FrameType | None], object]) -> None:
-        self._previous = previous
+        is_default = previous is signal.default_int_handler or _is_of_asyncio(previous)
+        self._previous = _interrupt if is_default else previous
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if HOST.main_pauses or _is_held_here():
@@ -232,6 +233,26 @@ class _Deferral:
         except BaseException as error:
             _forget_the_way(error)
             raise
+
+
+def _interrupt(number: int, _: FrameType | None) -> None:
+    """Do what SIGINT does by default. `asyncio.run` has a handler of its own, which cancels the main task, but puts it in
+    place of the default one only: so here its part is done for it.
+    """
+    runners, frame = sys.modules.get("asyncio.runners"), sys._getframe().f_back
+    while runners is not None and frame is not None:
+        if frame.f_code is runners.Runner.run.__code__ and "task" in frame.f_locals:
+            frame.f_locals["self"]._on_sigint(number, None, frame.f_locals["task"])
+            return
+        frame = frame.f_back
+    signal.default_int_handler(number, None)
+
+
+def _is_of_asyncio(handler: object) -> bool:
+    """Whether a handler is that of `asyncio.run`, which may outlive the run when another one is in front of it."""
+    runners = sys.modules.get("asyncio.runners")
+    method = getattr(handler.func, "__func__", None) if isinstance(handler, functools.partial) else None
+    return runners is not None and method is runners.Runner._on_sigint
 
 
 def _defer_interrupts() -> None:

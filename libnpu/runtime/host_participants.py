@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from enum import Enum, auto
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from libnpu.syscalls import Machine, Node
 
 TASKS = Path("/proc/self/task")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class State(Enum):
@@ -68,7 +70,7 @@ class Participant:
 
     __slots__ = (
         "arrived", "awaited_since", "company", "condition", "depth", "drifted", "final", "forbidden", "function", "ident", "in_team",
-        "machine", "moves", "native_id", "number", "raced", "sleeps", "state", "thread", "wait", "waits_for",
+        "machine", "moves", "native_id", "number", "raced", "seen_cpu_s", "seen_s", "silent_s", "sleeps", "state", "thread", "wait", "waits_for",
     )  # fmt: skip
 
     def __init__(self, number: int, state: State, condition: threading.Condition) -> None:
@@ -83,6 +85,9 @@ class Participant:
         self.machine: Machine | None = None  # whose turn its outermost call has
         self.arrived = False  # it is about to take the lock
         self.awaited_since: float | None = None  # wall time since when others wait for it
+        self.silent_s = 0.0  # how long it has been silent since then: asleep, or at work of its own
+        self.seen_s = 0.0  # wall time of the last look at it
+        self.seen_cpu_s = 0.0  # what it had computed by then
         self.raced: Participant | None = None  # turned up while this one ran
         self.function = False
         self.forbidden = ""
@@ -109,6 +114,27 @@ class Participant:
         if self.thread is not None:
             return not self.thread.is_alive()
         return not (TASKS / str(self.native_id)).exists()
+
+    def usage(self) -> tuple[str, float]:
+        """Return the state of its thread, a letter as in proc(5), and how many seconds it has computed in all."""
+        try:
+            text = (TASKS / str(self.native_id) / "stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:  # it has not begun, or has ended
+            return "X", 0.0
+        state, *numbers = text[text.rindex(")") + 2 :].split()
+        return state, (int(numbers[10]) + int(numbers[11])) / TICKS_PER_S
+
+    def look_at(self, now_s: float, most_s: float) -> None:
+        """Take note of how long it has been silent since the last look, `most_s` at most: this process may have been stopped.
+        While it would go on and the system does not let it, other programs or a disk being in the way, it is not silent.
+        """
+        state, cpu_s = self.usage()
+        if self.awaited_since is None:
+            self.awaited_since, self.silent_s = now_s, 0.0
+        else:
+            ran_s = cpu_s - self.seen_cpu_s
+            self.silent_s += min(now_s - self.seen_s if state not in "RD" else ran_s, most_s)
+        self.seen_s, self.seen_cpu_s = now_s, cpu_s
 
     def rouse(self) -> None:
         """Let it look again, if it waits."""

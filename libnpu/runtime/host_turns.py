@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from libnpu.syscalls import Machine, Node
 
 GRACE_S = 0.05  # chosen: how long the others wait for a silent thread
+STARVED_S = 5.0  # chosen: how long in addition while it is not silent, but the system does not let it run
 TEAM_GRACE_S = 10.0  # chosen: the same while there is a team: its threads may compute, and take long to start
 REPLAY_GRACE_S = 30.0  # chosen: how long a replay waits for the next recorded call
 SLICE_S = 0.01  # chosen: how often a waiting thread looks for interrupts, ended and silent threads
@@ -241,12 +242,11 @@ class Turns(Waking):
         if self.replay is not None or patient:
             return  # a replay says who comes next
         now_s = time.monotonic()
-        if other.awaited_since is None:
-            other.awaited_since = now_s
-            return
+        other.look_at(now_s, 2 * SLICE_S)
+        assert other.awaited_since is not None
         grace_s = TEAM_GRACE_S if any(who.in_team for who in self.participants) else GRACE_S
-        if other.state in ACTIVE and now_s - other.awaited_since > grace_s:
-            other.awaited_since = now_s
+        if other.state in ACTIVE and (other.silent_s > grace_s or now_s - other.awaited_since > grace_s + STARVED_S):
+            other.awaited_since = None
             other.state = State.ASIDE
             what = "a host function" if other.function else f"thread {other.number}"
             self.disorder(f"{what} was silent for {grace_s * 1000:.0f} ms of wall time")

@@ -18,12 +18,12 @@ from libnpu.runtime.operation import INFERENCE_DYNAMIC, INFERENCE_EXECUTE, Modul
 from libnpu.runtime.placement import (
     ARGS,
     TEXT,
-    WEIGHTS,
     Layout,
     Patch,
     check_resources,
     layout,
     split_relocations,
+    weights_layout,
 )  # fmt: skip
 from libnpu.runtime.spans import Memory
 from libnpu.runtime.stream import Stream
@@ -60,6 +60,12 @@ class Module:
     def __init__(self, context: Context, image: BlobImage, kind: type[LibraryKernel] = LibraryKernel) -> None:
         """Check and place `image`; `kind` is what a library's kernels are. Raises NpuError; then nothing is left allocated."""
         check_resources(image, context.profile)
+        if image.planned_weight_bytes and context.compute:
+            raise NpuError(
+                C.NPU_ERROR_INVALID_BLOB,
+                f"{image.name!r} is a plan: its {image.planned_weight_bytes} bytes of weights have no values; "
+                "it runs on a device that is opened with compute=False",
+            )
         self.context = context
         self.guard: Guard = context.guard
         self.name: str = image.name
@@ -87,7 +93,7 @@ class Module:
             else {self.name: ModelKernel(self)}
         )
         try:
-            weights = self._place(layout([(WEIGHTS, image.weights)]), C.NPU_BO_DMA_MEM | C.NPU_BO_READONLY_WEIGHT)
+            weights = self._place(weights_layout(image), C.NPU_BO_DMA_MEM | C.NPU_BO_READONLY_WEIGHT)
             if weights:
                 weights.publish()
             low_object = self._place(low, C.NPU_BO_SHAVE_MEM)

@@ -56,6 +56,13 @@ def layout(sections: list[tuple[str, bytes]]) -> Layout:
     return Layout(offsets, dict(sections), end)
 
 
+def weights_layout(image: BlobImage) -> Layout:
+    """Return the layout of the weights; those of a plan have a place, and no content."""
+    if image.planned_weight_bytes:
+        return Layout({WEIGHTS: 0}, {WEIGHTS: b""}, image.planned_weight_bytes)
+    return layout([(WEIGHTS, image.weights)])
+
+
 def task_layout(image: BlobImage) -> Layout:
     """Return the layout of MappedInference and the task lists."""
     counts = {name: len(array) for name, array in image.tasks.items()}

@@ -62,7 +62,6 @@ class Stream(StreamWaits):
         self.blocking = blocking
         self._ordered = blocking and context.semantics.legacy_default_stream
         self._launch_blocking = context.device.launch_blocking
-        self._closers = 0  # threads that wait in `close`
 
     # ---- enqueuing ----
 
@@ -75,6 +74,8 @@ class Stream(StreamWaits):
         stream, OUT_OF_RESOURCES when the queue is full and cannot get empty; with `launch_blocking` as `settle`.
         """
         self.check_open()
+        if self._closers:
+            raise NpuError(C.NPU_ERROR_STALE_HANDLE, "another thread is closing the stream")
         if self.capturing is not None:
             return self.capturing.add(self, operation)
         context, machine, cell, jobs = self.context, self._machine, self._cell, self._jobs

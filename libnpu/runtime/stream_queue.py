@@ -64,6 +64,7 @@ class StreamQueue:
         self._api_ps = context.api_ps
         self._aborting = False
         self._open = True
+        self._closers = 0  # threads that wait in `close`
 
     def _create_queue(self) -> None:
         create = Request(C.NPU_IOCTL_CMDQ_CREATE, "npu_cmdq_create", "CMDQ_CREATE")

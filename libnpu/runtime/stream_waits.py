@@ -25,16 +25,16 @@ class StreamWaits(StreamQueue):
 
     @public
     def synchronize(self, timeout_ns: float | None = None) -> None:
-        """Wait for everything enqueued, for `timeout_ns` at most (None, infinity: for ever).
+        """Wait for everything enqueued so far, for `timeout_ns` at most (None, infinity: for ever).
 
         Raises the first error of that work which was not raised before, or TIMEOUT; INVALID_VALUE for a negative time;
         BARRIER_DEADLOCK when it waits for something that nothing will signal.
         """
         self._check_waitable()
-        deadline = self._deadline(timeout_ns)
+        deadline, last = self._deadline(timeout_ns), self._cell.last
         if self._jobs:
             self._await(self._jobs[-1], deadline)
-        while self._jobs:
+        while self._jobs and self._jobs[0].number <= last:  # other threads may enqueue more and more
             job = self._jobs[0]
             finished = self.finish(job, deadline)
             if not finished:
@@ -106,12 +106,13 @@ class StreamWaits(StreamQueue):
     # ---- inside ----
 
     def finish_all(self, deadline_ps: int = FOR_EVER_PS) -> bool:
-        """Wait for the work, and keep its errors for the call that asks for them. False when it cannot end, or has not
-        by the deadline.
+        """Wait for the work that there is, and keep its errors for the call that asks for them. False when it cannot end, or has
+        not by the deadline.
         """
+        last = self._cell.last
         if self._jobs:
             self._await(self._jobs[-1], deadline_ps)
-        while self._jobs:
+        while self._jobs and self._jobs[0].number <= last:
             if not self.finish(self._jobs[0], deadline_ps):
                 return False
         return True

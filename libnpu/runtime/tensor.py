@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-INT32 = np.iinfo(np.int32)
+# Types that the device computes in narrower ones: the range, and how a message says it.
+_INSIDE: dict[np.dtype[Any], tuple[int | float, int | float, str]] = {
+    np.dtype(np.int64): (-(1 << 31), (1 << 31) - 1, "in 32 bits"),
+    np.dtype(np.uint64): (0, (1 << 32) - 1, "in 32 bits"),
+    np.dtype(np.float64): (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max), "as float32"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,7 @@ class TensorInfo:
     def check(self, value: Any) -> NDArray[Any]:
         """Return `value` as a contiguous array of this type and shape.
 
-        Raises INVALID_VALUE naming expected and found. The device computes integers in 32 bits: a wider one is refused.
+        Raises INVALID_VALUE naming expected and found. What is beyond the type that the device computes in is refused.
         """
         try:
             array = np.asarray(value)
@@ -51,15 +56,18 @@ class TensorInfo:
             raise NpuError(
                 C.NPU_ERROR_INVALID_VALUE, f"{self.name!r} has shape {array.shape}, the blob expects {self.shape}"
             )
-        if array.dtype == np.int64 and array.size:
-            for extreme in (int(array.min()), int(array.max())):
-                if not INT32.min <= extreme <= INT32.max:
-                    raise NpuError(
-                        C.NPU_ERROR_INVALID_VALUE,
-                        f"{self.name!r} holds {extreme}; the device computes int64 in 32 bits, "
-                        f"{INT32.min} to {INT32.max}",
-                    )
+        if array.dtype in _INSIDE and array.size:
+            self._check_range(array, *_INSIDE[array.dtype])
         return np.ascontiguousarray(array).reshape(self.shape)
+
+    def _check_range(self, array: NDArray[Any], low: int | float, high: int | float, how: str) -> None:
+        finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array
+        for extreme in (finite.min(initial=array.dtype.type(0)).item(), finite.max(initial=array.dtype.type(0)).item()):
+            if not low <= extreme <= high:
+                raise NpuError(
+                    C.NPU_ERROR_INVALID_VALUE,
+                    f"{self.name!r} holds {extreme}; the device computes {array.dtype} {how}, {low} to {high}",
+                )
 
 
 def check_names(given: Mapping[str, object], expected: Iterable[str], what: str) -> None:

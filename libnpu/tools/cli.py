@@ -22,11 +22,14 @@ COMMANDS = {
     "compile": ("compile", "compile an ONNX model to a blob"),
     "sweep": ("sweep", "compile with each value of an option and say what each costs"),
     "compare": ("compare", "run a model in two ways and say what each costs"),
+    "explain": ("explain", "explain how the device differs from others, with figures of runs"),
     "latency": ("latency", "run a model or a blob many times and say how long it takes and where the time goes"),
     "roofline": ("roofline", "run a model, a blob or one operation and show it under the roofs of memory and engines"),
     "monitor": ("monitor", "run a model or a blob and write how busy engines and memory were over time"),
+    "top": ("top", "show a dashboard of utilisation, memory, credits and misses, of npud or of a run"),
     "power": ("power", "run a model or a blob and say what energy an inference takes"),
     "ddr-bandwidth": ("ddr_bandwidth", "load in several patterns and say what memory gives of what its pins could"),
+    "burst": ("burst", "load a tile of an array, and say what its bursts move beside what was asked for"),
     "soc-diag": (
         "soc_diag",
         "show routers, links and credits between device and memory, and what the CPU's traffic costs",
@@ -41,7 +44,8 @@ COMMANDS = {
     "kmd": ("kmd", "show the parameters of the kernel module, or load it anew with others"),
     "fw": ("fw", "show the firmware that is installed, or make an image of another release of it"),
     "trace": ("trace", "run a program and show what it asks of the driver"),
-    "timeline": ("timeline_report", "analyse the trace file of a run"),
+    "perf": ("perf", "run a program and show what the device's counters counted meanwhile"),
+    "timeline": ("timeline_report", "analyse the trace file of a run, in our words or in those of others"),
 }
 
 # Where the layers define what they raise about their caller's input, and the name.
@@ -53,6 +57,7 @@ USER_ERRORS = (
     ("libnpu.compiler.options", "BadOption"),
     ("libnpu.kernels.params", "KernelArgumentError"),
     ("npu_model.profile", "ProfileError"),
+    ("npu_model.vocabulary", "VocabularyError"),
     ("npu_model.memory", "MemorySystemError"),
 )
 
@@ -100,6 +105,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         _report(error, as_json="--json" in arguments)
         return 1
+
+
+def ddr_bandwidth_test() -> int:
+    """Be the command of this name: `npu ddr-bandwidth` with the options of this process."""
+    return main(["ddr-bandwidth", *sys.argv[1:]])
 
 
 def _report(error: Exception, as_json: bool) -> None:

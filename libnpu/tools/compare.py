@@ -35,6 +35,7 @@ class Run:
     host_busy_ps: int
     host_blocked_ps: int
     makespan_ps: int  # of the device: from the start of the first job to the end of the last one
+    counters: dict[str, int]  # what the device counted
     outputs: dict[str, NDArray[Any]]
 
     @property
@@ -91,7 +92,7 @@ def _modes(options: argparse.Namespace) -> tuple[list[Run], str]:
     names = [tensor.name for tensor in whole.image.outputs]
     blobs = {"blob": [whole.blob], "launch": [layer.blob for layer in layers.blobs]}
     return [
-        _run(mode, profile, blobs[mode], inputs, names) for mode in options.mode
+        run_way(mode, profile, blobs[mode], inputs, names) for mode in options.mode
     ], f"{whole.image.name} on {profile}"
 
 
@@ -100,7 +101,7 @@ def _schedulers(options: argparse.Namespace) -> tuple[list[Run], str]:
     profile = options.profile or model.image.profile
     inputs = _inputs(options, model.image.inputs)
     names = [tensor.name for tensor in model.image.outputs]
-    runs = [_run(s, profile, [model.data], inputs, names, dynamic=s == "dynamic") for s in options.sched]
+    runs = [run_way(s, profile, [model.data], inputs, names, dynamic=s == "dynamic") for s in options.sched]
     return runs, f"{model.image.name} on {profile}"
 
 
@@ -111,35 +112,43 @@ def _inputs(options: argparse.Namespace, tensors: Sequence[Any]) -> dict[str, ND
     return values.load_inputs(options.inputs, infos) if options.inputs else values.random_inputs(infos, options.seed)
 
 
-def _run(
+def run_way(
     name: str,
     profile: str,
     blobs: Sequence[bytes],
-    inputs: dict[str, NDArray[Any]],
-    outputs: Sequence[str],
+    inputs: dict[str, NDArray[Any]] | None,
+    outputs: Sequence[str] = (),
     *,
     dynamic: bool = False,
+    wait_each: bool = False,
 ) -> Run:
-    """Run `blobs` one after the other in one stream, twice, and measure the second time. Memory is by tensor name."""
-    with progress(f"Running {name}"), libnpu.open(profile) as device:
+    """Run `blobs` one after the other in one stream, twice, and measure the second time. Memory is by tensor name.
+
+    `inputs` None: times only. `wait_each`: the host waits for each of them before it launches the next one.
+    """
+    compute = inputs is not None
+    with progress(f"Running {name}"), libnpu.open(profile, compute=compute) as device:
         modules = [device.load(data) for data in blobs]
         tensors = {t.name: t for module in modules for t in (*module.inputs, *module.outputs)}
         memory = {tensor.name: device.alloc(max(1, tensor.size_bytes)) for tensor in tensors.values()}
-        for tensor_name, array in inputs.items():
+        for tensor_name, array in (inputs or {}).items():
             if tensor_name in memory:  # a layer reads it
                 memory[tensor_name].write(array)
         stream = device.create_stream()
         for _ in range(2):
             counters, (busy, blocked) = device.counters(), device.host_times()
-            jobs = [
-                stream.launch(
-                    module,
-                    {t.name: memory[t.name] for t in module.inputs},
-                    {t.name: memory[t.name] for t in module.outputs},
-                    dynamic=dynamic,
+            jobs = []
+            for module in modules:
+                jobs.append(
+                    stream.launch(
+                        module,
+                        {t.name: memory[t.name] for t in module.inputs},
+                        {t.name: memory[t.name] for t in module.outputs},
+                        dynamic=dynamic,
+                    )
                 )
-                for module in modules
-            ]
+                if wait_each:
+                    stream.synchronize()
             stream.synchronize()
             host = device.host_times()
             after = device.counters()
@@ -151,6 +160,7 @@ def _run(
             host_busy_ps=host[0] - busy,
             host_blocked_ps=host[1] - blocked,
             makespan_ps=jobs[-1].end_ps - jobs[0].start_ps if jobs else 0,
+            counters={counter: value - counters[counter] for counter, value in after.items()},
             outputs={n: memory[n].read(tensors[n].numpy_dtype, tensors[n].shape) for n in outputs},
         )
 

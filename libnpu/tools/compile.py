@@ -10,6 +10,7 @@ from libnpu.compiler.options import UnknownPass
 from libnpu.tools import source
 from libnpu.tools.console import ToolError, format_bytes, print_json, print_table, progress
 from libnpu.tools.files import check_targets, write_file
+from libnpu.tools.shapes import SHAPES
 
 if TYPE_CHECKING:
     import argparse
@@ -19,7 +20,10 @@ MAX_LINES = 20  # of a list in the table
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("model", metavar="MODEL", help="an ONNX file")
+    parser.add_argument("model", metavar="MODEL", nargs="?", help="an ONNX file")
+    parser.add_argument(
+        "--model", dest="shape_model", choices=tuple(SHAPES), help="a model by name, without weights: of --plan-only"
+    )
     parser.add_argument("-o", "--output", metavar="BLOB", help="the file to write (default: MODEL with .blob)")
     source.add_compile_arguments(parser)
     parser.add_argument(
@@ -30,16 +34,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print what this pass made: import to precision, DpuTiler, TileActShaveKernelTask, tiles, "
         "FeasibleMemoryScheduler, schedule, barriers, blob; repeatable",
     )
+    parser.add_argument(
+        "--plan-only",
+        action="store_true",
+        help="tasks, memory and times alone: large weights, which the model may lack, get a place and no bytes",
+    )
     parser.add_argument("--stats", action="store_true", help="print what the compiler decided and counted")
     parser.add_argument("--json", action="store_true", help="print the statistics as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
     """Compile `options.model`. Writes the blob last, so that a failure leaves no file."""
-    source.check_model(options.model)
-    output = options.output or str(Path(options.model).with_suffix(".blob"))
+    if (options.model is None) == (options.shape_model is None):
+        raise ToolError("give a model, or one by name with --model")
+    if options.shape_model and not options.plan_only:
+        raise ToolError(f"--model {options.shape_model}: has no weights; give --plan-only")
+    if options.model:
+        source.check_model(options.model)
+    output = options.output or str(Path(options.model or options.shape_model).with_suffix(".blob"))
     check_targets({"--output": output}, source.files_read(options))
-    with progress(f"Compiling {options.model}"):
+    with progress(f"Compiling {options.model or options.shape_model}"):
         try:
             compiled = source.compile_source(options, tuple(options.dump_pass))
         except UnknownPass as error:

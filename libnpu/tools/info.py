@@ -15,7 +15,8 @@ from libnpu.kernels.params import Unit
 from libnpu.runtime.schedule import KINDS
 from libnpu.runtime.semantics import PROFILES
 from libnpu.tools import arithmetic
-from libnpu.tools.console import format_bytes, format_count, print_json, print_table
+from libnpu.tools.console import ToolError, format_bytes, format_count, print_json, print_table
+from libnpu.tools.work import roofs
 
 if TYPE_CHECKING:
     import argparse
@@ -26,6 +27,11 @@ SCHEDULES = (*KINDS, "seed:N")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("--profile", metavar="NAME", help="every number of one profile (name, alias or .json file)")
+    parser.add_argument(
+        "--peak",
+        action="store_true",
+        help="with --profile: operations a second by element type, and what they come from",
+    )
     parser.add_argument("--memory", metavar="NAME", help="every number of one memory system (name or .json file)")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -40,9 +46,13 @@ def run(options: argparse.Namespace) -> int:
             rows = _rows("", _memory_rows(system), system.sources)
             print_table(f"{system.name}: {system.description}", ("field", "value", "source"), rows, left=3)
         return 0
+    if options.peak and not options.profile:
+        raise ToolError("--peak goes with --profile")
     if options.profile:
         profile = load_profile(options.profile)
-        if options.json:
+        if options.peak:
+            _print_peak(profile, options.json)
+        elif options.json:
             print_json(_profile_json(profile))
         else:
             fields = _profile_json(profile) | {"memory": profile.memory_system.name}  # --memory shows it
@@ -79,6 +89,19 @@ def run(options: argparse.Namespace) -> int:
     ]
     print_table("host API", ("what", "there are", "chosen by"), rules, left=3)
     return 0
+
+
+def _print_peak(profile: Profile, as_json: bool) -> None:
+    dpu, peaks = profile.dpu, roofs(profile)
+    if as_json:
+        print_json({"profile": profile.name, "operations_per_second": peaks})
+        return
+    shave = f"{profile.tiles * profile.shaves_per_tile} units at {format_count(profile.shave.clock_hz, 'Hz')}"
+    rows = [
+        (kind, format_count(peak, "op/s"), f"{profile.tiles} x {dpu.macs_per_cycle[kind]} MAC x 2 x {dpu.clock_hz} Hz" if kind in dpu.macs_per_cycle else shave)
+        for kind, peak in peaks.items()
+    ]  # fmt: skip
+    print_table(f"peak of {profile.name}", ("type", "peak", "units"), rows, left=3)
 
 
 def _versions() -> dict[str, str]:

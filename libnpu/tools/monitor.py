@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
-
-from npu_abi import C
 
 import libnpu
 from libnpu.tools import memory_loads, source
 from libnpu.tools.console import PS_PER_S, ToolError, format_time, print_json, print_table, progress
 from libnpu.tools.files import check_targets, write_file
+from libnpu.tools.snapshots import Snapshot, is_own, snapshot, units_of
 from libnpu.tools.svg import Axis, Picture
 from libnpu.trace.slices import ENGINES
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from libnpu.blob import BlobImage
-    from libnpu.runtime import Device
 
 SAMPLES = 100  # of a run, when no period is given: chosen
 MAX_SAMPLES = 100_000
@@ -89,8 +88,15 @@ def run(options: argparse.Namespace) -> int:
 def monitor(
     data: bytes, image: BlobImage, profile: str, period_ns: int | None = None, traffic: dict[str, int] | None = None
 ) -> list[Sample]:
-    """Run a blob on a new device and look at its counters from the launch until the inference has ended, `period_ns` after each
-    look, which takes the host some time too.
+    """Run a blob on a new device and look at its counters, as `watch` does."""
+    return [_sample(image, *pair) for pair in pairwise(watch(data, image, profile, period_ns, traffic))]
+
+
+def watch(
+    data: bytes, image: BlobImage, profile: str, period_ns: int | None = None, traffic: dict[str, int] | None = None
+) -> list[Snapshot]:
+    """Run a blob on a new device and return its counters at the launch, and until the inference has ended, `period_ns` after each
+    look, which takes the host some time too. Times are from the launch on.
 
     None: as often as SAMPLES of a run before it. Raises ToolError for more than MAX_SAMPLES.
     """
@@ -111,55 +117,22 @@ def monitor(
         period = period_ns or max(lasts_ns // SAMPLES, 1)
         if lasts_ns // period > MAX_SAMPLES:
             raise ToolError(f"--period-ns {period}: a run of {lasts_ns} ns has more than {MAX_SAMPLES} samples")
-        units = {
-            "DMA": device.profile.dma_ports,
-            "DPU": image.tile_count,
-            "SHAVE": image.tile_count * device.profile.shaves_per_tile,
-        }
-        look = _Look(device, units)
         start_ps = device.now_ps
+        found = [snapshot(device, start_ps)]
         launch()
-        found = []
         while not stream.query():
             device.host_delay(period)
-            found.append(look.sample(start_ps))
+            found.append(snapshot(device, start_ps))
     return found
 
 
-class _Look:
-    """The counters of a device, and what they were at the last look."""
-
-    def __init__(self, device: Device, units: dict[str, int]) -> None:
-        self._device, self._units = device, units
-        names = [client.name for client in device.profile.memory_system.clients]
-        self._own = [n for n, name in enumerate(names) if name.startswith("npu")]
-        self._others = [n for n in range(len(names)) if n not in self._own]
-        self._last = self._read()
-
-    def _read(self) -> tuple[int, dict[str, int], int, int]:
-        device = self._device
-        return device.now_ps, device.counters(), self._moved(self._own), self._moved(self._others)
-
-    def _moved(self, clients: Sequence[int]) -> int:
-        total = 0
-        for client in clients:
-            offset = C.NPU_REG_NOC_CLIENT_BASE + C.NPU_NOC_CLIENT_STRIDE * client + 8 * C.NPU_NOC_BYTES_MOVED
-            total += self._device.mmio(offset) | self._device.mmio(offset + 4) << 32
-        return total
-
-    def sample(self, origin_ps: int) -> Sample:
-        """Return what was counted since the last look; times since `origin_ps`."""
-        before, now = self._last, self._read()
-        self._last = now
-        cycles = now[1]["CYCLES"] - before[1]["CYCLES"]
-        busy = {name: now[1][f"{name}_BUSY"] - before[1][f"{name}_BUSY"] for name in ENGINES}
-        return Sample(
-            before[0] - origin_ps,
-            now[0] - origin_ps,
-            {name: busy[name] / (cycles * self._units[name]) if cycles else 0.0 for name in ENGINES},
-            now[2] - before[2],
-            now[3] - before[3],
-        )
+def _sample(image: BlobImage, before: Snapshot, now: Snapshot) -> Sample:
+    seen = now.memory_since(before)
+    assert seen is not None  # at fidelity full
+    moved = {name: counts["bytes_moved"] for name, counts in seen.clients.items()}
+    own = sum(count for name, count in moved.items() if is_own(name))
+    units = units_of(now.profile, image.tile_count)
+    return Sample(before.time_ps, now.time_ps, now.utilisation(before, units), own, sum(moved.values()) - own)
 
 
 def csv_text(samples: Sequence[Sample]) -> str:

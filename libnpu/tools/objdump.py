@@ -13,6 +13,7 @@ from libnpu.blob.text import task_lines, task_names
 from libnpu.tools import cmx_map, source
 from libnpu.tools.console import CheckFailed, ToolError, format_bytes, format_count, print_json, print_table
 from libnpu.tools.objdump_json import blob_json, flag_names
+from libnpu.tools.weights import weights_by_layer
 
 if TYPE_CHECKING:
     import argparse
@@ -29,6 +30,7 @@ _PARTS = {
     "shave": "SHAVE programs, disassembled",
     "cmx": "CMX map over time",
     "cmx_live": "bytes that are live in CMX over time, and the most at once",
+    "weights_by_layer": "bytes of the weights section by the layer that loads them",
 }
 # Those that a kernel library has.
 _LIBRARY_PARTS = ("sections", "kernels", "shave")
@@ -43,6 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         option = f"--{name.replace('_', '-')}"
         parser.add_argument(option, *_ALIASES.get(name, ()), dest=name, action="store_true", help=text)
     parser.add_argument("--all", action="store_true", help="all of these")
+    parser.add_argument(
+        "--depth",
+        type=source.positive,
+        metavar="N",
+        help="of --weights-by-layer: take layers together whose names agree up to the Nth '/'",
+    )
     parser.add_argument(
         "--text", action="store_true", help="the whole blob in the text form, from which it can be made again"
     )
@@ -61,6 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print `options.blob`. Raises ToolError when --verify finds a problem."""
     data, image = source.read_blob(options.blob)
+    if options.depth and not (options.weights_by_layer or options.all):
+        raise ToolError("--depth goes with --weights-by-layer")
     if options.hazards and not options.verify:
         raise ToolError("--hazards goes with --verify")
     _check_options(options, bool(image.kernels))
@@ -89,6 +99,7 @@ def run(options: argparse.Namespace) -> int:
             "shave": _print_shave,
             "cmx": _print_cmx,
             "cmx_live": _print_cmx_live,
+            "weights_by_layer": lambda image, _: _print_weights(image, options.depth),
         }
         for name in wanted:
             if options.all and name not in (_LIBRARY_PARTS if image.kernels else _PARTS):
@@ -149,7 +160,10 @@ def _print_summary(image: BlobImage) -> None:
         ("CMX used per tile", format_bytes(image.cmx_bytes)),
         ("physical barriers", str(image.barrier_count)),
         ("work", format_count(image.macs, "MAC")),
-        ("weights", format_bytes(len(image.weights))),
+        (
+            "weights",
+            format_bytes(image.weight_bytes) + (", not in the file: a plan" if image.planned_weight_bytes else ""),
+        ),
         ("scratch", format_bytes(image.scratch_bytes)),
         ("relocations", str(len(image.relocations))),
     ]
@@ -281,6 +295,13 @@ def _print_cmx(image: BlobImage, _: bytes) -> None:
         print_table("buffers", ("", "buffer", "offset", "bytes", "tasks"), rows, left=2)
 
 
+def _print_weights(image: BlobImage, depth: int | None) -> None:
+    found = weights_by_layer(image, depth)
+    loads = sum(layer.loads for layer in found)
+    title = f"{image.weight_bytes} bytes of weights, {loads} transfers of them"
+    print_table(title, ("layer", "bytes", "transfers"), [(w.name, str(w.nbytes), str(w.loads)) for w in found])
+
+
 def _print_cmx_live(image: BlobImage, _: bytes) -> None:
     found = cmx_map.placements(image)
     for tile in range(image.tile_count):
@@ -290,4 +311,4 @@ def _print_cmx_live(image: BlobImage, _: bytes) -> None:
         most = max(steps, key=lambda step: step.live_bytes)
         rows = [(str(s.task), str(s.live_bytes), str(s.buffers)) for s in steps]
         print_table(f"live in CMX of tile {tile}", ("from task", "bytes", "buffers"), rows)
-        print(f"most at once: {most.live_bytes} bytes from task {most.task}; all weights: {len(image.weights)} bytes\n")
+        print(f"most at once: {most.live_bytes} bytes from task {most.task}; all weights: {image.weight_bytes} bytes\n")

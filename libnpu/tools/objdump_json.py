@@ -23,7 +23,7 @@ def blob_json(image: BlobImage, data: bytes, problems: Sequence[blob.Problem] | 
         "cmx_bytes": image.cmx_bytes,
         "barrier_count": image.barrier_count,
         "macs": image.macs,
-        "weight_bytes": len(image.weights),
+        "weight_bytes": image.weight_bytes,
         "scratch_bytes": image.scratch_bytes,
         "inputs": [_tensor_json(t) for t in image.inputs],
         "outputs": [_tensor_json(t) for t in image.outputs],

@@ -1,4 +1,4 @@
-"""Single operations as ONNX models, for tools that measure one: `vadd`, `matmul`, `softmax`."""
+"""Single operations as ONNX models, for tools that measure one: `vadd`, `matmul`, `softmax`; `vadd-scalar` is scalar_add.py's."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 SIZES = {
     "vadd": (1 << 20,),
+    "vadd-scalar": (4096,),
     "matmul": (1024,),
     "softmax": (768, 64),
 }  # when none is given; softmax: 12 heads of 64 rows

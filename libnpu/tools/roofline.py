@@ -1,31 +1,26 @@
-"""`npu roofline MODEL|BLOB`, or `--op`: what was computed per byte that moved, under the roofs of memory and of the engines."""
+"""`npu roofline`: what was computed per byte that moved, under the roofs of memory and of the engines.
+
+Of a model, a blob, one operation (--op), a model by name (--model), or a run whose JSON was kept.
+"""
 
 from __future__ import annotations
 
 import argparse
-import math
-from dataclasses import dataclass
-from html import escape
+import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from npu_model.profile import load_profile
 
-from libnpu.tools import operations, source, values
-from libnpu.tools.console import (
-    PS_PER_S,
-    ToolError,
-    format_bytes,
-    format_count,
-    format_time,
-    print_json,
-    print_table,
-    progress,
-)
+from libnpu.tools import networks, operations, source, values
+from libnpu.tools.console import ToolError, format_bytes, format_count, print_json, print_table, progress
 from libnpu.tools.files import check_targets, write_file
-from libnpu.tools.session import Execution, execute
-from libnpu.tools.svg import Axis, Picture
-from libnpu.tools.work import by_layer, ideal_bytes, main_type, memory_roof, roofs
-from libnpu.tools.work import operations as operations_of
+from libnpu.tools.roofline_picture import LAYER_COLUMNS, layer_row, page, picture
+from libnpu.tools.roofline_points import Alone, Roofline, as_json, is_report, measure, read_report
+from libnpu.tools.scalar_add import scalar_add
+from libnpu.tools.session import execute
+from libnpu.tools.shapes import SHAPES
+from libnpu.tools.work import LINE_BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,70 +31,46 @@ if TYPE_CHECKING:
 SHOWN_LAYERS = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """Something that was executed: operations, bytes between device and DDR, and how long it took."""
-
-    name: str
-    flop: int
-    ddr_bytes: int
-    time_ps: int
-
-    @property
-    def intensity(self) -> float:
-        """Operations per byte; infinite without bytes."""
-        return self.flop / self.ddr_bytes if self.ddr_bytes else math.inf
-
-    @property
-    def rate(self) -> float:
-        """Operations per second."""
-        return self.flop * PS_PER_S / self.time_ps if self.time_ps else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Roofline:
-    """A run under its roofs. `kind` is the element type whose roof counts; rates are per second."""
-
-    name: str
-    profile: str
-    kind: str
-    roofs: dict[str, int]
-    memory: int
-    whole: Point
-    ideal_bytes: int  # when inputs, outputs and constants move once
-    layers: list[Point]
-
-    @property
-    def peak(self) -> int:
-        """Operations per second of the roof that counts."""
-        return self.roofs[self.kind]
-
-    @property
-    def ridge(self) -> float:
-        """The intensity at which memory and engines take equally long."""
-        return self.peak / self.memory
-
-    def bound(self, point: Point) -> str:
-        """Return what a point cannot exceed: "memory" left of the ridge, "compute" right of it."""
-        return "memory" if point.intensity < self.ridge else "compute"
-
-    def idle(self, point: Point) -> float:
-        """Return the share of time for which memory leaves the engines without work, at best."""
-        return max(1 - point.intensity / self.ridge, 0.0)
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("model", metavar="MODEL|BLOB", nargs="?", help="an ONNX file, or what npu compile made of one")
+    parser.add_argument(
+        "path",
+        metavar="MODEL|BLOB|RUN.json",
+        nargs="?",
+        help="an ONNX file, what npu compile made of one, or what --json printed of a run",
+    )
     parser.add_argument("--op", choices=tuple(operations.SIZES), help="one operation instead of a model")
+    parser.add_argument(
+        "--model",
+        choices=(*networks.NETWORKS, *SHAPES),
+        help="a model by name, with seeded weights; NAME-shape: with shapes alone",
+    )
     parser.add_argument(
         "--size", "--mnk", type=_sizes, metavar="N[,N...]", default=None, help="of --op: elements; M,N,K; rows,columns"
     )
-    parser.add_argument("--dtype", choices=operations.DTYPES, default=None, help="of --op (default fp32)")
+    parser.add_argument(
+        "--seq", type=source.positive, metavar="N", help=f"of --model: rows of a sequence (default {networks.SEQ})"
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=(*operations.DTYPES, "int8"),
+        default=None,
+        help="of --op and --model (default fp32); int8: of a NAME-shape, and its default",
+    )
+    parser.add_argument(
+        "--operations", action="store_true", help="run each operation of a model alone, too (--model always does)"
+    )
+    parser.add_argument(
+        "--bytes",
+        choices=("counted", "cacheline"),
+        default="counted",
+        help=f"that count: those that moved (default), or {LINE_BYTES} for each load and store of a SHAVE, shown beside them",
+    )
     source.add_compile_arguments(parser, "npu-37xx, or the blob's")
     parser.add_argument(
         "--fidelity", choices=("fast", "full"), default="fast", help="of the memory path (default fast)"
     )
+    parser.add_argument("--before", metavar="RUN.json", help="what --json printed of a run before: show it, too")
     parser.add_argument("--svg", metavar="FILE", help="write the picture")
     parser.add_argument("--html", metavar="FILE", help="write picture and table as one page that needs nothing else")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -107,92 +78,152 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run once, times only, and print points and roofs."""
-    if (options.model is None) == (options.op is None):
-        raise ToolError("give a model or a blob, or an operation with --op")
-    if options.op is None and (options.size or options.dtype):
-        raise ToolError("--size and --dtype are of --op")
-    read = {} if options.op else source.files_read(options)
-    check_targets({"--svg": options.svg, "--html": options.html}, read)
-    data, image = _compiled_operation(options) if options.op else _model(options)
-    profile = options.profile or image.profile
-    with progress(f"Running {image.name} on {profile}"):
-        execution = execute(data, image, profile, _inputs, compute=False, fidelity=options.fidelity)
-    found = measure(image, profile, execution)
-    if options.svg:
-        write_file(options.svg, picture(found).text().encode())
-    if options.html:
-        write_file(options.html, page(found).encode())
-    if options.json:
-        print_json(as_json(found))
+    _check(options)
+    read = source.files_read(argparse.Namespace(model=options.path, profile=options.profile)) if options.path else {}
+    check_targets({"--svg": options.svg, "--html": options.html}, {**read, "--before": options.before})
+    before = read_report(options.before) if options.before else None
+    if options.path and is_report(options.path):
+        found = _recorded(options)
     else:
-        _print(found)
+        found = _measured(options)
+    if before and before.profile != found.profile:
+        raise ToolError(f"--before {options.before}: is of {before.profile}, and this run of {found.profile}")
+    if options.svg:
+        write_file(options.svg, picture(found, before).text().encode())
+    if options.html:
+        write_file(options.html, page(found, before).encode())
+    _warn(found)
+    if options.json:
+        print_json(as_json(found) | ({"before": as_json(before)} if before else {}))
+    else:
+        _print(found, before)
     return 0
 
 
-def measure(image: BlobImage, profile: str, execution: Execution) -> Roofline:
-    """Return the points of a run: all of it by the device's counters of bytes, and its layers by their tasks."""
-    hardware = load_profile(profile)
-    done = operations_of(image, hardware)
-    flop = sum(done[s.task_id][0] for s in execution.slices if s.task_id in done)
-    counters = execution.counters
-    moved = sum(counters[name] for name in ("DMA_DDR_READ", "DMA_DDR_WRITE", "SHAVE_DDR_READ", "SHAVE_DDR_WRITE"))
-    return Roofline(
-        name=image.name,
-        profile=profile,
-        kind=main_type(image, done),
-        roofs=roofs(hardware),
-        memory=memory_roof(hardware),
-        whole=Point(image.name, flop, moved, execution.end_ps - execution.start_ps),
-        ideal_bytes=ideal_bytes(image),
-        layers=[
-            Point(w.name, w.flop, w.ddr_bytes, w.last_ps - w.first_ps) for w in by_layer(image, done, execution.slices)
-        ],
-    )
+def _check(options: argparse.Namespace) -> None:
+    """Raise ToolError for options that do not go together."""
+    if sum(given is not None for given in (options.path, options.op, options.model)) != 1:
+        raise ToolError("give a model or a blob, an operation with --op, or a model by name with --model")
+    for name, owners in (("size", ("op",)), ("seq", ("model",)), ("dtype", ("op", "model"))):
+        if getattr(options, name) and not any(getattr(options, owner) for owner in owners):
+            raise ToolError(f"--{name} is of {' and '.join(f'--{owner}' for owner in owners)}")
+    if options.model in SHAPES:
+        for name in ("seq", "operations"):
+            if getattr(options, name):
+                raise ToolError(f"--{name}: {options.model} has one length and no weights")
+    elif "int8" in (options.dtype, options.precision):
+        raise ToolError(f"--dtype int8 is of --model {', '.join(SHAPES)}")
 
 
-def as_json(found: Roofline) -> dict[str, Any]:
-    """Return a roofline for JSON."""
-
-    def point(p: Point) -> dict[str, Any]:
-        return {
-            "name": p.name,
-            "flop": p.flop,
-            "ddr_bytes": p.ddr_bytes,
-            "intensity": p.intensity,
-            "time_ps": p.time_ps,
-            "flop_per_second": p.rate,
-            "bound": found.bound(p),
-            "idle": found.idle(p),
-        }
-
-    return {
-        "name": found.name,
-        "profile": found.profile,
-        "type": found.kind,
-        "roofs": found.roofs,
-        "memory_bytes_per_second": found.memory,
-        "ridge": found.ridge,
-        "utilisation": found.whole.rate / found.peak,
-        "ideal_bytes": found.ideal_bytes,
-        "ideal_intensity": found.whole.flop / found.ideal_bytes if found.ideal_bytes else None,
-        "whole": point(found.whole),
-        "layers": [point(p) for p in found.layers],
-    }
+def _recorded(options: argparse.Namespace) -> Roofline:
+    """Return the run that was kept. Raises ToolError with an option that needs another run."""
+    for name in ("profile", "precision", "shape", "no_pingpong", "cmx_bytes", "prefetching_level_limit", "operations"):
+        if getattr(options, name):
+            raise ToolError(f"--{name.replace('_', '-')}: {options.path} is a run that was kept")
+    found = read_report(options.path)
+    if options.bytes == "cacheline" and found.accesses is None:
+        raise ToolError(f"--bytes cacheline: {options.path} was kept without it")
+    return found
 
 
-def _print(found: Roofline) -> None:
-    whole = found.whole
+def _measured(options: argparse.Namespace) -> Roofline:
+    """Compile what is asked for, when it is a model, and run it."""
+    model: Any = options.path
+    options.plan_only = options.model in SHAPES
+    if options.plan_only:
+        options.precision = options.dtype or options.precision or "int8"
+        return _execute(*_compiled(SHAPES[options.model](), options), options)
+    if options.path is None:
+        options.precision = options.dtype or options.precision or "fp32"
+        if options.model:
+            model = networks.network_model(options.model, options.seq)
+            data, image = _compiled(model, options)
+        else:
+            model, data, image = _operation(options)
+    else:
+        opened = source.open_source(argparse.Namespace(**{**vars(options), "model": options.path}))
+        data, image = opened.data, opened.image
+        if opened.model_path is None and options.operations:
+            raise ToolError(f"--operations: {options.path} is a blob, which has no operations to compile alone")
+    found = _execute(data, image, options)
+    if not (options.operations or options.model):
+        return found
+    return replace(found, operations=_each_alone(model, options))
+
+
+def _operation(options: argparse.Namespace) -> tuple[Any, bytes, BlobImage]:
+    """Return an operation as a model, None of the one that is a program, and as a blob."""
+    size = options.size or operations.SIZES[options.op]
+    if options.op != "vadd-scalar":
+        model = operations.operation_model(options.op, size, options.precision)
+        return model, *_compiled(model, options)
+    if len(size) != 1 or options.operations:
+        given = "--operations" if options.operations else f"--size {','.join(map(str, size))}"
+        raise ToolError(f"{given}: vadd-scalar is one program, of N elements")
+    return None, *scalar_add(load_profile(options.profile or "npu-37xx"), size[0], options.precision)
+
+
+def _compiled(model: Any, options: argparse.Namespace) -> tuple[bytes, BlobImage]:
+    from libnpu.compiler import compile_model
+
+    with progress(f"Compiling {options.op or options.model}"):
+        compiled = compile_model(model, source.compile_options(options))
+    return compiled.blob, compiled.image
+
+
+def _execute(data: bytes, image: BlobImage, options: argparse.Namespace) -> Roofline:
+    profile = options.profile or image.profile
+    with progress(f"Running {image.name} on {profile}"):
+        execution = execute(data, image, profile, _inputs, compute=False, fidelity=options.fidelity)
+    return measure(image, profile, execution, options.bytes == "cacheline")
+
+
+def _each_alone(model: Any, options: argparse.Namespace) -> list[Alone]:
+    """Run each operation of `model` as a blob of its own: operands come from DDR, and results go there."""
+    from libnpu.compiler.layers import compile_layers
+
+    with progress("Compiling each operation"):
+        layers = compile_layers(model, source.compile_options(options))
+    found = [_execute(layer.blob, layer.image, options) for layer in layers.blobs]
+    return [Alone(one.whole, one.ideal_bytes) for one in found if one.whole.flop]
+
+
+def _warn(found: Roofline) -> None:
+    """Say on stderr what is wrong with lines, when they count."""
+    counted = found.accesses
+    if counted is None:
+        return
+    count = counted.loads + counted.stores
+    if count:
+        over = (
+            f"over-counts {counted.line_bytes / counted.nbytes:.2f} times: "
+            f"each of {count} loads and stores is {counted.nbytes / count:.4g} bytes on average, not {LINE_BYTES}"
+        )
+    else:
+        over = "counts nothing: there is no load and no store"
+    print(f"npu: warning: --bytes cacheline {over}; what DMA and DPU move is not in it", file=sys.stderr)
+
+
+def _print(found: Roofline, before: Roofline | None) -> None:
+    whole, counted = found.whole, found.accesses
+    once = f"{format_bytes(found.ideal_bytes)} if all moved once"
     rows = [
         ("executed", format_count(whole.flop, "FLOP"), ""),
-        (
-            "between device and DDR",
-            format_bytes(whole.ddr_bytes),
-            f"{format_bytes(found.ideal_bytes)} if all moved once",
-        ),
+        ("between device and DDR", format_bytes(whole.ddr_bytes), once),
+    ]
+    if counted is not None:
+        count = counted.loads + counted.stores
+        average = f"{counted.nbytes / count:.4g} bytes each" if count else ""
+        over = f"{whole.nbytes / whole.ddr_bytes:.4g} of those that moved" if whole.ddr_bytes else ""
+        rows += [
+            ("loads, stores", f"{counted.loads}, {counted.stores}", average),
+            (f"(loads + stores) x {LINE_BYTES}", format_bytes(whole.nbytes), over),
+        ]
+    rows += [
         (
             "intensity, FLOP/B",
-            f"{whole.intensity:.4g}",
-            f"{whole.flop / (found.ideal_bytes or 1):.4g} if all moved once",
+            f"{whole.intensity:.5g}",
+            f"{whole.flop / (found.ideal_bytes or 1):.5g} if all moved once",
         ),
         ("attained", format_count(whole.rate, "FLOP/s"), f"{whole.rate / found.peak:.2%} of the peak"),
         (f"peak, {found.kind}", format_count(found.peak, "FLOP/s"), ""),
@@ -202,92 +233,26 @@ def _print(found: Roofline) -> None:
         ("engines idle, at best", f"{found.idle(whole):.3%}", "1 - intensity / ridge" if found.idle(whole) else ""),
     ]
     print_table(f"{found.name} on {found.profile}", ("", "", ""), rows)
+    if before:
+        runs = [layer_row(before, before.whole), layer_row(found, whole)]
+        print_table("before, and now", ("run", *LAYER_COLUMNS[1:]), runs)
     print_table(
         "roofs",
         ("type", "peak", "ridge, FLOP/B"),
         [(k, format_count(v, "FLOP/s"), f"{v / found.memory:.4g}") for k, v in found.roofs.items()],
     )
     longest = sorted(found.layers, key=lambda p: -p.time_ps)[:SHOWN_LAYERS]
-    print_table(f"longest {len(longest)} layers", LAYER_COLUMNS, [_row(found, p) for p in longest])
+    print_table(f"longest {len(longest)} layers", LAYER_COLUMNS, [layer_row(found, p) for p in longest])
+    if found.operations:
+        print_table("each operation alone", OPERATION_COLUMNS, [_operation_row(found, one) for one in found.operations])
 
 
-LAYER_COLUMNS = ("layer", "FLOP", "DDR", "FLOP/B", "first to last", "FLOP/s", "bound", "idle")
+OPERATION_COLUMNS = ("operation", "FLOP", "bytes", "FLOP/B", "if all moved once", "time", "bound")
 
 
-def _row(found: Roofline, p: Point) -> tuple[str, ...]:
-    return (
-        p.name,
-        format_count(p.flop, ""),
-        format_bytes(p.ddr_bytes),
-        f"{p.intensity:.4g}",
-        format_time(p.time_ps),
-        format_count(p.rate, ""),
-        found.bound(p),
-        f"{found.idle(p):.2%}",
-    )
-
-
-def picture(found: Roofline) -> Picture:
-    """Return the points under a roof for each type, on logarithmic axes."""
-    points = [p for p in (found.whole, *found.layers) if p.flop and p.ddr_bytes]
-    lows = [p.intensity for p in points]
-    x_low = 10.0 ** math.floor(math.log10(min([*lows, 0.1])))
-    x_high = 10.0 ** math.ceil(math.log10(max([*lows, 10 * max(found.roofs.values()) / found.memory])))
-    y_high = 10.0 ** math.ceil(math.log10(max(found.roofs.values())) + 0.01)
-    y_low = 10.0 ** math.floor(math.log10(min([p.rate for p in points if p.rate] + [x_low * found.memory])))
-    title = f"{found.name} on {found.profile}: ridge {found.ridge:.4g} FLOP/B, {found.bound(found.whole)}-bound, idle {found.idle(found.whole):.2%}"
-    plot = Picture(
-        title,
-        Axis("operations per byte of DDR", x_low, x_high, log=True),
-        Axis("operations per second", y_low, y_high, log=True),
-    )
-    for kinds, peak in _merged(found.roofs):
-        corner = peak / found.memory
-        plot.curve(
-            f"{kinds}: {format_count(peak, 'FLOP/s')}", [(x_low, x_low * found.memory), (corner, peak), (x_high, peak)]
-        )
-    for p in points[1:] if found.whole.flop and found.whole.ddr_bytes else points:
-        plot.point(f"{p.name}: {p.intensity:.4g} FLOP/B, {format_count(p.rate, 'FLOP/s')}", p.intensity, p.rate)
-    if found.whole.flop and found.whole.ddr_bytes:
-        plot.point(found.whole.name, found.whole.intensity, found.whole.rate, large=True)
-    return plot
-
-
-def _merged(roofs: dict[str, int]) -> list[tuple[str, int]]:
-    """Return the roofs, the types with the same one together, the highest first."""
-    heights = sorted(set(roofs.values()), reverse=True)
-    return [(", ".join(kind for kind, peak in roofs.items() if peak == height), height) for height in heights]
-
-
-def page(found: Roofline) -> str:
-    """Return an HTML page with picture and table."""
-    head = "".join(f"<th>{escape(column)}</th>" for column in LAYER_COLUMNS)
-    rows = "\n".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in _row(found, p)) + "</tr>"
-        for p in (found.whole, *found.layers)
-    )
-    title = escape(f"Roofline: {found.name} on {found.profile}")
-    style = "body{font-family:sans-serif}td,th{padding:2px 10px;text-align:right}td:first-child,th:first-child{text-align:left}"
-    return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{style}</style></head>\n<body>\n'
-        f"{picture(found).text()}<table><thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table>\n</body></html>\n"
-    )
-
-
-def _model(options: argparse.Namespace) -> tuple[bytes, BlobImage]:
-    model = source.open_source(options)
-    return model.data, model.image
-
-
-def _compiled_operation(options: argparse.Namespace) -> tuple[bytes, BlobImage]:
-    from libnpu.compiler import compile_model
-
-    dtype = options.dtype or options.precision or "fp32"
-    model = operations.operation_model(options.op, options.size or operations.SIZES[options.op], dtype)
-    wanted = source.compile_options(argparse.Namespace(**{**vars(options), "precision": dtype}))
-    with progress(f"Compiling {options.op}"):
-        compiled = compile_model(model, wanted)
-    return compiled.blob, compiled.image
+def _operation_row(found: Roofline, one: Alone) -> tuple[str, ...]:
+    name, flop, nbytes, intensity, time, _, bound, _ = layer_row(found, one.point)
+    return name, flop, nbytes, intensity, f"{one.ideal_intensity:.4g}", time, bound
 
 
 def _sizes(text: str) -> list[int]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from libnpu.tools.console import ToolError, progress
+from libnpu.tools.shapes import SHAPES
 
 if TYPE_CHECKING:
     from libnpu.blob import BlobImage
@@ -30,7 +31,12 @@ class Source:
 
 def add_model_arguments(parser: argparse.ArgumentParser, profile_default: str = "npu-37xx") -> None:
     """Declare the options of the compiler that say what is computed, and for which device."""
-    parser.add_argument("--precision", choices=("fp16", "fp32"), default=None, help="of the computation (default fp16)")
+    parser.add_argument(
+        "--precision",
+        choices=("fp16", "fp32", "int8"),
+        default=None,
+        help="of the computation (default fp16); int8: of a plan",
+    )
     parser.add_argument(
         "--profile", default=None, metavar="NAME", help=f"hardware profile, see npu info (default {profile_default})"
     )
@@ -132,7 +138,7 @@ def read_blob(path: str) -> tuple[bytes, BlobImage]:
 def files_read(options: argparse.Namespace) -> dict[str, str | None]:
     """Return the files that the options of `add_model_arguments` read, by what the command line calls them."""
     profile = options.profile if options.profile and options.profile.endswith(".json") else None
-    data = {f"the model's {path}": path for path in _external_data(options.model)}
+    data = {f"the model's {path}": path for path in _external_data(options.model)} if options.model else {}
     return {"the model": options.model, "--profile": profile, **data}
 
 
@@ -170,8 +176,9 @@ def compile_source(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> A
     from libnpu.compiler.frontend import OpenShape
 
     wanted = compile_options(options, dump)
+    shape_model = getattr(options, "shape_model", None)
     try:
-        compiled = compile_model(options.model, wanted)
+        compiled = compile_model(SHAPES[shape_model]() if shape_model else options.model, wanted)
     except OpenShape as error:
         raise ToolError(f"{options.model}: {error.what}; give one with --shape {error.input_name}=N,N,...") from None
     if not compiled.image.outputs:
@@ -195,6 +202,7 @@ def compile_options(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> 
     return CompileOptions(
         shapes=parse_shapes(options.shape),
         pingpong=not options.no_pingpong,
+        plan_only=getattr(options, "plan_only", False),
         dump=dump,
         **{name: value for name, value in given.items() if value is not None},
     )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from libnpu.trace.slices import Slice
 
 VECTOR = "vector"  # what a SHAVE computes in
+LINE_BYTES = 64  # of a processor's cache: chosen, as most have
 
 
 @dataclass(slots=True)
@@ -65,6 +66,38 @@ def operations(image: BlobImage, profile: Profile) -> dict[int, tuple[int, str]]
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Accesses:
+    """Loads and stores that programs of SHAVEs executed, of a register of lanes at most, and their bytes.
+
+    DMA and DPU move data without such instructions.
+    """
+
+    loads: int = 0
+    stores: int = 0
+    nbytes: int = 0
+
+    def __add__(self, other: Accesses) -> Accesses:
+        """Return the sums."""
+        return Accesses(self.loads + other.loads, self.stores + other.stores, self.nbytes + other.nbytes)
+
+    @property
+    def line_bytes(self) -> int:
+        """What moves if each of them moves a line of a cache: the estimate of tools that count a processor's instructions."""
+        return (self.loads + self.stores) * LINE_BYTES
+
+
+def accesses(image: BlobImage, profile: Profile) -> dict[int, Accesses]:
+    """Return task_id -> accesses of every SHAVE task."""
+    shave = image.tasks.get(INVOCATIONS)
+    if shave is None or not len(shave):
+        return {}
+    tasks = ShaveTasks(image, profile)
+    machines = map(tasks.run, range(len(shave)))
+    ids = shave["task_id"].tolist()
+    return {task_id: Accesses(m.loads, m.stores, m.accessed_bytes) for task_id, m in zip(ids, machines, strict=True)}
+
+
 def main_type(image: BlobImage, done: dict[int, tuple[int, str]]) -> str:
     """Return the element type of most multiplications; of the first input where there is none."""
     totals: dict[str, int] = {}
@@ -90,7 +123,7 @@ def by_layer(image: BlobImage, done: dict[int, tuple[int, str]], slices: Iterabl
 
 def ideal_bytes(image: BlobImage) -> int:
     """Return the bytes of inputs, outputs and constants: what moves when each moves once."""
-    return sum(tensor.size_bytes for tensor in (*image.inputs, *image.outputs)) + len(image.weights)
+    return sum(tensor.size_bytes for tensor in (*image.inputs, *image.outputs)) + image.weight_bytes
 
 
 def roofs(profile: Profile) -> dict[str, int]:

@@ -7,7 +7,6 @@ import pytest
 
 from libnpu.compiler.frontend import load
 from libnpu.compiler.reference import run_reference
-from libnpu.errors import Unsupported
 
 
 def types(graph):
@@ -72,12 +71,6 @@ def test_int64_is_int32_inside(make_model):
     assert sorted(set(types(graph).values())) == ["float32", "int32"]
     assert graph.inputs[0].dtype == np.int64
     assert graph.notes == ["Gather_1: 1 of 3 values of c are beyond int32, saturated"]
-
-
-def test_an_unsigned_32_bit_value_is_unsupported_by_name(make_model):
-    model = make_model([("Add", ["x", "x"], ["y"], {})], {"x": (np.uint32, (3,))}, ["y"])
-    with pytest.raises(Unsupported, match="input x: type uint32"):
-        load(model)
 
 
 def test_an_unknown_policy_is_refused(make_model):

@@ -273,9 +273,17 @@ class ReferenceMemory:
             return
         ch.count["busy_cycles" if ch.queue or ticks < ch.pins_free else "idle_cycles"] += 1
         if ch.queue:
-            old = self.now - ch.queue[0].arrived > dram.age_limit_cycles
-            candidates = ch.queue[:1] if old else list(ch.queue)
-            self.column(ch, candidates) or self.row(ch, candidates)
+            self.column(ch, self.may_use_the_pins(ch)) or self.row(ch, list(ch.queue))
+
+    def may_use_the_pins(self, ch: Channel) -> list[Access]:
+        """All of the queue, in order; when the first is too old, those that do not hold it up."""
+        first, *rest = ch.queue
+        if self.now - first.arrived <= self.system.dram.age_limit_cycles:
+            return [first, *rest]
+        _, bank, row = self.place(first.address)
+        if ch.banks[bank].row == row:
+            return [first]
+        return [first, *(access for access in rest if self.place(access.address)[1] != bank)]
 
     def column(self, ch: Channel, candidates: list[Access]) -> bool:
         ticks, dram = self.now * self.cycle, self.system.dram
@@ -317,9 +325,10 @@ class ReferenceMemory:
             if bank.row == row:
                 continue
             if bank.row is None:
-                if bank.activate <= ticks:
+                column = ticks + self.ticks(dram.trcd_ns)
+                if bank.activate <= ticks and ceil(Fraction(column, self.cycle)) * self.cycle < ch.due:
                     bank.row = row
-                    bank.column = ticks + self.ticks(dram.trcd_ns)
+                    bank.column = column
                     bank.precharge = ticks + self.ticks(dram.tras_ns)
                     if access.found == "hits":
                         access.found = "misses"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from npu_model.memory import MemorySystem, load_memory, memory_names
 from npu_model.memory_cycles import Background, CycleMemory
 from npu_model.memory_runs import NO_RUNS
 
-from tests.memory.workloads import as_runs, backgrounds, run_compiled, submissions, systems
+from tests.memory.workloads import as_runs, backgrounds, changed, run_compiled, submissions, systems
 
 QUIET = 10**8  # ps
 
@@ -49,7 +50,13 @@ def test_at_any_time_no_port_is_over_full_and_no_link_or_pin_too_fast(system, su
 
 @given(
     name=st.sampled_from(memory_names()),
-    side=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(1, 20_000)), min_size=1, max_size=5),
+    side=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(1, 20_000)), min_size=1, max_size=5)
+    | st.builds(
+        lambda count, stride, width: [(at * stride, width) for at in range(count)],
+        st.integers(2, 200),
+        st.sampled_from([512, 4096, 16384, 65536]),
+        st.sampled_from([16, 64, 256]),
+    ),
     write=st.booleans(),
     at_ps=st.integers(0, 10**7),
     pace_ps=st.integers(0, 10**6),
@@ -68,3 +75,28 @@ def test_traffic_of_another_client_never_makes_a_transfer_faster(name, side, wri
     for memory in (alone, disturbed):
         memory.submit(0, at_ps, NO_RUNS if write else runs, runs if write else NO_RUNS, pace_ps)
     assert alone.advance(10**10)[1] <= disturbed.advance(10**10)[1]
+
+
+@pytest.mark.parametrize("write", [False, True])
+@pytest.mark.parametrize("name", ["client-37xx", "client-40xx", "edge-soc"])
+def test_rows_that_conflict_in_one_channel_are_not_faster_beside_traffic(name, write):
+    system = load_memory(name)
+    runs = as_runs([((1 << 32) + (at << 16), 16) for at in range(250)])
+    ends = []
+    for gigabytes in (0, 1, 5, 20):
+        memory = CycleMemory(system)
+        memory.set_background(Background("cpu", gigabytes * 10**9, 4096, float(write), 1 << 30))
+        memory.submit(0, 0, NO_RUNS if write else runs, runs if write else NO_RUNS, 100_000)
+        ends.append(memory.advance(10**10)[1])
+    assert ends == sorted(ends)
+
+
+def test_banks_work_side_by_side_though_accesses_have_waited_too_long():
+    patient = load_memory("client-40xx")
+    runs = as_runs([((1 << 32) + (at << 16), 16) for at in range(2000)])
+    ends = []
+    for system in (patient, changed(patient, {"age_limit_cycles": 10**6})):
+        memory = CycleMemory(system)
+        memory.submit(0, 0, NO_RUNS, runs, 0)
+        ends.append(memory.advance(10**10)[1])
+    assert ends[0] < 1.1 * ends[1]

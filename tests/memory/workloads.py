@@ -105,9 +105,23 @@ def backgrounds():
     )
 
 
-def script(submissions):
+def changes():
+    """(ps, client or traffic, priority): a client gets another priority, or traffic of any client begins or ends."""
+    traffic = st.builds(
+        Background,
+        client=st.sampled_from(["npu_dma", "npu_code", "cpu"]),
+        bytes_per_second=st.sampled_from([0, 10**9, 30 * 10**9]),
+        burst_bytes=st.sampled_from([64, 500]),
+        write_share=st.sampled_from([0.0, 0.5]),
+        address=st.integers(0, 1 << 14),
+        seed=st.integers(0, 2**64 - 1),
+    )
+    return st.lists(st.tuples(st.integers(0, 800_000), st.integers(0, 2) | traffic, st.integers(0, 7)), max_size=4)
+
+
+def script(submissions, changes):
     """Calls in the order of their times: (ps, what, index). What is paused goes on 300 ns later."""
-    calls = []
+    calls = [(at, "change", index) for index, (at, *_) in enumerate(changes)]
     for index, (_, at, _, _, _, end, after) in enumerate(submissions):
         calls.append((at // 2, "submit", index))  # ahead of its time
         if end:
@@ -121,7 +135,7 @@ def as_runs(side):
     return np.array(side, np.int64).reshape(-1, 2)
 
 
-def run_compiled(system, submissions, background, until_ps=DONE):
+def run_compiled(system, submissions, background, until_ps=DONE, changes=()):
     """Return ((index, ps) of each end in order, all counters as plain data, the memory)."""
     memory = CycleMemory(system)
     if background is not None:
@@ -133,8 +147,15 @@ def run_compiled(system, submissions, background, until_ps=DONE):
             index = numbers.pop(end[0])
             ends.append((index, end[1]))
 
-    for at, what, index in script(submissions):
+    for at, what, index in script(submissions, changes):
         advance(at)
+        if what == "change":
+            _, which, priority = changes[index]
+            if isinstance(which, Background):
+                memory.set_background(which)
+            else:
+                memory.set_priority(which, priority)
+            continue
         client, begin, reads, writes, pace, _, _ = submissions[index]
         number = next((n for n, i in numbers.items() if i == index), None)
         if what == "submit":
@@ -169,14 +190,17 @@ def compiled_counters(memory):
     }
 
 
-def run_reference(system, submissions, background, until_ps):
+def run_reference(system, submissions, background, until_ps, changes=()):
     """The same with the reference."""
     memory = ReferenceMemory(system)
-    if background is not None:
-        b = background
+
+    def set_background(b):
         memory.set_background(
             system.client(b.client), b.bytes_per_second, b.burst_bytes, b.write_share, b.address, b.span_bytes, b.seed
         )
+
+    if background is not None:
+        set_background(background)
     transfers, ends = {}, []
 
     def advance(until):
@@ -185,8 +209,15 @@ def run_reference(system, submissions, background, until_ps):
             ends.append((transfer.name, -(-tick * 10**12 // memory.hz)))
             transfers.pop(transfer.name)
 
-    for at, what, index in script(submissions):
+    for at, what, index in script(submissions, changes):
         advance(at)
+        if what == "change":
+            _, which, priority = changes[index]
+            if isinstance(which, Background):
+                set_background(which)
+            else:
+                memory.priority[which] = priority
+            continue
         client, begin, reads, writes, pace, _, _ = submissions[index]
         if what == "submit":
             transfers[index] = memory.submit(index, client, begin, reads, writes, pace)

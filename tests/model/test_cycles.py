@@ -78,7 +78,7 @@ def test_descriptor_records_work_as_task_records_do():
         ({"length": 64, "num_planes": 4, "src_width": 16, "src_stride": 32, "src_plane_stride": 128, "dst_plane_stride": 64}, 4 + 16 + 15),
     ],
 )  # fmt: skip
-def test_dma_pays_for_runs_at_the_worse_end(fields, cycles):
+def test_e091_dma_pays_for_runs_at_the_worse_end(fields, cycles):
     tasks = dma(fields)
     assert dma_cycles(NPU37, tasks).tolist() == [cycles]
     assert dma_cycles_of(NPU37, Dma.decode(tasks[0])) == cycles

@@ -53,7 +53,7 @@ def write_profile(tmp_path):
 
 
 def test_the_shipped_profiles_are_loaded_by_name_and_alias():
-    assert names() == ["npu-37xx", "npu-40xx", "unit"]
+    assert names() == ["aie-like", "npu-37xx", "npu-40xx", "unit"]
     for name in names():
         assert load_profile(name).name == name
     assert load_profile("teaching") is load_profile("unit")

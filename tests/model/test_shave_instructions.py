@@ -396,3 +396,21 @@ def test_minus_zero_is_less_than_a_zero_of_a_scalar_register(scalar):
     assert np.signbit(least[0, :3]).tolist() == [math.copysign(1, scalar) < 0, True, True]
     assert np.signbit(most[0, :3]).tolist() == [False, math.copysign(1, scalar) < 0, math.copysign(1, scalar) < 0]
     assert np.isnan([least[0, 4], most[0, 4]]).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "loads", "stores", "nbytes"),
+    [
+        ("fld.f32 f1, r1, 0\nfst.f32 f1, r1, 4", 1, 1, 8),
+        ("ldm r2, r1, 0, 4", 0, 0, 0),  # the argument block is no data
+        (LOAD.format(rows=1, cols=40) + "vld.f32 v0, r1, r6, r4, 0", 3, 0, 160),  # 16 lanes: pieces of 64 bytes
+        (LOAD.format(rows=2, cols=4) + "li r6, 32\nvld.f32 v0, r1, r6, r4, 0", 2, 0, 32),  # two runs
+        (LOAD.format(rows=1, cols=4) + "li r4, 8\nvld.f32 v0, r1, r6, r4, 0", 4, 0, 16),  # each element alone
+        (LOAD.format(rows=4, cols=4) + "li r4, 64\nli r6, 4\nvld.f32 v0, r1, r6, r4, 0", 16, 0, 64),
+        ("vld.f32 v0, r1, r0, r0, 0\nli r2, 3\nli r5, 1\nli r4, 4\nsetvl r2, r5\nvsplat.i32.s v1, r5\n"
+         "vbcast v1, v1\nli r6, 9\nvgather.f32 v2, v1, r1, r6, r4, r4", 4, 0, 16),
+    ],
+)  # fmt: skip
+def test_loads_and_stores_are_of_a_register_of_lanes_at_most(text, loads, stores, nbytes):
+    machine = run(text)
+    assert (machine.loads, machine.stores, machine.accessed_bytes) == (loads, stores, nbytes)

@@ -10,6 +10,7 @@ import threading
 import time
 
 import pytest
+from npu_abi import C
 
 PREAMBLE = """
 import os, signal, sys, threading, time
@@ -267,3 +268,115 @@ def test_an_interrupt_while_devices_come_and_go_is_neither_lost_nor_shown_inside
     assert lines[-1] == "KeyboardInterrupt"
     assert sum("/libnpu/" in line or "/npu_d" in line for line in lines) <= 1  # of `libnpu.open` itself
     assert process.returncode == -signal.SIGINT
+
+
+PLAIN_ASYNCIO = """
+    import asyncio
+    async def side():
+        while True:
+            await asyncio.sleep(0)
+    async def main():
+        print("running", flush=True)
+        try:
+            await asyncio.gather(side(), side())
+        finally:
+            await asyncio.sleep(0.01)
+            print("cleaned up", flush=True)
+"""
+
+
+@pytest.mark.parametrize("opened", ["before", "inside", "between"])
+def test_ctrl_c_cancels_the_main_task_of_asyncio_run_as_ever(opened):
+    opening = {"before": "", "inside": "main = inside(main)", "between": "asyncio.run(inside(asyncio.sleep)(0))"}[
+        opened
+    ]
+    program = f"""{PLAIN_ASYNCIO}
+    def inside(function):
+        async def opens(*arguments):
+            device.alloc(64).free()
+            libnpu.open("unit").close()
+            await function(*arguments)
+        return opens
+    {opening}
+    try:
+        asyncio.run(main())
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    device.synchronize()
+    print("done", flush=True)
+    """
+    process = start(program)
+    assert process.stdout.readline() == "running\n"
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, err = rest_of(process)
+    assert (out.splitlines(), err, process.returncode) == (["cleaned up", "interrupted", "done"], "", 0)
+
+
+def test_a_process_that_is_stopped_now_and_then_does_the_same():
+    program = """
+    print("ready", flush=True)
+    seen = []
+    for number in range(400):
+        stream.fill(memory, number & 255)
+        stream.add_host_function(seen.append, number)
+        device.host_delay(number % 7 * 100)
+    stream.synchronize()
+    print(device.now_ps, device.reproducible, seen == list(range(400)), flush=True)
+    """
+
+    def result(stops):
+        process = start(program)
+        assert process.stdout.readline() == "ready\n"
+        for _ in range(stops):
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(0.08)
+            process.send_signal(signal.SIGCONT)
+            time.sleep(0.01)
+        out, err = rest_of(process)
+        assert err == ""
+        return out
+
+    expected = result(0)
+    assert expected.split()[1:] == ["True", "True"]
+    assert result(6) == expected
+
+
+@pytest.mark.parametrize("wait", ["stream.synchronize()", "device.primary.synchronize()", "device.synchronize()"])
+def test_a_wait_ends_though_another_thread_enqueues_more_and_more(wait):
+    program = f"""
+    go_on = True
+    def enqueue():
+        while go_on:
+            stream.fill(memory, 1)
+    thread = threading.Thread(target=enqueue)
+    thread.start()
+    for _ in range(3):
+        {wait}
+    go_on = False
+    thread.join()
+    stream.synchronize()
+    print("done")
+    """
+    assert run(program) == ["done"]
+
+
+def test_a_stream_that_is_being_closed_takes_no_more():
+    program = """
+    ends = []
+    def enqueue():
+        try:
+            while True:
+                stream.fill(memory, 1)
+        except libnpu.NpuError as error:
+            ends.append(error.result)
+    thread = threading.Thread(target=enqueue)
+    thread.start()
+    while not stream.query():
+        pass
+    stream.fill(memory, 1)
+    stream.close()
+    thread.join()
+    print(*ends)
+    """
+    assert run(program) == [str(int(C.NPU_ERROR_STALE_HANDLE))]

@@ -12,7 +12,7 @@ import pytest
 from npu_abi import C
 
 import libnpu
-from libnpu.runtime import host_turns
+from libnpu.runtime import host_participants, host_turns
 from libnpu.runtime.host_threads import HOST
 from libnpu.runtime.host_turns import GRACE_S
 
@@ -461,3 +461,30 @@ def test_a_member_that_blocks_outside_of_the_api_is_set_aside_in_the_end(unit, r
 
     run_team(unit, go_on.wait, other)
     assert unit.disorder.endswith("was silent for 100 ms of wall time")
+
+
+@pytest.mark.parametrize(("stat", "reproducible"), [("R", True), ("D", True), ("S", False)])
+def test_a_thread_that_the_system_does_not_let_run_is_not_silent(unit, monkeypatch, tmp_path, stat, reproducible):
+    stream = unit.create_stream()
+
+    def starve():
+        folder = tmp_path / str(threading.get_native_id())
+        folder.mkdir()
+        (folder / "stat").write_text(f"1 (a ) name) {stat} " + " ".join(["0"] * 10 + ["7", "8"] + ["0"] * 30))
+        monkeypatch.setattr(host_participants, "TASKS", tmp_path)
+        time.sleep(3 * GRACE_S)
+
+    stream.add_host_function(starve)
+    unit.host_delay(1000)
+    stream.synchronize()
+    assert unit.reproducible == reproducible
+
+
+def test_how_long_a_thread_may_be_kept_from_running_has_an_end(unit, monkeypatch):
+    monkeypatch.setattr(host_turns, "STARVED_S", 2 * GRACE_S)
+    monkeypatch.setattr(host_participants.Participant, "usage", lambda _: ("R", 0.0))
+    stream = unit.create_stream()
+    stream.add_host_function(time.sleep, 4 * GRACE_S)
+    unit.host_delay(1000)
+    stream.synchronize()
+    assert unit.disorder == "a host function was silent for 50 ms of wall time"

@@ -6,7 +6,7 @@ import pytest
 from npu_model.profile import load_profile
 
 from libnpu.blob import read, verify, write
-from libnpu.tools import memory_loads
+from libnpu.tools import cli, memory_loads
 
 EDGE = "npu-37xx+edge-soc"
 
@@ -52,6 +52,12 @@ def test_the_loads_are_a_correct_blob_of_each_profile(profile):
         image = read(write(memory_loads.load_image(hardware, loads)))
         assert verify(image, hardware) == []
         assert sum(len(image.tasks[f".npu.tasks.dma{port}"]) for port in range(hardware.dma_ports)) == len(loads)
+
+
+def test_r028_it_is_a_command_of_its_own_too(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["ddr_bandwidth_test", "--pattern", "seq,rand4k", "--json"])
+    assert cli.ddr_bandwidth_test() == 0
+    assert [one["pattern"] for one in json.loads(capsys.readouterr().out)["patterns"]] == ["seq", "rand4k"]
 
 
 def test_a_table_is_for_people(npu):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from npu_abi import C
@@ -154,3 +157,17 @@ def test_words_of_the_variable():
 
 def test_flags_of_a_mapping_have_the_names_of_both_enums():
     assert flag_names("npu_mmap_flag npu_bo_flag", 0x100001) == "NPU_MMAP_POLICY|NPU_BO_NON_SNOOPED"
+
+
+def test_the_table_of_counts_of_a_c_program(npu, tmp_path):
+    source, program, path = tmp_path / "program.c", tmp_path / "program", tmp_path / "trace"
+    source.write_text("#include <npu.h>\nint main(void) { void *x; return npu_init(0) || npu_malloc(&x, 4096, 0); }\n")
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    flags = subprocess.run(
+        ["npu-config", "--cflags", "--libs"], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    subprocess.run(["gcc", str(source), *flags.split(), "-o", str(program)], check=True)
+    assert npu("trace", "-c", "-o", path, "--", program)[0] == 0
+    assert {line.split()[-1] for line in path.read_text().splitlines()} >= {"call", "NPU_SYS_OPEN", "NPU_SYS_CLOSE"}
+    assert npu("perf", "stat", "-e", "irqs,cycles", "-o", path, "--", program)[0] == 0
+    assert path.read_text().splitlines()[4].split()[1] == "cycles"

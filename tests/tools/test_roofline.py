@@ -3,10 +3,14 @@
 import json
 import xml.etree.ElementTree as ElementTree
 
+import numpy as np
 import pytest
 from npu_model.profile import load_profile
 
+import libnpu
+from libnpu.blob import verify
 from libnpu.tools import session, values, work
+from libnpu.tools.scalar_add import scalar_add
 from libnpu.tools.source import read_blob
 from libnpu.tools.svg import Axis, Picture
 
@@ -37,6 +41,11 @@ def test_r012_each_type_has_a_roof_of_twice_its_macs(vadd):
     dpu = load_profile("npu-37xx").dpu
     assert vadd["roofs"]["i8"] == 2 * vadd["roofs"]["f16"] == 2 * 2 * 1024 * 2 * dpu.clock_hz
     assert vadd["memory_bytes_per_second"] == 27 * 10**9
+
+
+def test_b13_r010_the_table_has_170_67(npu):
+    status, out, _ = npu("roofline", "--op", "matmul", "--mnk", "1024")
+    assert (status, "170.67 if all moved once" in out) == (0, True)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +93,98 @@ def test_r007_the_picture_has_a_curve_for_each_roof_and_a_point_for_each_layer(n
     assert "src=" not in html and "href=" not in html  # one file
 
 
+BERT = ("--model", "bert-layer", "--seq", "64", "--dtype", "fp32")
+
+
+def test_b14_r011_r022_intensities_of_the_operations_of_a_bert_layer(npu):
+    """Hidden 768, 64 rows: the feed-forward network is at 29, a head's products at 10.7, what normalises rows below 2."""
+    found = answer(npu, *BERT)
+    alone = {one["name"]: one for one in found["operations"]}
+    for name in ("ffn_up_product", "ffn_down_product"):
+        assert alone[name]["flop"] == 2 * 64 * 768 * 3072
+        assert alone[name]["intensity"] == pytest.approx(29.0, rel=0.01)
+    for name in ("q_product", "k_product", "v_product", "projection_product"):
+        assert alone[name]["flop"] == 2 * 64 * 768**2
+        assert (
+            alone[name]["ideal_bytes"] == 4 * (2 * 64 * 768 + 768**2) + 16 * 768
+        )  # a bias is an entry of the weight table
+    for name in ("scores", "context"):
+        assert alone[name]["ideal_intensity"] == pytest.approx(64 / 6, rel=1e-12)
+    assert 0.5 < alone["softmax"]["intensity"] <= alone["softmax"]["ideal_intensity"] < 2
+    assert all(one["intensity"] <= one["ideal_intensity"] for one in found["operations"])
+    assert sum(one["flop"] for one in found["operations"]) == pytest.approx(found["whole"]["flop"], rel=0.01)
+
+
+def test_b14_a_projection_of_one_token_does_half_an_operation_per_byte(npu):
+    found = answer(npu, "--model", "bert-layer", "--seq", "1")
+    (one,) = [one for one in found["operations"] if one["name"] == "q_product"]
+    assert one["intensity"] == pytest.approx(0.5, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "load_bytes"),
+    [("vadd-scalar", "fp32", 4), ("vadd-scalar", "fp16", 2), ("softmax", "fp32", 16)],  # 16: four lanes of 32 bits
+)
+def test_b19_r019_a_line_for_each_load_counts_64_bytes_for_what_the_load_is(npu, op, dtype, load_bytes):
+    status, out, err = npu("roofline", "--op", op, "--dtype", dtype, "--bytes", "cacheline", "--json")
+    found = json.loads(out)
+    counted, whole = found["accesses"], found["whole"]
+    assert status == 0
+    assert counted["over_count"] == 64 / load_bytes
+    assert counted["bytes"] == load_bytes * (counted["loads"] + counted["stores"])
+    assert whole["line_bytes"] == 64 * (counted["loads"] + counted["stores"])
+    assert whole["intensity"] == whole["flop"] / whole["line_bytes"]
+    assert whole["ddr_bytes"] == pytest.approx(counted["bytes"], rel=0.02)  # and arguments
+    assert err.startswith(f"npu: warning: --bytes cacheline over-counts {64 / load_bytes:.2f} times: each of ")
+
+
+def test_r019_both_counts_are_in_the_table_and_what_has_no_loads_is_said_to_have_none(npu):
+    status, out, _ = npu("roofline", "--op", "vadd-scalar", "--bytes", "cacheline")
+    assert status == 0
+    for words in ("between device and DDR", "(loads + stores) x 64", "8192, 4096", "4 bytes each"):
+        assert words in out
+    status, _, err = npu("roofline", "--op", "vadd", "--size", "4096", "--bytes", "cacheline")  # the DPU's
+    assert (status, "counts nothing: there is no load and no store" in err) == (0, True)
+
+
+def test_the_scalar_program_is_a_correct_blob_and_adds():
+    profile = load_profile("npu-37xx")
+    data, image = scalar_add(profile, 100, "fp32")
+    assert verify(image, profile) == []
+    a, b = np.arange(100, dtype=np.float32), np.full(100, 0.5, np.float32)
+    with libnpu.open("npu-37xx") as device, device.load(data) as blob:
+        np.testing.assert_array_equal(blob.run({"a": a, "b": b})["y"], a + b)
+
+
+def test_r007_a_run_that_was_kept_is_shown_again_and_beside_a_later_one(npu, blob_path, tmp_path):
+    kept, later = tmp_path / "run.json", answer(npu, "--op", "vadd", "--size", "4096")
+    kept.write_text(json.dumps(later))
+    assert answer(npu, kept) == later
+    svg = tmp_path / "o.svg"
+    found = answer(npu, blob_path, "--before", kept, "--svg", svg)
+    assert found["before"] == later
+    root = ElementTree.fromstring(svg.read_text())
+    large = [c for c in root.findall("{http://www.w3.org/2000/svg}circle") if c.get("r") == "6"]
+    assert [c[0].text for c in large] == ["small", "before: vadd fp32"]
+    status, out, _ = npu("roofline", blob_path, "--before", kept)
+    assert (status, "before, and now" in out) == (0, True)
+
+
+def test_what_does_not_fit_a_run_that_was_kept_is_named(npu, tmp_path):
+    kept, other = tmp_path / "run.json", tmp_path / "other.json"
+    kept.write_text(json.dumps(answer(npu, "--op", "vadd", "--size", "4096")))
+    other.write_text('{"name": "x"}')
+    for arguments, message in (
+        ([kept, "--profile", "npu-40xx"], f"--profile: {kept} is a run that was kept"),
+        ([kept, "--bytes", "cacheline"], f"--bytes cacheline: {kept} was kept without it"),
+        ([kept, "--svg", kept], f"--svg {kept}: is the same file as the model"),
+        (["--op", "vadd", "--profile", "npu-40xx", "--before", kept], "is of npu-37xx, and this run of npu-40xx"),
+        ([other], f"{other}: not what npu roofline --json wrote: 'profile' is missing"),
+    ):
+        status, _, err = npu("roofline", *arguments)
+        assert (status, message in err) == (1, True), err
+
+
 def test_places_on_a_logarithmic_axis():
     axis = Axis("x", 0.1, 1000.0, log=True)
     assert [axis.place(v) for v in (0.01, 0.1, 10, 1000, 1e9)] == pytest.approx([0, 0, 0.5, 1, 1])
@@ -103,9 +204,18 @@ def test_the_table_names_ridge_and_bound(npu):
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        ([], 1, "give a model or a blob, or an operation with --op"),
-        (["x.onnx", "--op", "vadd"], 1, "give a model or a blob, or an operation with --op"),
-        (["x.onnx", "--size", "4"], 1, "--size and --dtype are of --op"),
+        ([], 1, "give a model or a blob, an operation with --op, or a model by name with --model"),
+        (["x.onnx", "--op", "vadd"], 1, "give a model or a blob, an operation with --op"),
+        (["--op", "vadd", "--model", "bert-layer"], 1, "give a model or a blob, an operation with --op"),
+        (["x.onnx", "--size", "4"], 1, "--size is of --op"),
+        (["x.onnx", "--dtype", "fp32"], 1, "--dtype is of --op and --model"),
+        (["--op", "matmul", "--seq", "4"], 1, "--seq is of --model"),
+        (["--model", "bert-layer", "--seq", "5000"], 1, "--seq 5000: a sequence has 1 to 4096 rows"),
+        (["--model", "gpt"], 2, "invalid choice: 'gpt'"),
+        (["--op", "vadd-scalar", "--size", "9000"], 1, "--size 9000: vadd-scalar takes 1 to 8192 elements"),
+        (["--op", "vadd-scalar", "--size", "9,9"], 1, "--size 9,9: vadd-scalar is one program, of N elements"),
+        (["--op", "vadd-scalar", "--operations"], 1, "--operations: vadd-scalar is one program"),
+        (["--op", "vadd", "--bytes", "lines"], 2, "invalid choice: 'lines'"),
         (["--op", "matmul", "--size", "1,2"], 1, "--size 1,2: expected N or M,N,K for matmul"),
         (["--op", "vadd", "--size", "0"], 2, "expected a number, 1 or more"),
         (["--op", "vadd", "--size", str(1 << 40)], 1, f"a tensor of {1 << 40} elements"),
@@ -116,3 +226,29 @@ def test_wrong_arguments_are_named(npu, arguments, status, message):
     found, out, err = npu("roofline", *arguments)
     assert (found, out) == (status, "")
     assert message in err
+
+
+@pytest.fixture(scope="module")
+def resnet(npu):
+    return answer(npu, "--model", "resnet50-shape", "--profile", "aie-like")
+
+
+def test_b10_r002_resnet_50_in_int8_does_171_to_223_operations_a_byte_and_stays_below_40_percent_of_30e12(resnet):
+    assert resnet["type"] == "i8"
+    assert resnet["roofs"]["i8"] == 30 * 10**12
+    assert resnet["whole"]["flop"] == pytest.approx(8.18e9, rel=0.01)
+    assert 171 <= resnet["whole"]["intensity"] <= 223
+    assert resnet["utilisation"] == resnet["whole"]["flop_per_second"] / 30e12
+    assert 0 < resnet["utilisation"] < min(0.40, resnet["whole"]["intensity"] / resnet["ridge"])
+
+
+def test_a_model_of_shapes_takes_a_type_and_has_one_length(npu):
+    half = answer(npu, "--model", "resnet50-shape", "--profile", "aie-like", "--dtype", "fp16")
+    assert (half["type"], half["roofs"]["f16"]) == ("f16", 15 * 10**12)
+    for arguments, message in (
+        (("--model", "resnet50-shape", "--seq", "4"), "--seq: resnet50-shape has one length and no weights"),
+        (("--model", "bert-layer", "--dtype", "int8"), "--dtype int8 is of --model resnet50-shape, llama7b-shape"),
+    ):
+        status, _, err = npu("roofline", *arguments)
+        assert status == 2 or status == 1
+        assert message in err

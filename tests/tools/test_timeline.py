@@ -1,5 +1,7 @@
 """Analysis of traces, on records written by hand."""
 
+import json
+
 import npu_abi
 import numpy as np
 import pytest
@@ -114,3 +116,58 @@ def test_numbers_for_people():
     ]
     assert [format_bytes(n) for n in (5, 1536, 3 << 20)] == ["5 B", "1.50 KiB", "3.00 MiB"]
     assert format_count(4_089_000_000, "MAC") == "4.09 GMAC"
+
+
+@pytest.fixture
+def trace_path(tmp_path):
+    path = tmp_path / "trace.json"
+    slices = [slice_("DMA 0", 0, 40, task_id=1), slice_("DPU 0", 20, 100, task_id=2)]
+    write_trace(path, slices, summary={"units": {"DMA": 2, "DPU": 1, "SHAVE": 2}})
+    return str(path)
+
+
+CONCEPTS = {
+    "CMX": "shared memory",
+    "DMA": "async memcpy",
+    "barrier": "stream event, __syncthreads",
+    "blob": "cubin",
+    "management core": "warp scheduler",
+    "DPU": "Tensor core",
+    "SHAVE": "CUDA core",
+}
+
+
+def test_e087_what_the_parts_are_called_on_a_gpu(npu):
+    status, out, err = npu("timeline", "--vocab", "gpu", "--json")
+    assert (status, err) == (0, "")
+    assert {ours: term["word"] for ours, term in json.loads(out)["vocabulary"]["terms"].items()} == CONCEPTS
+    status, out, _ = npu("timeline", "--vocab", "gpu")
+    assert status == 0
+    assert all(word in out for word in (*CONCEPTS, *CONCEPTS.values()))
+
+
+def test_e087_a_trace_in_the_words_of_a_gpu(npu, trace_path):
+    plain, words = (json.loads(npu("timeline", trace_path, "--json", *more)[1]) for more in ((), ("--vocab", "gpu")))
+    assert [engine["name"] for engine in words["engines"]] == ["async memcpy", "Tensor core", "CUDA core"]
+    assert [e["busy_ps"] for e in words["engines"]] == [e["busy_ps"] for e in plain["engines"]] == [40, 80, 0]
+    assert words["overlap"]["by_engines_ps"] == {"async memcpy": 20, "Tensor core": 60, "async memcpy+Tensor core": 20}
+    assert words["layers"] == [{"name": "l", "busy_ps": {"async memcpy": 40, "Tensor core": 80}}]
+    status, out, _ = npu("timeline", trace_path, "--vocab", "gpu", "--overlap", "--layers")
+    assert (status, "DPU " in out.split("gpu: ")[0]) == (0, False)
+
+
+def test_e087_a_vocabulary_of_ones_own(npu, trace_path, tmp_path):
+    path = tmp_path / "words.json"
+    term = {"word": "copy engine", "differs": ""}
+    path.write_text(json.dumps({"name": "mine", "description": "d", "terms": {"DMA": term}, "sources": {}}))
+    found = json.loads(npu("timeline", trace_path, "--vocab", path, "--json")[1])
+    assert [engine["name"] for engine in found["engines"]] == ["copy engine", "DPU", "SHAVE"]
+    path.write_text('{"name": "mine"}')
+    status, _, err = npu("timeline", "--vocab", path)
+    assert (status, err) == (1, "npu: error: words.json: Object missing required field `description`\n")
+    for arguments, message in (
+        ([], "give a trace file, or a vocabulary with --vocab"),
+        (["--vocab", "cpu"], "no vocabulary named 'cpu'; there are gpu, or give a .json file"),
+    ):
+        status, _, err = npu("timeline", *arguments)
+        assert (status, err) == (1, f"npu: error: {message}\n")

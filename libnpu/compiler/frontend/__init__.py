@@ -39,8 +39,12 @@ def stages(
     source: str | Path | bytes | onnx.ModelProto,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     precision: str = "fp16",
+    is_plan: bool = False,
 ) -> Iterator[tuple[str, Graph]]:
-    """Yield (stage name, graph) after each stage, in order; arguments and errors as of `load`."""
+    """Yield (stage name, graph) after each stage, in order; arguments and errors as of `load`.
+
+    In a plan, large constants have no values, and precision may be "int8" too.
+    """
     from libnpu.compiler.frontend.fold import fold, remove_dead
     from libnpu.compiler.frontend.fuse_activation import fuse_activation
     from libnpu.compiler.frontend.fuse_affine import fuse_affine
@@ -52,9 +56,9 @@ def stages(
     from libnpu.compiler.frontend.source import read_model
     from libnpu.compiler.frontend.verify import verify
 
-    if precision not in ("fp16", "fp32"):
-        raise ValueError(f"precision {precision!r}; one of fp16, fp32")
-    graph = verify(import_model(read_model(source), shapes or {}), "import")
+    if precision not in ("fp16", "fp32", *(["int8"] if is_plan else [])):
+        raise ValueError(f"precision {precision!r}; one of fp16, fp32, and of a plan int8")
+    graph = verify(import_model(read_model(source, is_plan), shapes or {}, is_plan), "import")
     yield "import", graph
     graph = verify(remove_dead(fold(graph)), "fold")
     yield "fold", graph

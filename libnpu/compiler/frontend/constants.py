@@ -11,6 +11,7 @@ import onnx
 
 from libnpu.compiler import products
 from libnpu.compiler.frontend.source import ModelError
+from libnpu.compiler.hollow import hollow, is_hollow
 from libnpu.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -44,6 +45,11 @@ def tensor_array(tensor: onnx.TensorProto) -> NDArray[Any]:
         raise ModelError(f"initialiser {tensor.name}: {error}") from error
 
 
+def hollow_array(tensor: onnx.TensorProto) -> NDArray[Any]:
+    """Return an initialiser without its values."""
+    return hollow(tuple(tensor.dims), np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)))
+
+
 def constant_of(node: onnx.NodeProto) -> NDArray[Any]:
     """Return the array that a Constant node holds. Raises Unsupported for strings."""
     attribute = node.attribute[0]
@@ -59,7 +65,9 @@ def constant_of(node: onnx.NodeProto) -> NDArray[Any]:
 
 
 def evaluate(node: onnx.NodeProto, opset: int, operands: Sequence[NDArray[Any] | None]) -> list[NDArray[Any]]:
-    """Return the outputs of `node` for known operands. Raises ModelError when the operator rejects them."""
+    """Return the outputs of `node` for known operands, hollow ones for a hollow operand. Raises ModelError when the operator rejects them."""
+    if any(map(is_hollow, operands)):
+        return _hollow_results(node, opset, operands)
     known = _evaluate_common(node, operands)
     if known is None and node.op_type in BLAS and operands[0] is not None and _is_float(operands[0]):
         known = _evaluate_product(node, operands)
@@ -70,6 +78,32 @@ def evaluate(node: onnx.NodeProto, opset: int, operands: Sequence[NDArray[Any] |
         with np.errstate(over="ignore"):
             return [result.astype(operands[0].dtype) for result in _run(node, opset, wide)]
     return _run(node, opset, operands)
+
+
+def _hollow_results(node: onnx.NodeProto, opset: int, operands: Sequence[NDArray[Any] | None]) -> list[NDArray[Any]]:
+    """Return results of which only shape and type are known, as ONNX infers them."""
+    types, data = {}, {}
+    for name, operand in zip(node.input, operands, strict=True):
+        if operand is not None:
+            element = onnx.helper.np_dtype_to_tensor_dtype(operand.dtype)
+            types[name] = onnx.helper.make_tensor_type_proto(element, operand.shape)
+            if not is_hollow(operand):
+                data[name] = onnx.numpy_helper.from_array(np.asarray(operand), name)
+    schema = onnx.defs.get_schema(node.op_type, opset, "")
+    try:
+        found = onnx.shape_inference.infer_node_outputs(
+            schema, node, types, data, opset_imports=[onnx.helper.make_opsetid("", opset)]
+        )
+    except Exception as error:  # of onnx's own kinds
+        raise ModelError(f"node {node.name or node.output[0]}: {node.op_type} of constants: {error}") from error
+    results = []
+    for name in filter(None, node.output):
+        if name not in found or not all(dim.HasField("dim_value") for dim in found[name].tensor_type.shape.dim):
+            raise ModelError(f"node {node.name or name}: {node.op_type}: its shape depends on values that a plan lacks")
+        tensor = found[name].tensor_type
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+        results.append(hollow(tuple(dim.dim_value for dim in tensor.shape.dim), dtype))
+    return results
 
 
 def _is_float(array: NDArray[Any]) -> bool:

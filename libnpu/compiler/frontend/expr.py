@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 ARITY = {name: arity for arity, names in EXPR_OPS.items() for name in names}
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
-_LOGIC = frozenset({"not", "and", "or", "xor"})
-_ANY_KIND = frozenset({"neg", "abs", "sign", "relu", "add", "sub", "mul", "div", "max", "min", "pow", "mod", "clip"})
+_INTEGER = frozenset({"not", "and", "or", "xor", "bit_not", "bit_and", "bit_or", "bit_xor", "shl", "shr"})
+_ANY_KIND = frozenset(
+    {"neg", "abs", "sign", "relu", "add", "sub", "mul", "div", "max", "min", "pow", "mod", "fmod", "clip"}
+)
 _CASTS = {"cast_f32": "f", "cast_i32": "i", "cast_bool": "i"}
 
 
@@ -42,9 +44,9 @@ def kind_of(expr: Expr, input_kinds: Sequence[str]) -> str:
         raise IllTyped(f"{head} of {', '.join(kinds)}")
     if head in _COMPARISONS or head == "is_nan":
         return "i"
-    if head in _LOGIC and kinds[0] != "i":
+    if head in _INTEGER and kinds[0] != "i":
         raise IllTyped(f"{head} of floats")
-    if head not in _LOGIC and head not in _ANY_KIND and head != "where" and kinds[0] != "f":
+    if head not in _INTEGER and head not in _ANY_KIND and head != "where" and kinds[0] != "f":
         raise IllTyped(f"{head} of integers")
     return kinds[0]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from libnpu.compiler.frontend.rewriting import Rewriter
+from libnpu.compiler.hollow import hollow, is_hollow
 from libnpu.compiler.ir import Value
 from libnpu.compiler.products import matmul
 from libnpu.compiler.reference import run_node
@@ -31,6 +32,8 @@ def fold(graph: Graph) -> Graph:
 
 def _evaluated(node: Node, name: str) -> Value:
     made = node.outputs[0]
+    if any(value is not None and is_hollow(value.const) for value in node.inputs):
+        return Value(name, made.shape, made.dtype, hollow(made.shape, made.dtype))
     array = run_node(node, [None if value is None else value.const for value in node.inputs], matmul)
     return Value(name, made.shape, made.dtype, array)
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from libnpu.compiler.frontend import ops_elementwise as element
+from libnpu.compiler.frontend import ops_index as index
+from libnpu.compiler.frontend import ops_integer as integer
 from libnpu.compiler.frontend import ops_matrix as matrix
 from libnpu.compiler.frontend import ops_movement as movement
 from libnpu.compiler.frontend import ops_reduce as reduction
 from libnpu.compiler.frontend import ops_resample as resample
+from libnpu.compiler.frontend import ops_trigonometry as trigonometry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,8 +42,13 @@ HANDLERS: dict[str, Handler] = {
     ),
     "Not": element.logical_not,
     "IsNaN": element.is_nan,
+    "IsInf": element.is_inf,
     "Where": element.where,
-    "Mod": element.mod,
+    "Mod": integer.mod,
+    **dict.fromkeys(integer.BITWISE, integer.bitwise),
+    "BitwiseNot": integer.bitwise_not,
+    "BitShift": integer.bit_shift,
+    **dict.fromkeys(trigonometry.FUNCTIONS, trigonometry.trigonometry),
     "Pow": element.power,
     "Cast": element.cast,
     "CastLike": element.cast,
@@ -53,8 +61,9 @@ HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"), reduction.reduce),
     "Softmax": reduction.softmax,
     "LogSoftmax": reduction.softmax,
-    "ArgMax": reduction.arg_max,
-    "ArgMin": reduction.arg_max,
+    "ArgMax": index.arg_max,
+    "ArgMin": index.arg_max,
+    "LpNormalization": reduction.lp_norm,
     "LayerNormalization": reduction.layer_norm,
     "InstanceNormalization": reduction.instance_norm,
     "Identity": movement.identity,
@@ -71,6 +80,17 @@ HANDLERS: dict[str, Handler] = {
     "Tile": movement.tile,
     "Pad": movement.pad,
     "Gather": movement.gather,
+    "Trilu": index.trilu,
+    "EyeLike": index.eye_like,
+    "OneHot": index.one_hot,
+    "Hardmax": index.hardmax,
+    "CumSum": index.cumulative,
+    "CumProd": index.cumulative,
+    "GatherElements": index.gather_elements,
+    "GatherND": index.gather_nd,
+    "ReverseSequence": index.reverse_sequence,
+    "ConstantOfShape": index.constant_shape,
+    "Range": index.constant_shape,
     "DepthToSpace": movement.depth_to_space,
     "SpaceToDepth": movement.space_to_depth,
 }

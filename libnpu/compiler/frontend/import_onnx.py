@@ -17,10 +17,10 @@ import onnx
 
 from libnpu.compiler.frontend.builder import Builder
 from libnpu.compiler.frontend.call import Call
-from libnpu.compiler.frontend.constants import RANDOM, constant_of, evaluate, tensor_array
+from libnpu.compiler.frontend.constants import RANDOM, constant_of, evaluate, hollow_array, tensor_array
 from libnpu.compiler.frontend.handlers import HANDLERS
 from libnpu.compiler.frontend.infer import ShapeMismatch
-from libnpu.compiler.frontend.source import STANDARD_DOMAINS, ModelError, input_shapes, opset_of
+from libnpu.compiler.frontend.source import STANDARD_DOMAINS, ModelError, input_shapes, may_lack_data, opset_of
 from libnpu.compiler.frontend.types import check_types
 from libnpu.compiler.ir import Graph, Value
 from libnpu.errors import Unimplemented, Unsupported
@@ -35,17 +35,20 @@ if TYPE_CHECKING:
 Scope = dict[str, Value | None]  # None: an operand that the caller of a function leaves out
 # What a handler meets when attributes lack items, have the wrong type, or contradict the operands.
 _MALFORMED = (IndexError, KeyError, ValueError, TypeError, AttributeError, ZeroDivisionError, OverflowError)
-INT32 = np.iinfo(np.int32)
 MAX_DEPTH = 32  # chosen: nesting of functions and branches, far above any exporter's
 
 
-def import_model(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Graph:
-    """Return the canonical graph of a checked model. Raises ModelError, Unsupported or Unimplemented by node."""
+def import_model(model: onnx.ModelProto, shapes: Mapping[str, Shape], is_plan: bool = False) -> Graph:
+    """Return the canonical graph of a checked model; of a plan, with hollow constants.
+
+    Raises ModelError, Unsupported or Unimplemented by node.
+    """
     walk = _Walk(model)
     scope: Scope = {}
     for tensor in model.graph.initializer:
         if tensor.data_type != onnx.TensorProto.STRING:
-            scope[tensor.name] = walk.build.const(tensor_array(tensor), tensor.name)
+            array = hollow_array(tensor) if is_plan and may_lack_data(tensor) else tensor_array(tensor)
+            scope[tensor.name] = walk.build.const(array, tensor.name)
     if model.graph.sparse_initializer:
         raise Unimplemented(f"sparse initialiser {model.graph.sparse_initializer[0].values.name}")
     static = input_shapes(model, shapes)
@@ -59,7 +62,7 @@ def import_model(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Graph:
                 scope[info.name] = Value(info.name, value.shape, value.dtype, np.zeros(value.shape, value.dtype))
     walk.nodes(model.graph.node, _Body(scope, {}, "", 0))
     outputs = _bind_outputs(walk.build, model.graph.output, scope, inputs)
-    return Graph(model.graph.name or "model", inputs, outputs, walk.build.nodes)
+    return Graph(model.graph.name or "model", inputs, outputs, walk.build.nodes, is_plan=is_plan)
 
 
 def _dtype(info: onnx.ValueInfoProto) -> np.dtype[Any]:
@@ -103,10 +106,15 @@ def _bind_outputs(
 
 def _check_constant(name: str, array: NDArray[Any]) -> None:
     """Refuse an output that is a constant which no program can write: integers of the device have 32 bits."""
+    if array.dtype.name not in ("int64", "uint64"):
+        return
+    limits = np.iinfo(np.int32 if array.dtype == np.int64 else np.uint32)
     array = array.reshape(-1)
-    beyond = array[(array < INT32.min) | (array > INT32.max)] if array.dtype == np.int64 else array[:0]
+    beyond = array[(array < limits.min) | (array > limits.max)]
     if beyond.size:
-        raise Unsupported(f"output {name}: the constant holds {beyond[0]}, the device computes int64 in 32 bits")
+        raise Unsupported(
+            f"output {name}: the constant holds {beyond[0]}, the device computes {array.dtype} in 32 bits"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +209,15 @@ class _Walk:
             arrays = [part if node.op_type == "Shape" else np.array(np.prod(shape), np.int64)]
         elif node.op_type in RANDOM:
             raise Unsupported(f"node {name}: {node.op_type}: results must be the same in every run")
+        elif (
+            node.op_type == "CastLike"
+            and inputs[0] is not None
+            and inputs[0].const is not None
+            and inputs[1] is not None
+        ):
+            to = onnx.helper.np_dtype_to_tensor_dtype(inputs[1].dtype)  # of the other operand only the type matters
+            cast = onnx.helper.make_node("Cast", node.input[:1], node.output, node.name, to=to)
+            arrays = list(evaluate(cast, self.opset, [inputs[0].const]))
         elif any(value is not None and value.const is None for value in inputs) or _has_graph(node):
             return None
         else:

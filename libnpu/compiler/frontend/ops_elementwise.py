@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 
+from libnpu.compiler.frontend import unsigned
 from libnpu.compiler.frontend.call import is_float, shape_product
+from libnpu.compiler.frontend.ops_trigonometry import log_of_one_plus
 from libnpu.compiler.frontend.source import ModelError
+from libnpu.compiler.frontend.unsigned import is_unsigned_word
 from libnpu.compiler.ir import Expr
 
 if TYPE_CHECKING:
@@ -46,25 +49,36 @@ LOGIC = {"And": "and", "Or": "or", "Xor": "xor"}
 
 
 def unary(call: Call) -> Value:
-    return call.build.elementwise((UNARY[call.op], X), [call.input(0)])
+    x = call.input(0)
+    if is_unsigned_word(x.dtype):  # Abs and Sign alone take such
+        return x if call.op == "Abs" else call.build.elementwise(("ne", X, ("const", 0)), [x])
+    return call.build.elementwise((UNARY[call.op], X), [x])
 
 
 def binary(call: Call) -> Value:
-    return call.build.elementwise((BINARY[call.op], X, Y), [call.input(0), call.input(1)])
+    inputs = [call.input(0), call.input(1)]
+    unsigned_quotient = call.op == "Div" and is_unsigned_word(inputs[0].dtype)
+    return call.build.elementwise(unsigned.quotient(X, Y) if unsigned_quotient else (BINARY[call.op], X, Y), inputs)
 
 
 def variadic(call: Call) -> Value:
     values = [call.input(index) for index in range(len(call.inputs))]
     result = values[0]
+    expr: Expr = (VARIADIC[call.op], X, Y)
+    if call.op in ("Max", "Min") and is_unsigned_word(result.dtype):
+        expr = unsigned.ordered((VARIADIC[call.op], unsigned.ordered(X), unsigned.ordered(Y)))
     for value in values[1:]:
-        result = call.build.elementwise((VARIADIC[call.op], X, Y), [result, value])
+        result = call.build.elementwise(expr, [result, value])
     if call.op == "Mean" and len(values) > 1:
         result = call.build.elementwise(("mul", X, ("const", 1 / len(values))), [result])
     return result
 
 
 def comparison(call: Call) -> Value:
-    return call.build.elementwise((COMPARISON[call.op], X, Y), [call.input(0), call.input(1)], BOOL)
+    inputs = [call.input(0), call.input(1)]
+    by_order = call.op != "Equal" and is_unsigned_word(inputs[0].dtype)
+    operands = [unsigned.ordered(X), unsigned.ordered(Y)] if by_order else [X, Y]
+    return call.build.elementwise((COMPARISON[call.op], *operands), inputs, BOOL)
 
 
 def logic(call: Call) -> Value:
@@ -79,15 +93,19 @@ def is_nan(call: Call) -> Value:
     return call.build.elementwise(("is_nan", X), [call.input(0)], BOOL)
 
 
+def is_inf(call: Call) -> Value:
+    """IsInf; attributes may leave one of the two out."""
+    positive, negative = (bool(call.attrs.get(name, 1)) for name in ("detect_positive", "detect_negative"))
+    x = call.input(0)
+    if not (positive or negative):
+        return call.build.const(np.zeros(x.shape, BOOL))
+    inside: Expr = ("abs", X) if positive and negative else X if positive else ("neg", X)
+    return call.build.elementwise(("eq", inside, ("const", math.inf)), [x], BOOL)
+
+
 def where(call: Call) -> Value:
     inputs = [call.input(index) for index in range(3)]
     return call.build.elementwise(("where", X, Y, ("in", 2)), inputs, inputs[1].dtype)
-
-
-def mod(call: Call) -> Value:
-    if call.attrs.get("fmod", 0):
-        raise call.unimplemented("fmod 1")
-    return call.build.elementwise(("mod", X, Y), [call.input(0), call.input(1)])
 
 
 def power(call: Call) -> Value:
@@ -104,11 +122,11 @@ def power(call: Call) -> Value:
     if is_float(base) == is_float(exponent):
         expr: Expr = ("pow", X, Y)
     elif is_float(base):
-        expr = ("pow", X, ("cast_f32", Y))
+        expr = ("pow", X, cast_expr(Y, exponent.dtype, base.dtype))
     elif known is not None and known == int(known):
         expr = ("pow", X, ("cast_i32", Y))
     else:
-        expr = ("cast_i32", ("pow", ("cast_f32", X), Y))
+        expr = cast_expr(("pow", cast_expr(X, base.dtype, exponent.dtype), Y), exponent.dtype, base.dtype)
     return call.build.elementwise(expr, [base, exponent], base.dtype)
 
 
@@ -129,7 +147,9 @@ def cast_expr(expr: Expr, source: np.dtype[np.generic], target: np.dtype[np.gene
     if target == BOOL:
         return expr if source == BOOL else ("cast_bool", expr)
     if floating[0] and not floating[1]:
-        return ("cast_i32", expr)
+        return unsigned.from_float(expr) if is_unsigned_word(target) else ("cast_i32", expr)
+    if floating[1] and is_unsigned_word(source):
+        return unsigned.to_float(expr)
     return ("cast_f32", expr) if floating[1] and not floating[0] else expr
 
 
@@ -138,6 +158,9 @@ def clip(call: Call) -> Value:
     x = call.input(0)
     lowest: float | int = -math.inf if is_float(x) else int(np.iinfo(np.int32).min)
     highest: float | int = math.inf if is_float(x) else int(np.iinfo(np.int32).max)
+    order = unsigned.ordered if is_unsigned_word(x.dtype) else _as_is
+    if is_unsigned_word(x.dtype):
+        lowest, highest = 0, -1  # as bits
     if call.opset < 11:
         low, high = call.attrs.get("min"), call.attrs.get("max")
         bounds: list[Expr] = [("const", lowest if low is None else low), ("const", highest if high is None else high)]
@@ -153,7 +176,11 @@ def clip(call: Call) -> Value:
             raise ModelError(f"node {call.name}: Clip to {value.name} {value.shape}, one number expected")
         bounds.append(("in", len(inputs)))
         inputs.append(call.build.reshape(value, ()))
-    return call.build.elementwise(("clip", X, *bounds), inputs)
+    return call.build.elementwise(order(("clip", order(X), *map(order, bounds))), inputs)
+
+
+def _as_is(expr: Expr) -> Expr:
+    return expr
 
 
 def leaky_relu(call: Call) -> Value:
@@ -162,6 +189,8 @@ def leaky_relu(call: Call) -> Value:
 
 def prelu(call: Call) -> Value:
     x, slope = call.input(0), call.input(1)
+    if is_unsigned_word(x.dtype):
+        return x
     expr: Expr = ("prelu", X, Y) if is_float(x) else ("where", ("lt", X, ("const", 0)), ("mul", X, Y), X)
     return call.build.elementwise(expr, [x, slope])
 
@@ -181,7 +210,7 @@ def activation(call: Call) -> Value:
         return ("sub", ("exp", x), one)
 
     # log(1 + e^x) without overflow: max(x, 0) + log(1 + e^-|x|), whose tail needs the logarithm near 1
-    softplus: Expr = ("add", ("relu", X), _log_of_one_plus(("exp", ("neg", ("abs", X)))))
+    softplus: Expr = ("add", ("relu", X), log_of_one_plus(("exp", ("neg", ("abs", X)))))
     match call.op:
         case "Elu":
             expr: Expr = ("where", positive, X, ("mul", ("const", alpha), exp_minus_one(X)))
@@ -206,13 +235,6 @@ def activation(call: Call) -> Value:
         case _:
             raise AssertionError(call.op)
     return call.build.elementwise(expr, [call.input(0)])
-
-
-def _log_of_one_plus(x: Expr) -> Expr:
-    """Return log(1 + x) that is right for small x too: the rounding of 1 + x cancels in log(u) · x / (u - 1)."""
-    one: Expr = ("const", 1.0)
-    u: Expr = ("add", x, one)
-    return ("where", ("eq", u, one), x, ("div", ("mul", ("log", u), x), ("sub", u, one)))
 
 
 def _gelu(approximate: bytes) -> Expr:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from libnpu.compiler.frontend.call import is_float, shape_product
+from libnpu.compiler.frontend.unsigned import is_unsigned_word, ordered, ordered_value
 
 if TYPE_CHECKING:
     from libnpu.compiler.frontend.call import Call
@@ -36,6 +37,9 @@ def reduce(call: Call) -> Value:
         return _after(call, x, before)
     if call.op == "ReduceMean" and not is_float(x):
         return _integer_mean(call, x, axes, keepdims)
+    if call.op in ("ReduceMax", "ReduceMin") and is_unsigned_word(x.dtype):
+        extreme = call.build.reduce(ordered_value(call.build, x), KINDS[call.op], axes, keepdims)
+        return call.build.elementwise(ordered(X), [extreme], x.dtype)
     return _after(call, x, call.build.reduce(before, KINDS.get(call.op, "sum"), axes, keepdims))
 
 
@@ -56,49 +60,50 @@ def softmax(call: Call) -> Value:
     return call.build.reshape(call.build.emit("Softmax", [flat], {"axis": 1, "log": log}), x.shape)
 
 
-def arg_max(call: Call) -> Value:
-    if call.attrs.get("select_last_index", 0):
-        raise call.unimplemented("select_last_index 1")
-    x = call.input(0)
-    if call.op == "ArgMin":
-        # The order turned round within the type: -1 - x of an integer is always one, -x is not.
-        reverse: Expr = ("neg", X) if is_float(x) else ("sub", ("const", -1), X)
-        x = call.build.elementwise(reverse, [x], x.dtype if is_float(x) else np.dtype(np.int32))
-    axis = call.axis(int(call.attrs.get("axis", 0)), len(x.shape))
-    attrs = {"axis": axis, "keepdims": bool(call.attrs.get("keepdims", 1))}
-    return call.build.emit("ArgMax", [x], attrs, dtype=np.dtype(np.int64))
-
-
-def layer_norm(call: Call) -> Value:
-    if call.output_count > 1:
-        raise call.unimplemented("mean and deviation as outputs")
+def layer_norm(call: Call) -> list[Value]:
+    """LayerNormalization, with mean and inverse deviation in float32."""
     x, scale, bias = call.input(0), call.input(1), call.optional(2)
     axis = call.axis(int(call.attrs.get("axis", -1)), len(x.shape))
     call.expect_broadcast(1, x.shape)
     call.expect_broadcast(2, x.shape)
-    normal = _normalise(call, x, list(range(axis, len(x.shape))))
+    normal, *moments = _normalise(call, x, list(range(axis, len(x.shape))))
     result = call.build.elementwise(("mul", X, Y), [normal, scale])
-    return result if bias is None else call.build.elementwise(("add", X, Y), [result, bias])
+    if bias is not None:
+        result = call.build.elementwise(("add", X, Y), [result, bias])
+    if call.output_count == 1:
+        return [result]
+    return [result, *(call.build.elementwise(X, [moment], np.dtype(np.float32)) for moment in moments)]
+
+
+def lp_norm(call: Call) -> Value:
+    """LpNormalization; a zero norm leaves zeros."""
+    x, build = call.input(0), call.build
+    axis = call.axis(int(call.attrs.get("axis", -1)), len(x.shape))
+    square = int(call.attrs.get("p", 2)) == 2
+    total = build.reduce(build.elementwise(("mul", X, X) if square else ("abs", X), [x]), "sum", [axis], True)
+    norm: Expr = ("sqrt", Y) if square else Y
+    return build.elementwise(("where", ("eq", Y, ("const", 0.0)), ("const", 0.0), ("div", X, norm)), [x, total])
 
 
 def instance_norm(call: Call) -> Value:
     x, scale, bias = call.input(0), call.input(1), call.input(2)
     call.expect(1, x.shape[1:2])
     call.expect(2, x.shape[1:2])
-    normal = _normalise(call, x, list(range(2, len(x.shape))))
+    normal, _, _ = _normalise(call, x, list(range(2, len(x.shape))))
     shape = (x.shape[1], *[1] * (len(x.shape) - 2))
     scaled = call.build.elementwise(("mul", X, Y), [normal, call.build.reshape(scale, shape)])
     return call.build.elementwise(("add", X, Y), [scaled, call.build.reshape(bias, shape)])
 
 
-def _normalise(call: Call, x: Value, axes: list[int]) -> Value:
-    """(x - mean) / sqrt(variance + epsilon); the centred values are squared, so nothing cancels."""
+def _normalise(call: Call, x: Value, axes: list[int]) -> tuple[Value, Value, Value]:
+    """Return (x - mean) / sqrt(variance + epsilon), the mean and the inverse root; the centred values are squared, so nothing cancels."""
     build = call.build
     epsilon = float(call.attrs.get("epsilon", 1e-5))
-    centred = build.elementwise(("sub", X, Y), [x, build.reduce(x, "mean", axes, True)])
+    mean = build.reduce(x, "mean", axes, True)
+    centred = build.elementwise(("sub", X, Y), [x, mean])
     variance = build.reduce(build.elementwise(("mul", X, X), [centred]), "mean", axes, True)
     inverse = build.elementwise(("rsqrt", ("add", X, ("const", epsilon))), [variance])
-    return build.elementwise(("mul", X, Y), [centred, inverse])
+    return build.elementwise(("mul", X, Y), [centred, inverse]), mean, inverse
 
 
 def _before(call: Call, x: Value) -> Value:

@@ -1,9 +1,12 @@
 """Precision policy: which type each value has inside.
 
-Both policies: int64 becomes int32 (constants are checked, the range of computed values is the caller's business), as
-the vector engine has 32-bit integers, and float64 becomes float32. Graph inputs and outputs keep their types, which the
-vector engine must load and store, so that float64 is refused there: an Elementwise cast stands behind an input, unless all readers are Elementwise or Reduce, which read any float type; and
-before an output, unless its maker is Elementwise or a wide Reduce.
+Both policies: int64 becomes int32, and uint32 and uint64 the int32 of the same lower bits (constants are checked, the range
+of computed values is the caller's business), as the vector engine has 32-bit integers; float64 becomes float32, which is
+noted. Graph inputs and outputs keep their types, which the vector engine loads and stores: an Elementwise cast stands behind
+an input, unless all readers are Elementwise or Reduce, which read any float type; and before an output, unless its maker is
+Elementwise or a wide Reduce.
+
+"fp32": bfloat16 becomes float32 as well, and float16 stays.
 
 "fp16": float32 and bfloat16 become float16, except for wide values, whose range or cancellation float16 cannot hold.
 They are float32 while an Elementwise or Reduce node reads them:
@@ -12,7 +15,9 @@ They are float32 while an Elementwise or Reduce node reads them:
 - results of Elementwise, Reshape and Expand whose computed float operands are all wide.
 A constant operand is float32 in a wide Elementwise node or as a bias, which the engine adds to the float32 sum, else
 float16. Constants inside of expressions stay float32.
-Constants beyond float16's range are saturated and noted with the layer's name.
+Constants beyond float16's range are saturated and noted with the layer's name. Hollow ones stay hollow.
+
+"int8", for plans: as "fp16", but for the values of `narrow.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +27,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from npu_model import casts
 
+from libnpu.compiler.frontend.narrow import INT8, is_carrier, is_narrow_product, narrow_values, quantised
 from libnpu.compiler.frontend.rewriting import Rewriter
+from libnpu.compiler.hollow import hollow, is_hollow
 from libnpu.compiler.ir import Graph, Node, Value
 from libnpu.errors import Unsupported
 
@@ -33,25 +40,29 @@ HALF, SINGLE = np.dtype(np.float16), np.dtype(np.float32)
 HALF_MAX = 65504.0
 _HALF_INFINITY = 0x7C00  # its bits without the sign
 INT32 = np.iinfo(np.int32)
+UINT32 = np.iinfo(np.uint32)
 _GROWING = frozenset({"sum", "mean", "prod"})
 _MOVING = frozenset({"Reshape", "Expand"})
 _ANY_FLOAT = frozenset({"Elementwise", "Reduce"})  # operands may be of several float types
-_ENDS = frozenset({"int64"})  # also types of inputs and outputs
+_ENDS = frozenset({"int64", "uint32", "uint64", "float64"})  # also types of inputs and outputs
 _KNOWN = frozenset({"float16", "float32", "bfloat16", "int8", "uint8", "int16", "uint16", "int32", "bool"})
+_WORDS = frozenset({"int64", "uint32", "uint64"})  # int32 inside
 
 
 def set_precision(graph: Graph, precision: str) -> Graph:
-    """Return `graph` under the policy "fp16" or "fp32". Raises Unsupported for types that no engine computes."""
-    return _Policy(graph, half=precision == "fp16").apply()
+    """Return `graph` under the policy "fp16", "fp32" or, a plan, "int8". Raises Unsupported for types that no engine computes."""
+    return _Policy(graph, precision).apply()
 
 
 class _Policy:
     """One application; builds new values and nodes, so that `graph` stays as it is."""
 
-    def __init__(self, graph: Graph, half: bool) -> None:
+    def __init__(self, graph: Graph, precision: str) -> None:
         self.graph = graph
-        self.half = half
-        self.wide = _wide_values(graph) if half else set()
+        self.half = precision != "fp32"
+        self.int8 = precision == "int8"
+        self.narrow = narrow_values(graph) if self.int8 else set()
+        self.wide = _wide_values(graph) - self.narrow if self.half else set()
         self.nodes: list[Node] = []
         self.notes: list[str] = list(graph.notes)
         self.new: dict[Value, Value] = {}
@@ -71,6 +82,9 @@ class _Policy:
                     f"{what} {value.name}: type {value.dtype.name}; inputs and outputs may be "
                     f"{', '.join(sorted(_KNOWN | _ENDS))}"
                 )
+        doubles = [v for node in self.graph.nodes for v in node.outputs if v.dtype.name == "float64"]
+        if doubles:
+            self.notes.append(f"{doubles[0].name}: float64 is computed as {self._inside(doubles[0])}")
         inputs = []
         for value in self.graph.inputs:
             outer = Value(value.name, value.shape, value.dtype)
@@ -81,17 +95,19 @@ class _Policy:
         for node in self.graph.nodes:
             self._node(node)
         outputs = [self.new[value] for value in self.graph.outputs]
-        return Graph(self.graph.name, inputs, outputs, self.nodes, self.notes)
+        return Graph(self.graph.name, inputs, outputs, self.nodes, self.notes, self.graph.is_plan)
 
     def _inside(self, value: Value) -> np.dtype[Any]:
         name = value.dtype.name
+        if value in self.narrow:
+            return INT8
         if value in self.wide:
             return SINGLE
-        if name == "int64":
+        if name in _WORDS:
             return np.dtype(np.int32)
         if self.half and name in ("float32", "float64", "bfloat16"):
             return HALF
-        if name == "float64":
+        if name in ("float64", "bfloat16"):
             return SINGLE
         if name not in _KNOWN:
             raise Unsupported(f"value {value.name}: type {name}")
@@ -104,9 +120,12 @@ class _Policy:
         if outer is not None and node.op == "Elementwise":
             target = outer
         operands = [None if value is None else self._operand(node, value, target) for value in node.inputs]
+        attrs = node.attrs
+        if node.op == "Elementwise" and output in self.narrow and not is_carrier(node):
+            attrs = attrs | {"expr": quantised(attrs["expr"])}
         ends_here = outer is None or outer == target
         result = Value(output.name if ends_here else self._unique(f"{output.name}.inside"), output.shape, target)
-        self.nodes.append(Node(node.op, node.name, operands, [result], node.attrs, node.layers))
+        self.nodes.append(Node(node.op, node.name, operands, [result], attrs, node.layers))
         if not ends_here:
             assert outer is not None
             name = f"{output.name}.cast"
@@ -118,8 +137,12 @@ class _Policy:
         if value.const is not None:
             wide = node.op == "Elementwise" and node.outputs[0] in self.wide
             bias = node.op in ("Conv", "MatMul") and value is node.inputs[2]
+            if self.int8 and is_narrow_product(node) and value is node.inputs[1]:
+                return Value(value.name, value.shape, INT8, hollow(value.shape, INT8))
             return self._constant(node, value, SINGLE if wide or bias else self._inside(value))
         new = self.new[value]
+        if self.int8 and (is_narrow_product(node) or (is_carrier(node) and node.outputs[0] in self.narrow)):
+            return self._cast(new, INT8, value.name)
         if node.op in _ANY_FLOAT or new.dtype.kind in "iub":
             return new
         wanted = target if node.op in _MOVING else self._inside_narrow(new)
@@ -151,6 +174,8 @@ class _Policy:
         if key not in self.casts:
             cast = Value(self._unique(f"{name}.{target}"), value.shape, target)
             self.nodes.append(_cast_node(cast.name, value, cast, [name]))
+            if target == INT8 and value.dtype.kind == "f":
+                self.nodes[-1].attrs["expr"] = quantised(("in", 0))
             self.casts[key] = cast
         return self.casts[key]
 
@@ -169,6 +194,8 @@ def _cast_node(name: str, source: Value, target: Value, layers: list[str]) -> No
 
 def _narrowed(array: NDArray[Any], target: np.dtype[Any]) -> tuple[NDArray[Any], int]:
     """Return `array` as `target`, finite values saturated, and how many were."""
+    if is_hollow(array):
+        return hollow(array.shape, target), 0
     if target == HALF:
         with np.errstate(over="ignore"):
             half = casts.f32_to_f16(array).view(HALF) if array.dtype == SINGLE else array.astype(HALF)
@@ -179,6 +206,9 @@ def _narrowed(array: NDArray[Any], target: np.dtype[Any]) -> tuple[NDArray[Any],
         if count:
             half = np.where(beyond, np.copysign(HALF_MAX, half), half).astype(HALF)
         return half, count
+    if target == np.int32 and array.dtype.kind == "u":
+        beyond = array > UINT32.max
+        return np.minimum(array, UINT32.max).astype(np.uint32).view(target), int(np.count_nonzero(beyond))
     if target == np.int32:
         beyond = (array < INT32.min) | (array > INT32.max)
         return np.clip(array, INT32.min, INT32.max).astype(target), int(np.count_nonzero(beyond))

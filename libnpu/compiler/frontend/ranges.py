@@ -48,7 +48,9 @@ def range_of_type(dtype: np.dtype[Any]) -> Range:
     if dtype.kind not in "iu":
         return INT32
     info = np.iinfo(dtype)
-    return max(int(info.min), INT32[0]), min(int(info.max), INT32[1])
+    if info.bits >= 32:  # unsigned words are their bits
+        return INT32
+    return int(info.min), int(info.max)
 
 
 def range_of(expr: Expr, inputs: Sequence[Range]) -> Range:
@@ -60,7 +62,7 @@ def range_of(expr: Expr, inputs: Sequence[Range]) -> Range:
         return (expr[1], expr[1]) if isinstance(expr[1], int) else INT32
     if head in _TRUTHS:
         return _TRUTH
-    if head in ("cast_i32", "pow"):
+    if head in ("cast_i32", "pow", "shl"):
         return INT32
     parts = [range_of(operand, inputs) for operand in expr[1:]]
     low, high = _bounds(head, parts)
@@ -97,6 +99,14 @@ def _bounds(head: str, parts: list[Range]) -> Range:
             return min(rest[0][0], rest[1][0]), max(rest[0][1], rest[1][1])
         case "div":
             return (0, high) if low >= 0 and rest[0][0] >= 0 else (-largest, largest)
+        case "bit_and" | "bit_or" | "bit_xor" | "bit_not":  # as many bits as the widest; a sign only from a sign
+            bits = max((bound if bound >= 0 else ~bound).bit_length() for part in parts for bound in part)
+            signed = head == "bit_not" or any(part[0] < 0 for part in parts)
+            return -(1 << bits) if signed else 0, (1 << bits) - 1
+        case "shr":
+            return min(low, 0), max(high, -1)
+        case "fmod":
+            return min(low, 0), max(high, 0)
         case "mod":
             return min(0, rest[0][0]), max(0, rest[0][1])
     return INT32

@@ -31,7 +31,9 @@ def copy_graph(graph: Graph) -> Graph:
         )
         for node in graph.nodes
     ]
-    return Graph(graph.name, inputs, [copied(value) for value in graph.outputs], nodes, list(graph.notes))
+    return Graph(
+        graph.name, inputs, [copied(value) for value in graph.outputs], nodes, list(graph.notes), graph.is_plan
+    )
 
 
 class Rewriter:

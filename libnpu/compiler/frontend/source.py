@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from libnpu.compiler.hollow import LEAST_BYTES
 from libnpu.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 MIN_OPSET = 7  # Broadcasting became NumPy's there; older models say it in attributes.
 STANDARD_DOMAINS = ("", "ai.onnx")
-_LARGE_BYTES = 1 << 12  # chosen: smaller constants are cheap to copy
 _ELEMENT_BYTES = {
     int(onnx.TensorProto.FLOAT): 4,
     int(onnx.TensorProto.FLOAT16): 2,
@@ -28,6 +28,10 @@ _ELEMENT_BYTES = {
     int(onnx.TensorProto.INT32): 4,
     int(onnx.TensorProto.INT64): 8,
 }
+_WEIGHT_TYPES = frozenset(
+    map(int, (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, onnx.TensorProto.DOUBLE,
+              onnx.TensorProto.INT8, onnx.TensorProto.UINT8))
+)  # fmt: skip
 
 
 class ModelError(ValueError):
@@ -43,13 +47,16 @@ class OpenShape(ModelError):
         self.what = what
 
 
-def read_model(source: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
-    """Return the checked model, with external data loaded. Raises ModelError, Unsupported, OSError."""
-    model = _parse(source)
+def read_model(source: str | Path | bytes | onnx.ModelProto, is_plan: bool = False) -> onnx.ModelProto:
+    """Return the checked model, with external data loaded; of a plan, without that of large initialisers.
+
+    Raises ModelError, Unsupported, OSError.
+    """
+    model = _parse(source, is_plan)
     _check_names(model)
     _check_operators(model)
     try:
-        onnx.checker.check_model(_skeleton(model))
+        onnx.checker.check_model(_skeleton(model, is_plan))
     except (onnx.checker.ValidationError, ValueError) as error:
         raise ModelError(f"not a valid ONNX model: {str(error).strip()}") from error
     return model
@@ -82,7 +89,20 @@ def input_shapes(model: onnx.ModelProto, overrides: Mapping[str, Shape]) -> dict
     return {value.name: _static_shape(value, overrides.get(value.name)) for value in inputs}
 
 
-def _parse(source: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
+def may_lack_data(tensor: onnx.TensorProto) -> bool:
+    """Whether a plan needs no values of an initialiser: it is large, or has none, and cannot be a shape, an axis or a scalar."""
+    elements = prod(tensor.dims)
+    if tensor.data_type not in _WEIGHT_TYPES or elements < 2:
+        return False
+    return elements * _ELEMENT_BYTES[tensor.data_type] >= LEAST_BYTES or not _has_data(tensor)
+
+
+def _has_data(tensor: onnx.TensorProto) -> bool:
+    fields = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data")
+    return tensor.data_location != onnx.TensorProto.EXTERNAL and any(len(getattr(tensor, name)) for name in fields)
+
+
+def _parse(source: str | Path | bytes | onnx.ModelProto, is_plan: bool) -> onnx.ModelProto:
     if isinstance(source, onnx.ModelProto):
         return source
     what = "data" if isinstance(source, bytes) else str(source)
@@ -101,14 +121,16 @@ def _parse(source: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
         raise ModelError(f"{what}: not an ONNX file: it holds no graph")
     if isinstance(source, str | Path):
         try:
-            onnx.load_external_data_for_model(model, str(Path(source).parent))
+            for tensor in onnx.external_data_helper._get_all_tensors(model):
+                if onnx.external_data_helper.uses_external_data(tensor) and not (is_plan and may_lack_data(tensor)):
+                    onnx.external_data_helper.load_external_data_for_tensor(tensor, str(Path(source).parent))
         except (onnx.checker.ValidationError, OSError, ValueError) as error:
             raise ModelError(f"{what}: its external data cannot be read: {error}") from error
     return model
 
 
-def _skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return what the checker looks at: the model with large constants of the right size cut to one element.
+def _skeleton(model: onnx.ModelProto, is_plan: bool) -> onnx.ModelProto:
+    """Return what the checker looks at: the model with large constants of the right size, or without data, cut to one element.
 
     The checker serialises what it gets, and wants a shape with every input and output; ours are checked by name later.
     """
@@ -122,7 +144,8 @@ def _skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
     for tensor in model.graph.initializer:
         size = _ELEMENT_BYTES.get(tensor.data_type, 0)
         copy = skeleton.graph.initializer.add()
-        if len(tensor.raw_data) >= _LARGE_BYTES and len(tensor.raw_data) == size * prod(tensor.dims):
+        is_large = len(tensor.raw_data) >= LEAST_BYTES and len(tensor.raw_data) == size * prod(tensor.dims)
+        if is_large or (is_plan and may_lack_data(tensor)):
             copy.name, copy.data_type, copy.raw_data = tensor.name, tensor.data_type, bytes(size)
             copy.dims.append(1)
         else:

@@ -115,8 +115,18 @@ class Builder:
         return ArgsTemplate(words, tuple((self.words[word], index) for word, index in addresses.items()))
 
 
-INTEGER_TYPES = (dtypes.I8, dtypes.U8, dtypes.I16, dtypes.U16, dtypes.I32, dtypes.U32, dtypes.I64, dtypes.BOOL)
-FLOAT_TYPES = (dtypes.F16, dtypes.BF16, dtypes.F32)
+INTEGER_TYPES = (
+    dtypes.I8,
+    dtypes.U8,
+    dtypes.I16,
+    dtypes.U16,
+    dtypes.I32,
+    dtypes.U32,
+    dtypes.I64,
+    dtypes.U64,
+    dtypes.BOOL,
+)
+FLOAT_TYPES = (dtypes.F16, dtypes.BF16, dtypes.F32, dtypes.F64)
 
 
 def is_float(dtype: int) -> bool:
@@ -125,17 +135,21 @@ def is_float(dtype: int) -> bool:
         return True
     if dtype in INTEGER_TYPES:
         return False
-    raise Unsupported(f"the vector core has no type {dtypes.name(dtype)}")
+    raise Unsupported(f"the vector core has no type {dtype}")
+
+
+def memory_type(dtype: int) -> str:
+    """Return what loads and stores call `dtype`. Unsigned words are their lower 32 bits: the machine's own would saturate."""
+    return "i32" if dtype in (dtypes.U32, dtypes.U64) else dtypes.name(dtype)
 
 
 def store(
     b: Builder, register: str, in_float: bool, out_dtype: int, address: str, rows: str, cols: str, flags: str
 ) -> None:
-    """Store a register of fp32 (`in_float`) or s32 as `out_dtype`: float to integer truncates as a cast does.
+    """Store a register of fp32 (`in_float`) or s32 as `out_dtype`: float to integer truncates as a cast does, uint64 is zero-extended.
 
     The register is converted in place where the store does not convert by itself.
     """
-    name = dtypes.name(out_dtype)
     if is_float(out_dtype):
         if not in_float:
             b.emit("vcvt.f32", register, register)
@@ -143,4 +157,7 @@ def store(
         flags += ".f"
     elif in_float:
         b.emit("vcvt.i32", register, register)
-    b.emit(f"vst.{name}{flags}", register, address, rows, cols, 0)
+    b.emit(f"vst.{memory_type(out_dtype)}{flags}", register, address, rows, cols, 0)
+    if out_dtype == dtypes.U64:
+        b.emit("vxor.i32", register, register, register)
+        b.emit(f"vst.i32{flags}", register, address, rows, cols, 4)

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from npu_model import dtypes
 from npu_model.shave_isa import VECTOR_CAPACITY
 
 from libnpu.compiler.ir import Expr
-from libnpu.compiler.kernels.builder import ARGS, Builder, store
+from libnpu.compiler.kernels.builder import ARGS, Builder, memory_type, store
 from libnpu.compiler.kernels.expression import Lowering, last_uses, normalise
 from libnpu.compiler.kernels.program import ArgsTemplate, Operand, Program
 from libnpu.errors import Unsupported
@@ -121,7 +120,7 @@ class _Kernel:
             target = where[index] = b.vreg(f"{self.lowering.expr!r}")
             if step.mnemonic == "load":
                 address, row_stride, col_stride = self._address(step.operand)
-                b.emit(f"vld.{dtypes.name(self.dtypes[step.operand])}", target, address, row_stride, col_stride, 0)
+                b.emit(f"vld.{memory_type(self.dtypes[step.operand])}", target, address, row_stride, col_stride, 0)
             elif step.scalar is None:
                 b.emit(step.mnemonic, target, *sources)
             else:

@@ -34,8 +34,9 @@ _TO_FLOAT = {
 }
 _ROUNDING = {"floor": "vfloor", "ceil": "vceil", "round": "vround"}
 _SAME_TYPE = {"neg": "vneg", "abs": "vabs", "sign": "vsign"}
-_BINARY = {"add": "vadd", "sub": "vsub", "mul": "vmul", "div": "vdiv", "max": "vmax", "min": "vmin", "mod": "vmod"}
+_BINARY = {"add": "vadd", "sub": "vsub", "mul": "vmul", "div": "vdiv", "max": "vmax", "min": "vmin"}
 _COMPARE = {"eq": "veq", "ne": "vne", "lt": "vlt", "le": "vle", "gt": "vgt", "ge": "vge"}
+_BITS = {"bit_and": "vand", "bit_or": "vor", "bit_xor": "vxor", "shl": "vshl", "shr": "vshr"}
 _LOGIC = {"and": "vand", "or": "vor", "xor": "vxor"}
 
 
@@ -235,6 +236,8 @@ class Lowering:
         match name:
             case "not":
                 return self._compare("veq", value, Const(0, False))
+            case "bit_not":
+                return self._one("vnot", value)
             case "relu":
                 return self._two("vmax", value, Const(0, False))
             case "is_nan":
@@ -257,9 +260,15 @@ class Lowering:
             return self._two(_BINARY[name], x, y)
         if name in _COMPARE:
             return self._compare(_COMPARE[name], x, y)
+        if name in _BITS:
+            if _must_be_float(x) or _must_be_float(y):
+                raise self._error(f"{name} of floats")
+            return self._apply(_BITS[name], "i32", x, y, False)
         if name in _LOGIC:
             return self._apply(_LOGIC[name], "i32", self._bool(x), self._bool(y), False, is_bool=True)
         match name:
+            case "mod" | "fmod":
+                return self._remainder(x, y, is_floored=name == "mod")
             case "pow":
                 return self._power(x, y)
             case "leaky_relu" | "prelu":
@@ -269,6 +278,24 @@ class Lowering:
                 negative = self._compare("vlt", value, Const(0, False))
                 return self._select(negative, self._two("vmul", value, y), value)
         raise self._error(f"operator {name!r}")
+
+    def _remainder(self, x: Term, y: Term, is_floored: bool) -> Value:
+        """The engine's remainder of floats has the dividend's sign (fmod), that of integers the divisor's (mod, floored)."""
+        x, y, kind = self._unify(x, y)
+        if kind == "i32":
+            return (
+                self._two("vmod", x, y)
+                if is_floored
+                else self._two("vsub", x, self._two("vmul", self._two("vdiv", x, y), y))
+            )
+        rest = self._two("vmod", x, y)
+        if not is_floored:
+            return rest
+        zero = Const(0.0, True)
+        turned = self._two("vadd", rest, y)
+        unlike = self._compare("vne", self._compare("vlt", rest, zero), self._compare("vlt", self._vector(y), zero))
+        moved = self._select(unlike, turned, rest)
+        return self._select(self._compare("veq", rest, zero), rest, moved)
 
     def _power(self, x: Term, y: Term) -> Value:
         """Integers give an integer, by products that wrap; a fractional exponent of an integer goes through fp32, truncated."""

@@ -65,7 +65,8 @@ class Builder:
         self.pingpong = pingpong
         self.ops: list[TileOp] = []
         self.ddr: list[DdrTensor] = []
-        self.weights = bytearray()
+        self.weights = bytearray()  # empty in a plan
+        self.weight_bytes = 0
         self.macs = 0
         self.homes: dict[Value, View] = {}
         self._outputs = set(graph.outputs)
@@ -198,12 +199,18 @@ class Builder:
 
     def constant(self, array: NDArray[Any], name: str, dtype: np.dtype[Any] | None = None) -> View:
         """Append an array to the weights section and return its row-major view."""
-        data = np.ascontiguousarray(array, dtype)
-        self.weights += bytes(-len(self.weights) % ALIGNMENT)
-        tensor = DdrTensor(name, data.nbytes, DdrKind.WEIGHTS, len(self.weights), _SECTIONS[DdrKind.WEIGHTS])
-        self.weights += data.tobytes()
+        kind = array.dtype if dtype is None else dtype
+        offset, size = aligned(self.weight_bytes), array.size * kind.itemsize
+        if not self.graph.is_plan:
+            self.weights += bytes(offset - self.weight_bytes) + np.ascontiguousarray(array, kind).tobytes()
+        self.weight_bytes = offset + size
+        tensor = DdrTensor(name, size, DdrKind.WEIGHTS, offset, _SECTIONS[DdrKind.WEIGHTS])
         self.ddr.append(tensor)
-        return dense(tensor, array.shape, data.dtype)
+        return dense(tensor, array.shape, kind)
+
+    def is_quantised(self, value: Value) -> bool:
+        """Whether the int8 elements of `value` stand for other numbers, so that the matrix engine may work on them."""
+        return self.graph.is_plan and value.dtype == np.int8
 
     def wants_channels_last(self, value: Value) -> bool:
         """Whether a matrix-engine consumer, possibly behind element-wise ones, reads `value` as [H][W][C]."""
@@ -336,7 +343,7 @@ class Builder:
                 self.copy(self.place(value), source, _identity(value), "copy")
         self._cost_dma()
         self._cost_dpu()
-        program = TileProgram(self.graph.name, self.ops, self.ddr, self.weights, self.macs)
+        program = TileProgram(self.graph.name, self.ops, self.ddr, self.weights, self.macs, self.weight_bytes)
         mirror(program, self.tiles, self.tile_bytes)
         return program
 

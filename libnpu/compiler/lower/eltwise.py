@@ -102,7 +102,8 @@ def _eltwise_operation(builder: Builder, node: Node) -> tuple[int, list[Value], 
     values = [v for v in operands if v is not None and v.const is None]
     value = node.outputs[0]
     values.sort(key=lambda v: v.shape != value.shape)
-    if len(values) != 2 or not value.shape or value.dtype not in _FLOATS or any(v.dtype != value.dtype for v in values):
+    is_engine_type = value.dtype in _FLOATS or builder.is_quantised(value)
+    if len(values) != 2 or not value.shape or not is_engine_type or any(v.dtype != value.dtype for v in values):
         return None
     first, second = values
     if first.shape == second.shape == value.shape:

@@ -30,10 +30,10 @@ _NWHC = (0, 2, 1, 3)  # of a channels-last view: rows and columns exchanged
 _BLOCK_ROWS = 4  # pixel rows of a MAC block
 
 
-def _float_input(node: Node) -> Value:
+def _float_input(builder: Builder, node: Node) -> Value:
     value = node.inputs[0]
     assert value is not None
-    if value.dtype not in _FLOATS or len(value.shape) != 4:
+    if not (value.dtype in _FLOATS or builder.is_quantised(value)) or len(value.shape) != 4:
         raise Unsupported(
             f"{node.name} ({node.op}): input {value.dtype} {value.shape}; float16 or float32 [N, C, H, W]"
         )
@@ -62,7 +62,7 @@ def _windowed_job(
     per_channel: bool,
 ) -> Job:
     """Return the job of a node that slides windows over [N, C, H, W]; `weights(swapped)` gives its weight source."""
-    source, value = _float_input(node), node.outputs[0]
+    source, value = _float_input(builder, node), node.outputs[0]
     found = following(builder, node, _NHWC)
     follower, out = found if found is not None else (None, builder.place(value, _NHWC))
     y, x = _windows(node, kernel)
@@ -164,7 +164,7 @@ def _is_pointwise(builder: Builder, node: Node) -> bool:
 
 def _conv_job(builder: Builder, node: Node) -> Job:
     """Return the job of a convolution: depthwise when every group has one channel in and out."""
-    source, weight = _float_input(node), _constant(node, 1)
+    source, weight = _float_input(builder, node), _constant(node, 1)
     bias = _optional_constant(node, 2)
     groups = int(node.attrs["group"])
     depthwise = groups > 1 and groups == source.shape[1] == weight.shape[0]
@@ -211,7 +211,8 @@ def lower_matmul(builder: Builder, node: Node) -> None:
     """Emit a matrix product: one job when the right operand is one matrix, else one per batch index."""
     left, right, value = node.inputs[0], node.inputs[1], node.outputs[0]
     assert left is not None and right is not None
-    if left.dtype not in _FLOATS or min(len(left.shape), len(right.shape)) < 2:
+    is_engine_type = left.dtype in _FLOATS or builder.is_quantised(left)
+    if not is_engine_type or min(len(left.shape), len(right.shape)) < 2:
         raise Unsupported(f"{node.name} (MatMul): operands {left.dtype} {left.shape} and {right.shape}")
     m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
     scale, bias = float(node.attrs.get("scale", 1.0)), _optional_constant(node, 2)

@@ -10,6 +10,7 @@ import numpy as np
 from npu_abi import dtype as record_dtype
 from npu_abi import sizeof
 
+from libnpu.compiler.hollow import hollow, is_hollow
 from libnpu.compiler.lower.view import View, aligned, dense
 from libnpu.compiler.program import Access, Ref
 
@@ -96,6 +97,8 @@ class ConstantWeights:
         return np.take(self.weights, range(c0, c1), self.axis) if self.axis else self.weights[c0:c1]
 
     def _block(self, c0: int, c1: int) -> NDArray[np.uint8]:
+        if is_hollow(self.weights):
+            return hollow((self.tile_bytes(c1 - c0),), np.dtype(np.uint8))
         table = b""
         if self.bias is not None:
             entries = np.zeros(c1 - c0, record_dtype("npu_dpu_weight_entry"))
