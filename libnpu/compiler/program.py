@@ -36,7 +36,8 @@ class DdrKind(IntEnum):
 class Buffer:
     """A contiguous range of one tile's CMX, placed by the scheduler (64-byte aligned), possibly elsewhere after a spill.
 
-    With `copies` it is at the same place in so many tiles, which are all: DPUs write all of them and read their own.
+    With `copies` it is at the same place in so many tiles, which are all: DPUs write all of them and read their own. To others
+    its bytes are those of the first tile; an offset of whole tile strides more names another copy.
     """
 
     name: str

@@ -141,8 +141,12 @@ def mirrored(rig, out_tiles, racing=()):
     ones, outs = rig.alloc(np.ones(2048, np.float16).tobytes()), [rig.alloc(4096), rig.alloc(4096)]
     blob, own = Blob(tiles=2), C.NPU_CMX_TILE_STRIDE
     loaded, done = blob.barrier(consumers=1 + len(racing)), blob.barrier(producers=1 + len(racing), consumers=2)
-    blob.add_dma(ones, own + CMX, 0x2000 - 4096, num_planes=2, src_plane_stride=0, dst_plane_stride=4096, posts=[loaded])
-    blob.add_matmul(own + ACT, own + WEIGHTS, own + OUT, M, K, N, waits=[loaded], posts=[done], tile=1, out_tiles=out_tiles)
+    blob.add_dma(
+        ones, own + CMX, 0x2000 - 4096, num_planes=2, src_plane_stride=0, dst_plane_stride=4096, posts=[loaded]
+    )
+    blob.add_matmul(
+        own + ACT, own + WEIGHTS, own + OUT, M, K, N, waits=[loaded], posts=[done], tile=1, out_tiles=out_tiles
+    )
     for place in racing:
         blob.add_dma(ones, place, 64, waits=[loaded], posts=[done], port=1)
     for tile in (0, 1):

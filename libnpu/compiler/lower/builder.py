@@ -344,7 +344,7 @@ class Builder:
         self._cost_dma()
         self._cost_dpu()
         program = TileProgram(self.graph.name, self.ops, self.ddr, self.weights, self.macs, self.weight_bytes)
-        mirror(program, self.tiles, self.tile_bytes)
+        mirror(program, self.profile, self.tiles, self.tile_bytes)
         return program
 
     def _cost_dma(self) -> None:

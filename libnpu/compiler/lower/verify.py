@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from npu_abi import C
+
 from libnpu.compiler.lower.errors import does_not_fit
 from libnpu.compiler.program import Buffer, DdrKind, DdrTensor, Engine
 
@@ -34,8 +36,10 @@ def verify_program(program: TileProgram, cmx_bytes: int) -> None:
 
 
 def _check_bounds(op: TileOp, access: Access) -> None:
-    end = access.offset + access.width + sum((n - 1) * s for n, s in access.dims)
-    if access.offset < 0 or end > access.target.size_bytes:
+    copies = isinstance(access.target, Buffer) and access.target.copies > 1
+    start = access.offset % C.NPU_CMX_TILE_STRIDE if copies else access.offset
+    end = start + access.width + sum((n - 1) * s for n, s in access.dims)
+    if start < 0 or end > access.target.size_bytes:
         raise AssertionError(
-            f"{op.name}: bytes {access.offset}..{end} of {access.target.name}, which has {access.target.size_bytes}"
+            f"{op.name}: bytes {start}..{end} of {access.target.name}, which has {access.target.size_bytes}"
         )
