@@ -158,8 +158,8 @@ def dpu_costs(
         ],
         ceil_div(outputs * taps(inv), other_rate),
     )
-    write_rate = dpu.cmx_write_bytes_per_cycle if write_tiles == 1 else min(LINE_BYTES, dpu.cmx_write_bytes_per_cycle)
-    write_rate = _from_tile(np.full(len(inv), write_rate, dtype=np.int64), inv, "out_addr")
+    rate = dpu.cmx_write_bytes_per_cycle if write_tiles == 1 else min(LINE_BYTES, dpu.cmx_write_bytes_per_cycle)
+    write_rate = _from_tile(np.full(len(inv), rate, dtype=np.int64), inv, "out_addr")
     copies = _out_tiles(inv)
     write_rate = np.where(copies > 1, np.minimum(write_rate, LINE_BYTES), write_rate)
     out_size = sizes(inv, "out_dtype")
