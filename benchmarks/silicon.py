@@ -24,12 +24,14 @@ import numpy as np
 from npu_model.memory import MemorySystem, load_memory
 from npu_model.memory_cycles import Background, CycleMemory
 from npu_model.memory_runs import NO_RUNS
+from npu_model.profile import load_profile
 
 from benchmarks import whole_models
 from benchmarks.queue_model import Share
 from benchmarks.queue_model import share as share_queue
 from libnpu.blob import BlobImage
 from libnpu.compiler import CompileOptions, compile_model
+from libnpu.compiler.pipeline import Compiled
 from libnpu.runtime import TensorInfo
 from libnpu.tools.roofline_points import Roofline, measure
 from libnpu.tools.session import execute
@@ -147,20 +149,26 @@ def loss_at_92(share: Callable[[float], Share]) -> tuple[float, float]:
     return math.nan, math.nan
 
 
+@cache
+def plan_resnet() -> Compiled:
+    """Return the plan of ResNet-50's shapes in int8 on `aie-like`, which all memory systems run."""
+    return compile_model(resnet50(), CompileOptions(precision="int8", profile="aie-like", plan_only=True))
+
+
 def resnet(system: MemorySystem) -> Roofline:
-    """Run ResNet-50's shapes in int8 on `aie-like` with a memory system, times only."""
+    """Run it with a memory system, times only."""
     return _resnet(msgspec.json.encode(system))
 
 
 @cache
 def _resnet(system: bytes) -> Roofline:
+    device = msgspec.structs.replace(load_profile("aie-like"), memory=msgspec.json.decode(system, type=MemorySystem))
+    plan = plan_resnet()
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "system.json"
-        path.write_bytes(system)
-        profile = f"aie-like+{path}"
-        compiled = compile_model(resnet50(), CompileOptions(precision="int8", profile=profile, plan_only=True))
-        run = execute(compiled.blob, compiled.image, profile, zeros, compute=False, fidelity="full")
-        return measure(compiled.image, profile, run)
+        profile = Path(folder) / "aie-like.json"
+        profile.write_bytes(msgspec.json.encode(device))
+        run = execute(plan.blob, plan.image, str(profile), zeros, compute=False, fidelity="full")
+        return measure(plan.image, str(profile), run)
 
 
 def zeros(tensors: list[TensorInfo]) -> dict[str, np.ndarray]:

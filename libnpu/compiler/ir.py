@@ -46,7 +46,7 @@ OPS: dict[str, dict[str, str]] = {
 
 # Expr = ("in", i) | ("const", number) | (op, Expr, ...). Types: the node's inputs convert to the compute type
 # (float32 for float dtypes, int32 for integer and bool); a const is float32 if it is a Python float, else int32; casts
-# change the type (cast_i32 towards zero); comparisons, logic and is_nan give int32 0 or 1; the result converts to the
+# change the type (cast_i32 towards zero; bits_i32 and bits_f32 keep the bits); comparisons, logic and is_nan give int32 0 or 1; the result converts to the
 # output's dtype. All operands of one operation have one type. Integer div goes towards zero; mod has the
 # divisor's sign, fmod the dividend's; bit_* and shifts are of integers, by the count modulo 32, shr keeps the sign. uint32 and
 # uint64 are their lower 32 bits.
@@ -76,6 +76,8 @@ EXPR_OPS = {
         "cast_f32",
         "cast_i32",
         "cast_bool",
+        "bits_i32",
+        "bits_f32",
     ],
     2: [
         "add",

@@ -252,6 +252,8 @@ def _to_i32(x: Array) -> Array:
 _CASTS: dict[str, Any] = {
     "cast_f32": lambda x: x.astype(np.float32),
     "cast_i32": _to_i32,
+    "bits_i32": lambda x: x.view(np.int32),
+    "bits_f32": lambda x: x.view(np.float32),
     "cast_bool": lambda x: (x != 0).astype(np.int32),
 }
 _FUNCTIONS: dict[str, Any] = {

@@ -26,7 +26,7 @@ DEFAULT = (
 )  # fmt: skip
 ALIASES = {"aie-pmu-mem-stall-cycles": "mem-stall", "r1000": "mem-stall"}  # AIE's name and number of it
 CYCLES = ("cycles", "busy", "wait", "pending", "stall")
-BYTES = ("read", "write", "code-load")
+BYTES = ("read", "write", "moved", "code-load")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 GB = 10**9
 BAR = 40  # columns
 LIVE_S, PLAY_S = 1.0, 0.1  # chosen: wall-clock time between frames of npud's device, and of a run
-PMU_BYTES = ("DMA_DDR_READ", "DMA_DDR_WRITE", "SHAVE_DDR_READ", "SHAVE_DDR_WRITE", "CODE_LOAD")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class Frame:
     span_ps: int  # on the device's clock
     utilisation: dict[str, float]  # of all units of an engine
     mac_util: float  # of the multiplications that busy DPUs could have done
-    npu_bytes: int  # between the NPU and DDR
+    npu_bytes: int  # that DDR moved for the NPU
     other_bytes: int | None  # of others
     credits: dict[str, float] | None  # client -> of its fullest port, in use on average
     rows: dict[str, int] | None  # accesses of DDR that found their row open (hits), or did not (misses, conflicts)
@@ -150,7 +149,7 @@ def frame(before: Snapshot, now: Snapshot, units: dict[str, int]) -> Frame:
     cycles = now.since(before, "CYCLES")
     seen = now.memory_since(before)
     slots = now.since(before, "DPU_MAC_SLOTS")
-    own, others, credits, rows = sum(now.since(before, name) for name in PMU_BYTES), None, None, None
+    own, others, credits, rows = now.since(before, "DDR_MOVED"), None, None, None
     if seen is not None and seen.cycles:
         moved = {name: counts["bytes_moved"] for name, counts in seen.clients.items()}
         own = sum(count for name, count in moved.items() if is_own(name))

@@ -155,7 +155,7 @@ BITS = {
 
 
 def test_every_operator_of_the_graph_has_a_test():
-    assert set(UNARY) | {"bit_not"} == set(EXPR_OPS[1])
+    assert set(UNARY) | {"bit_not", "bits_i32", "bits_f32"} == set(EXPR_OPS[1])
     assert set(BINARY) | set(BITS) == set(EXPR_OPS[2])
     assert EXPR_OPS[3] == ["where", "clip", "hard_sigmoid"]
 
@@ -183,6 +183,14 @@ def test_operators_of_bits(name):
     np.testing.assert_array_equal(apply((name, X, Y), x, y, out=np.int32), BITS[name](x, y))
     with pytest.raises(Unsupported, match=f"{name} of floats"):
         elementwise((name, X, Y), (F32, I32), I32)
+
+
+def test_bits_of_floats_and_floats_of_bits():
+    x = np.array([[1.5, -0.0, np.inf, 1e-42]], np.float32)
+    np.testing.assert_array_equal(apply(("bits_i32", X), x, out=np.int32), x.view(np.int32))
+    np.testing.assert_array_equal(apply(("bits_f32", X), x.view(np.int32)), x)
+    sign_off = ("bits_f32", ("bit_and", ("bits_i32", X), ("const", 2**31 - 1)))
+    np.testing.assert_array_equal(apply(sign_off, -x), np.abs(x))
 
 
 def test_the_complement_of_bits():

@@ -19,7 +19,7 @@ _INTEGER = frozenset({"not", "and", "or", "xor", "bit_not", "bit_and", "bit_or",
 _ANY_KIND = frozenset(
     {"neg", "abs", "sign", "relu", "add", "sub", "mul", "div", "max", "min", "pow", "mod", "fmod", "clip"}
 )
-_CASTS = {"cast_f32": "f", "cast_i32": "i", "cast_bool": "i"}
+_CASTS = {"cast_f32": "f", "cast_i32": "i", "cast_bool": "i", "bits_i32": "i", "bits_f32": "f"}
 
 
 class IllTyped(ValueError):

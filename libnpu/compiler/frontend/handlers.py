@@ -9,9 +9,13 @@ from libnpu.compiler.frontend import ops_index as index
 from libnpu.compiler.frontend import ops_integer as integer
 from libnpu.compiler.frontend import ops_matrix as matrix
 from libnpu.compiler.frontend import ops_movement as movement
+from libnpu.compiler.frontend import ops_recurrent as recurrence
 from libnpu.compiler.frontend import ops_reduce as reduction
 from libnpu.compiler.frontend import ops_resample as resample
+from libnpu.compiler.frontend import ops_scatter as scatter
 from libnpu.compiler.frontend import ops_trigonometry as trigonometry
+from libnpu.compiler.frontend import ops_window as window
+from libnpu.compiler.frontend.ops_einsum import einsum
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +34,8 @@ HANDLERS: dict[str, Handler] = {
     "AveragePool": matrix.average_pool,
     "GlobalAveragePool": matrix.global_pool,
     "GlobalMaxPool": matrix.global_pool,
+    "LpPool": window.lp_pool,
+    "LRN": window.lrn,
     "MatMul": matrix.matmul,
     "Gemm": matrix.gemm,
     **dict.fromkeys(element.UNARY, element.unary),
@@ -80,6 +86,13 @@ HANDLERS: dict[str, Handler] = {
     "Tile": movement.tile,
     "Pad": movement.pad,
     "Gather": movement.gather,
+    **dict.fromkeys(recurrence.GATES, recurrence.recurrent),
+    "Einsum": einsum,
+    "ScatterElements": scatter.scatter_elements,
+    "Scatter": scatter.scatter_elements,
+    "ScatterND": scatter.scatter_nd,
+    "TopK": scatter.top_k,
+    "BitCast": element.bit_cast,
     "Trilu": index.trilu,
     "EyeLike": index.eye_like,
     "OneHot": index.one_hot,

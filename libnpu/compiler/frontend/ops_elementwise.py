@@ -141,6 +141,20 @@ def cast(call: Call) -> Value:
     return call.build.elementwise(cast_expr(X, source.dtype, target), [source], target)
 
 
+def bit_cast(call: Call) -> Value:
+    """BitCast between types of one width, up to the 32 bits that the engine has."""
+    x = call.input(0)
+    target = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(call.attrs["to"]))
+    floats = [dtype.kind not in "iub" for dtype in (x.dtype, target)]
+    if x.dtype.itemsize != target.itemsize:
+        raise ModelError(f"node {call.name}: BitCast of {x.dtype} to {target}")
+    if floats == [False, False]:
+        return call.build.elementwise(("cast_bool", X) if target == BOOL else X, [x], target)
+    if floats == [True, True] or x.dtype.itemsize != 4:
+        raise call.unsupported(f"types {x.dtype} and {target}: the vector engine has the bits of float32 only")
+    return call.build.elementwise(("bits_i32" if floats[0] else "bits_f32", X), [x], target)
+
+
 def cast_expr(expr: Expr, source: np.dtype[np.generic], target: np.dtype[np.generic]) -> Expr:
     """Return `expr` of type `source` as ONNX's Cast makes it `target`; the node's output does the narrowing."""
     floating = [dtype.kind == "f" or dtype.name == "bfloat16" for dtype in (source, target)]
@@ -247,20 +261,47 @@ def _gelu(approximate: bytes) -> Expr:
     return ("mul", X, ("mul", ("const", 0.5), ("add", one, gate)))
 
 
-def batch_norm(call: Call) -> Value:
-    """BatchNormalization at inference: scale and shift per channel, constants."""
-    if call.attrs.get("training_mode", 0) or call.output_count > 1:
-        raise call.unsupported("training outputs")
-    x = call.input(0)
+def batch_norm(call: Call) -> list[Value]:
+    """BatchNormalization: scale and shift per channel; in training by the batch's own moments, with running ones as outputs."""
+    x, build = call.input(0), call.build
     for index in range(1, 5):
         call.expect(index, x.shape[1:2] or (1,))
-    scale, bias, mean, variance = (call.array(index, "a parameter") for index in range(1, 5))
-    assert scale is not None and bias is not None and mean is not None and variance is not None
-    wide = [array.astype(np.float64) for array in (scale, bias, mean, variance)]
-    with np.errstate(all="ignore"):  # a variance below 0 gives NaN
-        factor = wide[0] / np.sqrt(wide[3] + float(call.attrs.get("epsilon", 1e-5)))
-    shape = (-1, *[1] * (len(x.shape) - 2))
+    epsilon = float(call.attrs.get("epsilon", 1e-5))
+    shape = (x.shape[1] if len(x.shape) > 1 else 1, *[1] * (len(x.shape) - 2))
+    scale, bias, mean, variance = (call.input(index) for index in range(1, 5))
+    if not call.attrs.get("training_mode", 0):
+        if call.output_count > 1:
+            raise call.unsupported("training outputs")
+        return [_scaled(call, x, [scale, bias, mean, variance], shape, epsilon)]
+    axes = [axis for axis in range(len(x.shape)) if axis != 1]
+    momentum = float(call.attrs.get("momentum", 0.9))
+    own_mean = build.reduce(x, "mean", axes, True)
+    centred = build.elementwise(("sub", X, Y), [x, own_mean])
+    own_variance = build.reduce(build.elementwise(("mul", X, X), [centred]), "mean", axes, True)
+    moments = [build.reshape(value, shape) for value in (own_mean, own_variance)]
+    result = _scaled(call, x, [scale, bias, *moments], shape, epsilon)
+    moved: Expr = ("add", ("mul", X, ("const", momentum)), ("mul", Y, ("const", 1 - momentum)))
+    running = [
+        build.elementwise(moved, [old, build.reshape(new, old.shape)])
+        for old, new in zip((mean, variance), moments, strict=True)
+    ]
+    return [result, *running[: call.output_count - 1]]
+
+
+def _scaled(call: Call, x: Value, parameters: list[Value], shape: tuple[int, ...], epsilon: float) -> Value:
+    """Return, for parameters to be of `shape`, (x - mean) / sqrt(variance + epsilon) · scale + bias, the constant factor and shift of constants in float64."""
     build = call.build
-    scaling = build.const(factor.astype(x.dtype).reshape(shape), f"{call.name}.scale")
-    shift = build.const((wide[1] - wide[2] * factor).astype(x.dtype).reshape(shape), f"{call.name}.shift")
-    return build.elementwise(("add", X, Y), [build.elementwise(("mul", X, Y), [x, scaling]), shift])
+    if all(value.const is not None for value in parameters):
+        scale, bias, mean, variance = (
+            value.const.astype(np.float64) for value in parameters if value.const is not None
+        )
+        with np.errstate(all="ignore"):  # a variance below 0 gives NaN
+            factor = scale / np.sqrt(variance + epsilon)
+        scaling = build.const(factor.astype(x.dtype).reshape(shape), f"{call.name}.scale")
+        shift = build.const((bias - mean * factor).astype(x.dtype).reshape(shape), f"{call.name}.shift")
+        return build.elementwise(("add", X, Y), [build.elementwise(("mul", X, Y), [x, scaling]), shift])
+    scale_value, bias_value, mean_value, variance_value = (build.reshape(value, shape) for value in parameters)
+    gain: Expr = ("mul", Y, ("rsqrt", ("add", X, ("const", epsilon))))
+    gained = build.elementwise(gain, [variance_value, scale_value])
+    centred = build.elementwise(("sub", X, Y), [x, mean_value])
+    return build.elementwise(("add", ("mul", X, Y), ("in", 2)), [centred, gained, bias_value])

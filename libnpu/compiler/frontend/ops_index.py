@@ -16,6 +16,8 @@ from libnpu.compiler.frontend.source import ModelError
 from libnpu.compiler.frontend.unsigned import ordered_value
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from libnpu.compiler.frontend.builder import Builder
@@ -106,11 +108,22 @@ def arg_max(call: Call) -> Value:
 
 
 def cumulative(call: Call) -> Value:
-    """CumSum and CumProd, in a step for each power of two: each element takes in what is that far before it."""
-    x, build = call.input(0), call.build
-    given = call.array(1, "axis")
-    assert given is not None
-    axis = call.axis(int(given.reshape(-1)[0]), len(x.shape))
+    """CumSum and CumProd; of a computed axis, along each, and the one chosen."""
+    x, given, build = call.input(0), call.input(1), call.build
+    rank = len(x.shape)
+    if given.const is not None:
+        return _cumulative(call, x, call.axis(int(given.const.reshape(-1)[0]), rank))
+    chosen = build.reshape(given, ())
+    result = _cumulative(call, x, 0)
+    for axis in range(1, rank):
+        is_it: Expr = ("or", ("eq", X, ("const", axis)), ("eq", X, ("const", axis - rank)))
+        result = build.elementwise(("where", is_it, Y, Z), [chosen, _cumulative(call, x, axis), result], x.dtype)
+    return result
+
+
+def _cumulative(call: Call, x: Value, axis: int) -> Value:
+    """Return running sums or products, in a step for each power of two: each element takes in what is that far before it."""
+    build = call.build
     size = x.shape[axis]
     op, neutral = ("add", 0.0) if call.op == "CumSum" else ("mul", 1.0)
     reverse = bool(call.attrs.get("reverse", 0))
@@ -130,68 +143,67 @@ def cumulative(call: Call) -> Value:
 
 def gather_elements(call: Call) -> Value:
     """GatherElements: the index replaces the position on one axis, the others keep theirs."""
-    data, indices, build = call.input(0), call.input(1), call.build
+    data, indices = call.input(0), call.input(1)
     axis = call.axis(int(call.attrs.get("axis", 0)), len(data.shape))
-    fits = len(indices.shape) == len(data.shape) and all(
-        mine <= size for index, (mine, size) in enumerate(zip(indices.shape, data.shape, strict=True)) if index != axis
-    )
-    if not fits:
-        raise ModelError(
-            f"node {call.name}: GatherElements of {data.name} {data.shape} by {indices.name} {indices.shape}"
-        )
+    return gather_flat(call.build, data, element_places(call, data, indices, axis))
+
+
+def gather_flat(build: Builder, data: Value, place: Value) -> Value:
+    """Return the elements of the flattened `data` at `place`."""
+    return build.emit("Gather", [build.reshape(data, (shape_product(data.shape),)), place], {"axis": 0})
+
+
+def element_places(call: Call, data: Value, indices: Value, axis: int) -> Value:
+    """Return where in the flattened `data` the element is that has the index on `axis`, and else the position of the index."""
+    pairs = zip(indices.shape, data.shape, strict=False)
+    fits = all(mine <= size for index, (mine, size) in enumerate(pairs) if index != axis)
+    if len(indices.shape) != len(data.shape) or not fits:
+        what = f"{data.name} {data.shape} by {indices.name} {indices.shape}"
+        raise ModelError(f"node {call.name}: {call.op} of {what}")
     strides = _strides(data.shape)
-    others = sum(
-        np.arange(size).reshape([-1 if k == index else 1 for k in range(len(data.shape))]) * strides[index]
-        for index, size in enumerate(indices.shape)
-        if index != axis
-    )
-    place = _place(build, indices, data.shape[axis], strides[axis], others)
-    return build.emit(
-        "Gather", [build.reshape(data, (-1 if 0 in data.shape else shape_product(data.shape),)), place], {"axis": 0}
-    )
+    kept = [stride if index != axis else 0 for index, stride in enumerate(strides)]
+    return _place(call.build, indices, data.shape[axis], strides[axis], _offsets(indices.shape, kept))
 
 
 def gather_nd(call: Call) -> Value:
     """GatherND: the last axis of the indices is a position on the axes behind the batch."""
-    data, indices, build = call.input(0), call.input(1), call.build
-    batch, depth, rank = int(call.attrs.get("batch_dims", 0)), indices.shape[-1], len(indices.shape)
-    if not 0 < depth <= len(data.shape) - batch or indices.shape[:batch] != data.shape[:batch] or rank <= batch:
-        raise ModelError(
-            f"node {call.name}: GatherND of {data.name} {data.shape} by {indices.name} {indices.shape}, batch {batch}"
-        )
-    reached, inner = data.shape[: batch + depth], data.shape[batch + depth :]
-    strides = _strides(reached)
-    others: NDArray[np.int64] | int = sum(
-        np.arange(size).reshape([-1 if k == index else 1 for k in range(rank - 1)]) * strides[index]
-        for index, size in enumerate(data.shape[:batch])
-    )
+    data, indices = call.input(0), call.input(1)
+    batch = int(call.attrs.get("batch_dims", 0))
+    depth = batch + indices.shape[-1]
+    if depth > len(data.shape) or indices.shape[:batch] != data.shape[:batch] or len(indices.shape) <= batch:
+        what = f"{data.name} {data.shape} by {indices.name} {indices.shape}, batch {batch}"
+        raise ModelError(f"node {call.name}: GatherND of {what}")
+    table = call.build.reshape(data, (shape_product(data.shape[:depth]), *data.shape[depth:]))
+    return call.build.emit("Gather", [table, nd_places(call, data.shape, indices, batch)], {"axis": 0})
+
+
+def nd_places(call: Call, shape: Shape, indices: Value, batch: int) -> Value:
+    """Return where in the first axes of `shape`, flattened, the positions are that the last axis of `indices` holds."""
+    build, rank, depth = call.build, len(indices.shape), indices.shape[-1]
+    strides = _strides(shape[: batch + depth])
+    others = _offsets(indices.shape[:-1], [*strides[:batch], *[0] * (rank - 1 - batch)])
     place: Value | None = None
     for index in range(depth):
-        one = build.slice(indices, {rank - 1: (index, index + 1, 1)})
-        part = _place(
-            build, build.reshape(one, indices.shape[:-1]), reached[batch + index], strides[batch + index], others
-        )
-        place, others = part if place is None else build.elementwise(_sum_of_places(), [place, part]), 0
-    assert place is not None
-    table = build.reshape(data, (shape_product(reached), *inner))
-    return build.emit("Gather", [table, place], {"axis": 0})
+        one = build.reshape(build.slice(indices, {rank - 1: (index, index + 1, 1)}), indices.shape[:-1])
+        part = _place(build, one, shape[batch + index], strides[batch + index], others)
+        both: Expr = ("where", ("lt", ("min", X, Y), ("const", 0)), OUTSIDE, ("add", X, Y))
+        place, others = part if place is None else build.elementwise(both, [place, part]), np.zeros((), np.int64)
+    if place is None:
+        raise ModelError(f"node {call.name}: {call.op} by positions {indices.name} {indices.shape} on no axis")
+    return place
 
 
 def reverse_sequence(call: Call) -> Value:
     """ReverseSequence: the first elements of each sequence, as many as its length says, the other way round."""
     x, lengths, build = call.input(0), call.input(1), call.build
     batch_axis, time_axis = int(call.attrs.get("batch_axis", 1)), int(call.attrs.get("time_axis", 0))
-    strides, rank = _strides(x.shape), len(x.shape)
-    others = sum(
-        np.arange(size).reshape([-1 if k == index else 1 for k in range(rank)]) * strides[index]
-        for index, size in enumerate(x.shape)
-        if index != time_axis
-    )
+    strides = _strides(x.shape)
+    others = _offsets(x.shape, [stride if index != time_axis else 0 for index, stride in enumerate(strides)])
     length = build.reshape(lengths, [size if index == batch_axis else 1 for index, size in enumerate(x.shape)])
     turned: Expr = ("where", ("lt", X, Y), ("sub", ("sub", Y, ("const", 1)), X), X)
     source = build.elementwise(turned, [positions(build, x.shape, time_axis), length], INT32)
     place = _place(build, source, x.shape[time_axis], strides[time_axis], others)
-    return build.emit("Gather", [build.reshape(x, (shape_product(x.shape),)), place], {"axis": 0})
+    return gather_flat(build, x, place)
 
 
 def constant_shape(call: Call) -> Value:
@@ -207,14 +219,19 @@ def _strides(shape: Shape) -> list[int]:
     return [math.prod(shape[index + 1 :]) for index in range(len(shape))]
 
 
-def _place(build: Builder, indices: Value, size: int, stride: int, others: NDArray[np.int64] | int) -> Value:
-    """Return others + index · stride, or OUTSIDE for an index that is not in [-size, size)."""
+def _offsets(shape: Shape, strides: Sequence[int]) -> NDArray[np.int64]:
+    """Return, of a shape that broadcasts to `shape`, the sum of position times stride over the axes."""
+    total = np.zeros((1,) * len(shape), np.int64)
+    for index, (size, stride) in enumerate(zip(shape, strides, strict=True)):
+        if stride:
+            total = total + np.arange(size).reshape([-1 if k == index else 1 for k in range(len(shape))]) * stride
+    return total
+
+
+def _place(build: Builder, indices: Value, size: int, stride: int, others: NDArray[np.int64]) -> Value:
+    """Return others + index · stride, of the shape of both, or OUTSIDE for an index that is not in [-size, size)."""
     from_start: Expr = ("where", ("lt", X, ("const", 0)), ("add", X, ("const", size)), X)
     inside: Expr = ("and", ("ge", X, ("const", -size)), ("lt", X, ("const", size)))
-    offset = build.const(np.broadcast_to(np.asarray(others, np.int32), indices.shape).copy(), "places")
+    offset = build.const(others.astype(np.int32), "places")
     expr: Expr = ("where", inside, ("add", ("mul", from_start, ("const", stride)), Y), OUTSIDE)
     return build.elementwise(expr, [indices, offset], INT32)
-
-
-def _sum_of_places() -> Expr:
-    return ("where", ("lt", ("min", X, Y), ("const", 0)), OUTSIDE, ("add", X, Y))

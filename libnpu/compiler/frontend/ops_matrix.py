@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from libnpu.compiler.frontend.call import is_float
-from libnpu.compiler.frontend.infer import window_count
+from libnpu.compiler.frontend.ops_window import convolve, max_by_taps, mean_by_taps, window_of
 from libnpu.compiler.frontend.source import ModelError
 
 if TYPE_CHECKING:
@@ -18,45 +18,37 @@ MAX_KERNEL = 255  # npu_dpu_invariant.kernel_x and kernel_y are 8 bits wide
 
 
 def conv(call: Call) -> Value:
+    """Conv; weights and bias may be computed."""
     x, w, bias = call.input(0), call.input(1), call.optional(2)
     if not is_float(x):
         raise call.unimplemented(f"input type {x.dtype}")
-    weights, shift = call.array(1, "weights"), call.array(2, "bias")
-    assert weights is not None
     kernel = w.shape[2:]
     call.expect(2, w.shape[:1])
-    if list(call.attrs.get("kernel_shape", kernel)) != list(kernel):
-        raise ModelError(f"node {call.name}: kernel_shape {call.attrs['kernel_shape']} of Conv, weights are {w.shape}")
-    window = _window(call, x, kernel)
-    attrs = {name: window[name] for name in ("strides", "pads", "dilations")}
-    attrs |= {"group": int(call.attrs.get("group", 1)), "act": None}
-    if len(x.shape) == 3:
-        w = call.build.const(weights.reshape(*w.shape[:2], 1, *kernel), w.name)
-    if bias is not None and shift is not None and not np.any(shift):
+    if list(call.attrs.get("kernel_shape", kernel)) != list(kernel) or len(w.shape) != len(x.shape):
+        raise ModelError(
+            f"node {call.name}: kernel_shape {call.attrs.get('kernel_shape')} of Conv, weights are {w.shape}"
+        )
+    if bias is not None and bias.const is not None and not np.any(bias.const):
         bias = None
-    return _drop_height(call, x, call.build.emit("Conv", [_with_height(call, x), w, bias], attrs))
+    return convolve(call, x, w, bias, window_of(call, x, kernel), int(call.attrs.get("group", 1)))
 
 
-def max_pool(call: Call) -> Value:
-    if call.output_count > 1:
-        raise call.unimplemented("indices as a second output")
-    if call.attrs.get("storage_order", 0):
-        raise call.unsupported("storage_order 1")
-    x = call.input(0)
-    attrs = _window(call, x, call.attrs["kernel_shape"])
-    return _drop_height(call, x, call.build.emit("MaxPool", [_with_height(call, x)], attrs))
+def max_pool(call: Call) -> list[Value]:
+    x, with_indices = call.input(0), call.output_count > 1
+    window = window_of(call, x, call.attrs["kernel_shape"])
+    if window.rank > 2 or with_indices or not is_float(x):
+        return max_by_taps(call, x, window, with_indices)
+    attrs = window.attrs("kernel", "strides", "pads", "dilations")
+    return [_drop_height(call, x, call.build.emit("MaxPool", [_with_height(call, x)], attrs))]
 
 
 def average_pool(call: Call) -> Value:
     x = call.input(0)
-    attrs = _window(call, x, call.attrs["kernel_shape"])
-    if attrs.pop("dilations") != [1, 1]:
-        raise call.unimplemented("dilations")
-    extended = attrs.pop("extended")
-    counted = bool(call.attrs.get("count_include_pad", 0)) and any(attrs["pads"])
-    if counted and extended:
-        raise call.unimplemented("count_include_pad and a last window that ceil_mode adds")
-    attrs["count_include_pad"] = counted
+    window = window_of(call, x, call.attrs["kernel_shape"])
+    counted = bool(call.attrs.get("count_include_pad", 0)) and any(window.pads)
+    if window.rank > 2 or max(window.dilations) > 1 or (counted and any(window.extra)):
+        return mean_by_taps(call, x, window, counted)
+    attrs = window.attrs("kernel", "strides", "pads") | {"count_include_pad": counted}
     return _drop_height(call, x, call.build.emit("AvgPool", [_with_height(call, x)], attrs))
 
 
@@ -119,46 +111,3 @@ def _with_height(call: Call, x: Value) -> Value:
 
 def _drop_height(call: Call, source: Value, y: Value) -> Value:
     return call.build.reshape(y, (*y.shape[:2], y.shape[3])) if len(source.shape) == 3 else y
-
-
-def _window(call: Call, x: Value, kernel: Any) -> dict[str, Any]:
-    """Return kernel, strides, pads and dilations in two dimensions; `auto_pad` and `ceil_mode` become pads.
-
-    For pooling, `extended` tells whether ceil_mode added a window that reaches behind the padding.
-    """
-    rank = len(x.shape) - 2
-    if rank not in (1, 2):
-        raise call.unimplemented(f"{rank} spatial dimensions")
-    kernel = [int(size) for size in kernel]
-    strides = [int(step) for step in call.attrs.get("strides", [1] * rank)]
-    dilations = [int(step) for step in call.attrs.get("dilations", [1] * rank)]
-    pads = [int(pad) for pad in call.attrs.get("pads", [0] * 2 * rank)]
-    if min(kernel + strides + dilations) < 1 or min(pads) < 0 or len(pads) != 2 * rank:
-        raise ModelError(f"node {call.name}: {call.op} with {kernel=}, {strides=}, {dilations=}, {pads=}")
-    auto_pad = call.attrs.get("auto_pad", b"NOTSET").decode()
-    extended = False
-    if auto_pad != "NOTSET":
-        pads = [0] * 2 * rank
-    for i in range(rank):
-        size, reach = x.shape[2 + i], dilations[i] * (kernel[i] - 1) + 1
-        if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-            total = max(0, (-(-size // strides[i]) - 1) * strides[i] + reach - size)
-            small, large = total // 2, total - total // 2
-            pads[i], pads[rank + i] = (small, large) if auto_pad == "SAME_UPPER" else (large, small)
-        elif call.attrs.get("ceil_mode", 0):
-            before, after = pads[i], pads[rank + i]
-            count = -(-(size + before + after - reach) // strides[i]) + 1
-            if (count - 1) * strides[i] >= size + before:
-                count -= 1  # a window must begin inside of the input or the padding before it
-            if count > window_count(size, kernel[i], strides[i], (before, after), dilations[i]):
-                pads[rank + i] = (count - 1) * strides[i] + reach - size - before
-                extended = True
-    window: dict[str, Any] = {
-        "kernel": [1] * (2 - rank) + kernel,
-        "strides": [1] * (2 - rank) + strides,
-        "dilations": [1] * (2 - rank) + dilations,
-        "pads": pads if rank == 2 else [0, pads[0], 0, pads[1]],
-    }
-    if call.op == "AveragePool":
-        window["extended"] = extended
-    return window

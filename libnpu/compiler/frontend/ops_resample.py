@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from libnpu.compiler.frontend.ops_window import Window, convolve, turned
 from libnpu.compiler.frontend.source import ModelError
 
 if TYPE_CHECKING:
@@ -57,25 +58,24 @@ def take(call: Call, x: Value, indices: NDArray[np.int32], axis: int) -> Value:
 
 def conv_transpose(call: Call) -> Value:
     """ConvTranspose: zeros between the elements, then a convolution with the turned kernel."""
-    x, weights = call.input(0), call.array(1, "weights")
-    assert weights is not None
-    if len(x.shape) != 4:
-        raise call.unimplemented(f"{len(x.shape) - 2} spatial dimensions")
+    x, weights, bias, build = call.input(0), call.input(1), call.optional(2), call.build
+    rank = len(x.shape) - 2
     group = int(call.attrs.get("group", 1))
+    if len(weights.shape) != len(x.shape) or weights.shape[0] != x.shape[1] or x.shape[1] % group:
+        raise ModelError(f"node {call.name}: ConvTranspose of {x.name} {x.shape} by {weights.name} {weights.shape}")
     call.expect(2, (weights.shape[1] * group,))
-    strides = [int(step) for step in call.attrs.get("strides", [1, 1])]
-    dilations = [int(step) for step in call.attrs.get("dilations", [1, 1])]
-    extra = [int(size) for size in call.attrs.get("output_padding", [0, 0])]
-    reach = [dilations[i] * (weights.shape[2 + i] - 1) for i in range(2)]
+    strides = [int(step) for step in call.attrs.get("strides", [1] * rank)]
+    dilations = [int(step) for step in call.attrs.get("dilations", [1] * rank)]
+    extra = [int(size) for size in call.attrs.get("output_padding", [0] * rank)]
+    reach = [dilations[i] * (weights.shape[2 + i] - 1) for i in range(rank)]
     cut = _transposed_pads(call, x, strides, reach, extra)
-    pads = [(reach[i] - cut[i], reach[i] - cut[2 + i] + extra[i] - (strides[i] - 1)) for i in range(2)]
-    build = call.build
-    n, c, h, w = x.shape
+    pads = [(reach[i] - cut[i], reach[i] - cut[rank + i] + extra[i] - (strides[i] - 1)) for i in range(rank)]
     if max(strides) > 1:
-        apart = build.reshape(x, (n, c, h, 1, w, 1))
-        gaps = [(0, 0), (0, 0), (0, 0), (0, strides[0] - 1), (0, 0), (0, strides[1] - 1)]
+        sizes = x.shape[2:]
+        apart = build.reshape(x, (*x.shape[:2], *(dim for size in sizes for dim in (size, 1))))
+        gaps = [(0, 0), (0, 0), *(gap for stride in strides for gap in ((0, 0), (0, stride - 1)))]
         x = build.emit("Pad", [apart], {"pads": gaps, "value": 0.0})
-        x = build.reshape(x, (n, c, h * strides[0], w * strides[1]))
+        x = build.reshape(x, (*x.shape[:2], *(size * stride for size, stride in zip(sizes, strides, strict=True))))
     cuts = {
         2 + i: (max(0, -before), x.shape[2 + i] + min(0, after), 1)
         for i, (before, after) in enumerate(pads)
@@ -83,12 +83,9 @@ def conv_transpose(call: Call) -> Value:
     }
     if cuts:
         x = build.slice(x, cuts)
-    (top, bottom), (left, right) = (tuple(max(0, pad) for pad in both) for both in pads)
-    turned = weights[:, :, ::-1, ::-1].reshape(group, c // group, *weights.shape[1:]).swapaxes(1, 2)
-    kernel = np.ascontiguousarray(turned.reshape(-1, c // group, *weights.shape[2:]))
-    attrs = {"strides": [1, 1], "pads": [top, left, bottom, right], "dilations": dilations, "group": group, "act": None}
-    call.array(2, "bias")
-    return build.emit("Conv", [x, build.const(kernel, call.input(1).name), call.optional(2)], attrs)
+    kept = [max(0, pad) for side in zip(*pads, strict=True) for pad in side]
+    kernel = turned(build, weights, group)
+    return convolve(call, x, kernel, bias, Window(list(kernel.shape[2:]), [1] * rank, dilations, kept), group)
 
 
 def pad_by_copies(call: Call, x: Value, pads: list[tuple[int, int]], mode: str) -> Value:
@@ -171,18 +168,20 @@ def _blend(call: Call, x: Value, places: NDArray[np.float64], axis: int) -> Valu
 
 
 def _transposed_pads(call: Call, x: Value, strides: list[int], reach: list[int], extra: list[int]) -> list[int]:
-    """Return what the output loses on each side: [top, left, bottom, right]."""
+    """Return what the output loses on each side, before on all axes, then after; below 0 it grows by zeros."""
     auto_pad = call.attrs.get("auto_pad", b"NOTSET").decode()
     shape: Any = call.attrs.get("output_shape")
+    rank = len(x.shape) - 2
     if auto_pad.startswith("SAME") and shape is None:
-        shape = [x.shape[2 + i] * strides[i] for i in range(2)]
+        shape = [x.shape[2 + i] * strides[i] for i in range(rank)]
     if shape is None:
-        return [int(pad) for pad in call.attrs.get("pads", [0] * 4)] if auto_pad == "NOTSET" else [0] * 4
-    cut = [0] * 4
-    for i in range(2):
-        total = strides[i] * (x.shape[2 + i] - 1) + extra[i] + reach[i] + 1 - int(list(shape)[-2 + i])
+        return [int(pad) for pad in call.attrs.get("pads", [0] * 2 * rank)] if auto_pad == "NOTSET" else [0] * 2 * rank
+    cut = [0] * 2 * rank
+    for i in range(rank):
+        total = strides[i] * (x.shape[2 + i] - 1) + extra[i] + reach[i] + 1 - int(list(shape)[-rank + i])
         if total < 0:
-            raise call.unimplemented("an output_shape that grows the output")
+            cut[rank + i] = total  # as output_padding would
+            continue
         smaller, larger = total // 2, total - total // 2
-        cut[i], cut[2 + i] = (smaller, larger) if auto_pad == "SAME_UPPER" else (larger, smaller)
+        cut[i], cut[rank + i] = (smaller, larger) if auto_pad == "SAME_UPPER" else (larger, smaller)
     return cut

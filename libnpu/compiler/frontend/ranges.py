@@ -62,7 +62,7 @@ def range_of(expr: Expr, inputs: Sequence[Range]) -> Range:
         return (expr[1], expr[1]) if isinstance(expr[1], int) else INT32
     if head in _TRUTHS:
         return _TRUTH
-    if head in ("cast_i32", "pow", "shl"):
+    if head in ("cast_i32", "bits_i32", "pow", "shl"):
         return INT32
     parts = [range_of(operand, inputs) for operand in expr[1:]]
     low, high = _bounds(head, parts)

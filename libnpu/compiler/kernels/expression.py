@@ -246,6 +246,8 @@ class Lowering:
                 return self._float_vector(value)
             case "cast_i32":
                 return self._add(Step("vcvt.i32", (value.step,)), False) if value.is_float else value
+            case "bits_i32" | "bits_f32":  # a register has no type
+                return Value(value.step, name == "bits_f32")
             case "cast_bool":
                 return self._bool(value)
             case "hard_swish":

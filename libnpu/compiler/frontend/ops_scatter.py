@@ -1,0 +1,126 @@
+"""Handlers of scatters and TopK: every position is compared with every other, which bounds their size.
+
+The vector engine compares whole tiles; what it finds goes on as reductions and gathers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from libnpu.compiler.frontend.call import shape_product
+from libnpu.compiler.frontend.ops_index import INT32, element_places, gather_flat, nd_places, positions
+from libnpu.compiler.frontend.source import ModelError
+from libnpu.compiler.frontend.unsigned import is_unsigned_word, ordered_value
+
+if TYPE_CHECKING:
+    from libnpu.compiler.frontend.call import Call
+    from libnpu.compiler.ir import Expr, Value
+
+X: Expr = ("in", 0)
+Y: Expr = ("in", 1)
+Z: Expr = ("in", 2)
+MAX_PAIRS = 1 << 24  # chosen: comparisons of one operator, some milliseconds of a SHAVE
+_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
+
+
+def scatter_elements(call: Call) -> Value:
+    data, indices, updates, build = call.input(0), call.input(1), call.input(2), call.build
+    axis = call.axis(int(call.attrs.get("axis", 0)), len(data.shape))
+    if indices.shape != updates.shape:
+        raise ModelError(f"node {call.name}: {call.op} of updates {updates.shape} at indices {indices.shape}")
+    place = element_places(call, data, indices, axis)
+    count = shape_product(indices.shape)
+    flat = [
+        build.reshape(data, (shape_product(data.shape), 1)),
+        build.reshape(place, (count,)),
+        build.reshape(updates, (count, 1)),
+    ]
+    return build.reshape(_scattered(call, *flat), data.shape)
+
+
+def scatter_nd(call: Call) -> Value:
+    data, indices, updates, build = call.input(0), call.input(1), call.input(2), call.build
+    depth = indices.shape[-1]
+    inner = data.shape[depth:]
+    if not 0 < depth <= len(data.shape) or updates.shape != (*indices.shape[:-1], *inner):
+        raise ModelError(
+            f"node {call.name}: ScatterND of {data.shape}, updates {updates.shape}, indices {indices.shape}"
+        )
+    place = nd_places(call, data.shape, indices, 0)
+    count, width = shape_product(indices.shape[:-1]), shape_product(inner)
+    rows = build.reshape(data, (shape_product(data.shape[:depth]), width))
+    result = _scattered(call, rows, build.reshape(place, (count,)), build.reshape(updates, (count, width)))
+    return build.reshape(result, data.shape)
+
+
+def _scattered(call: Call, data: Value, place: Value, updates: Value) -> Value:
+    """Return rows of `data` [rows, width] with `updates` [count, width] at rows `place` [count].
+
+    Of equal places the last wins; a place outside of the rows gets nothing.
+    """
+    build = call.build
+    (rows, width), count = data.shape, updates.shape[0]
+    reduction = call.attrs.get("reduction", b"none").decode()
+    if reduction in ("max", "min") and is_unsigned_word(data.dtype):
+        raise call.unimplemented(f"reduction {reduction} of {data.dtype}")
+    pairs = rows * count * (width if reduction != "none" else 1)
+    if pairs > MAX_PAIRS:
+        raise call.unimplemented(f"{rows} places for {count} updates: {pairs} comparisons, at most {MAX_PAIRS}")
+    row = positions(build, (rows, 1), 0)
+    if reduction == "none":
+        last: Expr = ("where", ("eq", X, Y), Z, ("const", -1))
+        inputs = [row, build.reshape(place, (1, count)), positions(build, (1, count), 1)]
+        winner = build.reduce(build.elementwise(last, inputs, INT32), "max", [1], True)
+        taken = build.reshape(build.elementwise(("max", X, ("const", 0)), [winner]), (rows,))
+        chosen = build.emit("Gather", [updates, taken], {"axis": 0})
+        return build.elementwise(("where", ("lt", X, ("const", 0)), Y, Z), [winner, data, chosen], data.dtype)
+    kind, op = _REDUCTIONS[reduction], reduction
+    inputs = [
+        build.reshape(row, (rows, 1, 1)),
+        build.reshape(place, (1, count, 1)),
+        build.reshape(updates, (1, count, width)),
+    ]
+    own: Expr = ("where", ("eq", X, Y), Z, ("const", _neutral(kind, data.dtype)))
+    total = build.reduce(build.elementwise(own, inputs, data.dtype), kind, [1], False)
+    return build.elementwise((op, X, Y), [data, total])
+
+
+def _neutral(kind: str, dtype: np.dtype[Any]) -> float | int:
+    if dtype.kind in "iu":
+        info: Any = np.iinfo(dtype) if dtype.itemsize < 4 else np.iinfo(np.int32)
+        return {"sum": 0, "prod": 1, "max": int(info.min), "min": int(info.max)}[kind]
+    return {"sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}[kind]
+
+
+def top_k(call: Call) -> list[Value]:
+    """TopK: the rank of an element is the number of those that come before it."""
+    x, build = call.input(0), call.build
+    given = call.ints(1, "k", 10) if call.opset >= 10 else [int(call.attrs["k"])]
+    assert given is not None
+    k = given[0]
+    axis = call.axis(int(call.attrs.get("axis", -1)), len(x.shape))
+    size = x.shape[axis]
+    if not 0 < k <= size:
+        raise ModelError(f"node {call.name}: TopK of {k} elements on an axis of {size}")
+    rest = [index for index in range(len(x.shape)) if index != axis]
+    rows = shape_product(tuple(x.shape[index] for index in rest))
+    if rows * size * size > MAX_PAIRS:
+        raise call.unimplemented(f"{rows} times {size} elements: {rows * size * size} comparisons, at most {MAX_PAIRS}")
+    flat = build.reshape(build.transpose(x, [*rest, axis]), (rows, size))
+    keys = ordered_value(build, flat)
+    first: Expr = ("gt" if call.attrs.get("largest", 1) else "lt", Y, X)
+    before: Expr = ("or", first, ("and", ("eq", X, Y), ("lt", ("in", 3), Z)))
+    mine, other = build.reshape(keys, (rows, size, 1)), build.reshape(keys, (rows, 1, size))
+    inputs = [mine, other, positions(build, (1, size, 1), 1), positions(build, (1, 1, size), 2)]
+    rank = build.reduce(build.elementwise(before, inputs, INT32), "sum", [2], False)
+    places = [build.reshape(rank, (rows, 1, size)), positions(build, (1, k, 1), 1)]
+    found = build.elementwise(("eq", X, Y), places, INT32)
+    index = build.emit("ArgMax", [found], {"axis": 2, "keepdims": False}, dtype=np.dtype(np.int64))
+    start = build.const((np.arange(rows, dtype=np.int32) * size).reshape(rows, 1), "rows")
+    values = gather_flat(build, flat, build.elementwise(("add", X, Y), [index, start], INT32))
+    order = [[*rest, axis].index(index) for index in range(len(x.shape))]
+    shape = [*(x.shape[i] for i in rest), k]
+    return [build.transpose(build.reshape(value, shape), order) for value in (values, index)]

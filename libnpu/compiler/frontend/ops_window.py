@@ -1,0 +1,252 @@
+"""Windows over images of any rank: their sizes, and convolution and pooling tap by tap, for what the matrix engine does not do.
+
+A tap is one place of the kernel: a strided box of the padded image, which is a view. Pooling combines the taps element by
+element; a convolution stacks them beside the channels and is one matrix product.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from libnpu.compiler.frontend.infer import window_count
+from libnpu.compiler.frontend.source import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from libnpu.compiler.frontend.builder import Builder
+    from libnpu.compiler.frontend.call import Call
+    from libnpu.compiler.frontend.infer import Shape
+    from libnpu.compiler.ir import Expr, Value
+
+X: Expr = ("in", 0)
+Y: Expr = ("in", 1)
+MAX_TAPS = 1024  # chosen: a graph of so many nodes for one operator
+
+
+@dataclass(slots=True)
+class Window:
+    """Kernel, strides, dilations by spatial axis; pads of all axes before, then after. `extra` of the last are ceil_mode's."""
+
+    kernel: list[int]
+    strides: list[int]
+    dilations: list[int]
+    pads: list[int]
+    extra: list[int] = field(default_factory=list)
+
+    @property
+    def rank(self) -> int:
+        """Spatial axes."""
+        return len(self.kernel)
+
+    def attrs(self, *names: str) -> dict[str, Any]:
+        """Return attributes of a canonical operator, whose images have two axes."""
+        rest = 2 - self.rank
+        lead = {"kernel": 1, "strides": 1, "dilations": 1}
+        before, after = self.pads[: self.rank], self.pads[self.rank :]
+        found: dict[str, Any] = {name: [lead[name]] * rest + getattr(self, name) for name in lead}
+        found["pads"] = [0] * rest + before + [0] * rest + after
+        return {name: found[name] for name in names}
+
+    def counts(self, sizes: Shape) -> tuple[int, ...]:
+        """Return the windows on each axis of an image."""
+        return tuple(
+            window_count(
+                size, self.kernel[i], self.strides[i], (self.pads[i], self.pads[self.rank + i]), self.dilations[i]
+            )
+            for i, size in enumerate(sizes)
+        )
+
+
+def window_of(call: Call, x: Value, kernel: Any) -> Window:
+    """Return the window that a node's attributes describe; `auto_pad` and `ceil_mode` become pads."""
+    rank = len(x.shape) - 2
+    kernel = [int(size) for size in kernel]
+    strides = [int(step) for step in call.attrs.get("strides", [1] * rank)]
+    dilations = [int(step) for step in call.attrs.get("dilations", [1] * rank)]
+    pads = [int(pad) for pad in call.attrs.get("pads", [0] * 2 * rank)]
+    if rank < 1 or min(kernel + strides + dilations) < 1 or min(pads) < 0 or len(pads) != 2 * rank:
+        raise ModelError(f"node {call.name}: {call.op} with {kernel=}, {strides=}, {dilations=}, {pads=}")
+    auto_pad = call.attrs.get("auto_pad", b"NOTSET").decode()
+    if auto_pad != "NOTSET":
+        pads = [0] * 2 * rank
+    extra = [0] * rank
+    for i in range(rank):
+        size, reach = x.shape[2 + i], dilations[i] * (kernel[i] - 1) + 1
+        if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+            total = max(0, (-(-size // strides[i]) - 1) * strides[i] + reach - size)
+            small, large = total // 2, total - total // 2
+            pads[i], pads[rank + i] = (small, large) if auto_pad == "SAME_UPPER" else (large, small)
+        elif call.attrs.get("ceil_mode", 0):
+            before, after = pads[i], pads[rank + i]
+            count = -(-(size + before + after - reach) // strides[i]) + 1
+            if (count - 1) * strides[i] >= size + before:
+                count -= 1  # a window must begin inside of the input or the padding before it
+            if count > window_count(size, kernel[i], strides[i], (before, after), dilations[i]):
+                pads[rank + i] = (count - 1) * strides[i] + reach - size - before
+                extra[i] = pads[rank + i] - after
+    return Window(kernel, strides, dilations, pads, extra)
+
+
+def taps(call: Call, x: Value, window: Window, fill: float) -> Iterator[Value]:
+    """Yield the [N, C, windows...] elements under each place of the kernel, row-major; `fill` outside of the image."""
+    if math.prod(window.kernel) > MAX_TAPS:
+        raise call.unimplemented(
+            f"a kernel of {window.kernel}, at most {MAX_TAPS} places where the matrix engine does not do it"
+        )
+    rank, build = window.rank, call.build
+    outputs = window.counts(x.shape[2:])
+    if any(window.pads):
+        pads = [(0, 0), (0, 0), *zip(window.pads[:rank], window.pads[rank:], strict=True)]
+        x = build.emit("Pad", [x], {"pads": pads, "value": fill})
+    for place in np.ndindex(*window.kernel):
+        starts = [i * dilation for i, dilation in zip(place, window.dilations, strict=True)]
+        bounds = {
+            2 + i: (start, start + (count - 1) * stride + 1, stride)
+            for i, (start, count, stride) in enumerate(zip(starts, outputs, window.strides, strict=True))
+        }
+        yield build.slice(x, bounds)
+
+
+def convolve(call: Call, x: Value, w: Value, bias: Value | None, window: Window, group: int) -> Value:
+    """Return the convolution of `x` [N, C, image...] with `w` [O, C / group, kernel...] and perhaps `bias` [O]."""
+    build, rank = call.build, window.rank
+    if w.shape[1] * group != x.shape[1] or w.shape[0] % group or 0 in w.shape:
+        raise ModelError(f"node {call.name}: {call.op} of {x.name} {x.shape} by {w.name} {w.shape}, {group} groups")
+    own = bias if bias is None or bias.const is not None else None  # what the engine adds by itself
+    if w.const is not None and rank <= 2:
+        attrs = window.attrs("strides", "pads", "dilations") | {"group": group, "act": None}
+        if rank == 1:
+            x = build.reshape(x, (*x.shape[:2], 1, x.shape[2]))
+            w = build.const(w.const.reshape(*w.shape[:2], 1, *w.shape[2:]), w.name)
+        result = build.emit("Conv", [x, w, own], attrs)
+        result = build.reshape(result, (*result.shape[:2], result.shape[3])) if rank == 1 else result
+    else:
+        own = None
+        result = _product_of_taps(call, x, w, window, group)
+    if bias is None or own is not None:
+        return result
+    return build.elementwise(("add", X, Y), [result, build.reshape(bias, (bias.shape[0], *[1] * rank))])
+
+
+def _product_of_taps(call: Call, x: Value, w: Value, window: Window, group: int) -> Value:
+    build = call.build
+    n, c = x.shape[:2]
+    outputs, each, count = window.counts(x.shape[2:]), c // group, math.prod(window.kernel)
+    pixels = math.prod(outputs)
+    parts = [build.reshape(tap, (n, group, each, 1, pixels)) for tap in taps(call, x, window, 0.0)]
+    stacked = build.emit("Concat", parts, {"axis": 3}) if count > 1 else parts[0]
+    columns = build.reshape(stacked, (n, group, each * count, pixels))
+    rows = build.reshape(w, (group, w.shape[0] // group, each * count))
+    product = build.emit("MatMul", [rows, columns, None], {"act": None, "scale": 1.0})
+    return build.reshape(product, (n, w.shape[0], *outputs))
+
+
+def max_by_taps(call: Call, x: Value, window: Window, with_indices: bool) -> list[Value]:
+    """Return the largest elements and, when asked, where in the tensor each was first found."""
+    build = call.build
+    lowest = float(np.iinfo(x.dtype).min) if x.dtype.kind in "iu" else -math.inf
+    places = _places(call, x, window) if with_indices else None
+    best: Value | None = None
+    found: Value | None = None
+    for number, tap in enumerate(taps(call, x, window, lowest)):
+        if places is not None:
+            place = build.const(np.broadcast_to(places[number], tap.shape).copy(), f"{call.name}.places")
+            if found is None or best is None:
+                found = build.elementwise(X, [place], np.dtype(np.int64))
+            else:
+                larger: Expr = ("or", ("gt", X, Y), ("lt", ("in", 2), ("const", 0)))
+                better: Expr = ("and", ("ge", ("in", 3), ("const", 0)), larger)
+                choice: Expr = ("where", better, ("in", 3), ("in", 2))
+                found = build.elementwise(choice, [tap, best, found, place], np.dtype(np.int64))
+        best = tap if best is None else build.elementwise(("max", X, Y), [best, tap])
+    assert best is not None
+    return [best] if found is None else [best, found]
+
+
+def _places(call: Call, x: Value, window: Window) -> list[NDArray[np.int32]]:
+    """Return, for each tap, the position in the flattened tensor of its elements; -1 outside of the image."""
+    sizes, rank = x.shape[2:], window.rank
+    order = range(rank)[::-1] if call.attrs.get("storage_order", 0) else range(rank)
+    steps = [math.prod(sizes[k] for k in list(order)[list(order).index(i) + 1 :]) for i in range(rank)]
+    images = np.arange(math.prod(x.shape[:2])).reshape(*x.shape[:2], *[1] * rank) * math.prod(sizes)
+    found = []
+    for place in np.ndindex(*window.kernel):
+        total, inside = images, np.ones((1,) * (2 + rank), bool)
+        for i, count in enumerate(window.counts(sizes)):
+            at = np.arange(count) * window.strides[i] + place[i] * window.dilations[i] - window.pads[i]
+            at = at.reshape([-1 if k == 2 + i else 1 for k in range(2 + rank)])
+            total, inside = total + at * steps[i], inside & (at >= 0) & (at < sizes[i])
+        found.append(np.where(inside, total, -1).astype(np.int32))
+    return found
+
+
+def mean_by_taps(call: Call, x: Value, window: Window, count_include_pad: bool) -> Value:
+    """Return means over what is inside of the image, or of its padding when that counts."""
+    build = call.build
+    counts = np.ones((1,) * (2 + window.rank))
+    for i, count in enumerate(window.counts(x.shape[2:])):
+        before, after = window.pads[i], window.pads[window.rank + i] - window.extra[i]
+        low, high = (-before, x.shape[2 + i] + after) if count_include_pad else (0, x.shape[2 + i])
+        at = np.arange(count)[:, None] * window.strides[i] + np.arange(window.kernel[i]) * window.dilations[i] - before
+        within = ((at >= low) & (at < high)).sum(axis=1)
+        counts = counts * within.reshape([-1 if k == 2 + i else 1 for k in range(2 + window.rank)])
+    total = sum_of_taps(call, x, window)
+    return build.elementwise(("div", X, Y), [total, build.const(counts.astype(x.dtype), f"{call.name}.counts")])
+
+
+def sum_of_taps(call: Call, x: Value, window: Window) -> Value:
+    total: Value | None = None
+    for tap in taps(call, x, window, 0.0):
+        total = tap if total is None else call.build.elementwise(("add", X, Y), [total, tap])
+    assert total is not None
+    return total
+
+
+def power(x: Expr, exponent: float) -> Expr:
+    """Return `x` >= 0 to a power, in products and roots where they are."""
+    known: dict[float, Expr] = {1.0: x, 2.0: ("mul", x, x), 0.5: ("sqrt", x)}
+    return known.get(exponent, ("pow", x, ("const", float(exponent))))
+
+
+def lp_pool(call: Call) -> Value:
+    x, exponent = call.input(0), float(call.attrs.get("p", 2))
+    powers = call.build.elementwise(power(("abs", X), exponent), [x])
+    window = window_of(call, x, call.attrs["kernel_shape"])
+    return call.build.elementwise(power(X, 1 / exponent), [sum_of_taps(call, powers, window)])
+
+
+def lrn(call: Call) -> Value:
+    """LRN: a window over the channels. The factor is applied before squares are taken, which float16 may not hold otherwise."""
+    x, build = call.input(0), call.build
+    size = int(call.attrs["size"])
+    alpha, beta = float(call.attrs.get("alpha", 1e-4)) / size, float(call.attrs.get("beta", 0.75))
+    n, c, rest = x.shape[0], x.shape[1], math.prod(x.shape[2:])
+    small: Expr = ("mul", X, ("const", math.sqrt(abs(alpha))))
+    squares = build.reshape(build.elementwise(("mul", small, small), [x]), (n, 1, c, rest))
+    before = (size - 1) // 2
+    window = Window([size, 1], [1, 1], [1, 1], [before, 0, size - 1 - before, 0])
+    total = build.reshape(sum_of_taps(call, squares, window), x.shape)
+    scale: Expr = ("add" if alpha >= 0 else "sub", ("const", float(call.attrs.get("bias", 1.0))), Y)
+    return build.elementwise(("div", X, ("pow", scale, ("const", beta))), [x, total])
+
+
+def turned(build: Builder, w: Value, group: int) -> Value:
+    """Return the weights [C, O / group, kernel...] of a transposed convolution as those [O, C / group, kernel...] of a plain one."""
+    rank = len(w.shape) - 2
+    shape = (group, w.shape[0] // group, *w.shape[1:])
+    final = (group * w.shape[1], w.shape[0] // group, *w.shape[2:])
+    if w.const is not None:
+        back = w.const[(slice(None), slice(None), *[slice(None, None, -1)] * rank)]
+        return build.const(np.ascontiguousarray(back.reshape(shape).swapaxes(1, 2).reshape(final)), w.name)
+    for axis in range(2, 2 + rank):
+        if w.shape[axis] > 1:
+            backwards = build.const(np.arange(w.shape[axis], dtype=np.int32)[::-1].copy(), "backwards")
+            w = build.emit("Gather", [w, backwards], {"axis": axis})
+    return build.reshape(build.transpose(build.reshape(w, shape), [0, 2, 1, *range(3, 3 + rank)]), final)

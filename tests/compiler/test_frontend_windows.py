@@ -1,0 +1,116 @@
+"""Convolution and pooling tap by tap, against onnxruntime: computed weights, three dimensions, indices, counts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+
+def f32(rng, *shape):
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "attrs"),
+    [
+        ((2, 4, 7, 6), (8, 4, 3, 2), {"strides": [2, 1], "pads": [1, 0, 2, 1]}),
+        ((2, 4, 7, 6), (6, 2, 3, 2), {"group": 2, "dilations": [2, 1]}),
+        ((1, 3, 9), (2, 3, 4), {"auto_pad": "SAME_LOWER", "strides": [2]}),
+        ((1, 2, 5, 4, 3), (3, 2, 2, 3, 2), {"pads": [1, 1, 0, 0, 1, 1]}),
+    ],
+)
+def test_convolution_with_computed_weights_and_bias(x, w, attrs, check, rng):
+    feeds = {"x": f32(rng, *x), "w": f32(rng, *w), "b": f32(rng, w[0])}
+    graph = check([("Conv", ["x", "w", "b"], ["y"], attrs)], feeds)
+    assert "MatMul" in {node.op for node in graph.nodes}
+
+
+def test_only_the_bias_computed_leaves_the_engine_its_convolution(check, rng):
+    feeds = {"x": f32(rng, 1, 3, 5, 5), "b": f32(rng, 4)}
+    graph = check([("Conv", ["x", "w", "b"], ["y"], {})], feeds, constants={"w": f32(rng, 4, 3, 3, 3)})
+    assert [node.op for node in graph.nodes] == ["Conv", "Reshape", "Elementwise"]
+
+
+def test_convolution_in_three_dimensions_with_constant_weights(check, rng):
+    constants = {"w": f32(rng, 4, 2, 2, 3, 2), "b": f32(rng, 4)}
+    check(
+        [("Conv", ["x", "w", "b"], ["y"], {"strides": [1, 2, 1]})], {"x": f32(rng, 1, 2, 5, 4, 3)}, constants=constants
+    )
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "attrs"),
+    [
+        ((1, 4, 5, 4), (4, 3, 3, 2), {"group": 2, "strides": [2, 1], "pads": [1, 0, 1, 1]}),
+        ((1, 2, 5), (2, 3, 3), {"strides": [3], "output_padding": [1]}),
+        ((1, 2, 3, 4, 2), (2, 2, 2, 2, 3), {"strides": [2, 1, 2]}),
+        ((1, 2, 3, 3), (2, 2, 3, 3), {"strides": [3, 2], "output_shape": [10, 8]}),
+    ],
+)
+@pytest.mark.parametrize("computed", [False, True])
+def test_transposed_convolution_of_any_rank(x, w, attrs, computed, check, rng):
+    feeds, weights = {"x": f32(rng, *x)}, {"w": f32(rng, *w)}
+    constants = None if computed else weights
+    check([("ConvTranspose", ["x", "w"], ["y"], attrs)], feeds | (weights if computed else {}), constants=constants)
+
+
+@pytest.mark.parametrize("include", [0, 1])
+@pytest.mark.parametrize("ceil_mode", [0, 1])
+@pytest.mark.parametrize(
+    ("x", "attrs"),
+    [
+        ((1, 2, 7, 8), {"kernel_shape": [3, 2], "strides": [2, 3], "dilations": [2, 2], "pads": [1, 0, 1, 1]}),
+        ((1, 2, 5, 6, 4), {"kernel_shape": [2, 3, 2], "strides": [2, 2, 1], "pads": [1, 1, 0, 0, 1, 1]}),
+        ((1, 2, 7, 8), {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}),
+    ],
+)
+def test_average_pool(x, attrs, ceil_mode, include, check, rng):
+    attrs = attrs | {"ceil_mode": ceil_mode, "count_include_pad": include}
+    check([("AveragePool", ["x"], ["y"], attrs)], {"x": f32(rng, *x)}, opset=19)
+
+
+@pytest.mark.parametrize("storage_order", [0, 1])
+def test_max_pool_with_indices(storage_order, check, rng):
+    attrs = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 1, 0, 1], "storage_order": storage_order}
+    x = np.round(f32(rng, 2, 3, 6, 5), 1)
+    x[0, 0] = -np.inf  # nothing is larger than the padding
+    check([("MaxPool", ["x"], ["y", "i"], attrs)], {"x": x[:, 1:]}, outputs=("y", "i"))
+    check([("MaxPool", ["x"], ["y", "i"], attrs)], {"x": x}, outputs=("i",))
+
+
+def test_max_pool_of_integers_and_in_three_dimensions(check, rng):
+    x = rng.integers(-128, 128, (1, 2, 6, 5)).astype(np.int8)
+    check([("MaxPool", ["x"], ["y"], {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]})], {"x": x})
+    check(
+        [("MaxPool", ["x"], ["y"], {"kernel_shape": [2, 2, 3], "dilations": [2, 1, 1]})], {"x": f32(rng, 1, 2, 5, 4, 4)}
+    )
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+def test_lp_pool(p, check, rng):
+    attrs = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1], "p": p}
+    check([("LpPool", ["x"], ["y"], attrs)], {"x": f32(rng, 1, 2, 6, 5)})
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_normalisation_over_channels(size, check, rng):
+    attrs = {"size": size, "alpha": 2e-3, "beta": 0.6, "bias": 1.5}
+    check([("LRN", ["x"], ["y"], attrs)], {"x": 100 * f32(rng, 2, 7, 3, 4)})
+
+
+def test_batch_normalisation_with_computed_parameters(check, rng):
+    feeds = {"x": f32(rng, 2, 3, 4, 5), **{name: f32(rng, 3) for name in "sbm"}, "v": np.abs(f32(rng, 3)) + 0.1}
+    check([("BatchNormalization", ["x", "s", "b", "m", "v"], ["y"], {})], feeds)
+
+
+@pytest.mark.parametrize("op", ["CumSum", "CumProd"])
+def test_running_sums_along_a_computed_axis(op, make_model, run_on_device):
+    x = np.arange(1, 25, dtype=np.float32).reshape(2, 3, 4) / 8
+    feeds = {"x": x, "axis": np.array(-2, np.int32)}
+    if op == "CumProd":
+        model = make_model([(op, ["x", "axis"], ["y"], {})], feeds, ["y"], opset=26)
+        expected = np.cumprod(x, axis=1)
+    else:
+        model = make_model([(op, ["x", "axis"], ["y"], {"reverse": 1, "exclusive": 1})], feeds, ["y"])
+        expected = np.cumsum(x[:, ::-1], axis=1)[:, ::-1] - x
+    np.testing.assert_allclose(run_on_device(model, feeds)["y"], expected, rtol=1e-6)
