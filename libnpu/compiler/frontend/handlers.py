@@ -102,8 +102,8 @@ HANDLERS: dict[str, Handler] = {
     "GatherElements": index.gather_elements,
     "GatherND": index.gather_nd,
     "ReverseSequence": index.reverse_sequence,
-    "ConstantOfShape": index.constant_shape,
-    "Range": index.constant_shape,
+    "ConstantOfShape": index.constant_of_shape,
+    "Range": index.range_,
     "DepthToSpace": movement.depth_to_space,
     "SpaceToDepth": movement.space_to_depth,
 }

@@ -20,7 +20,14 @@ from libnpu.compiler.frontend.call import Call
 from libnpu.compiler.frontend.constants import RANDOM, constant_of, evaluate, hollow_array, tensor_array
 from libnpu.compiler.frontend.handlers import HANDLERS
 from libnpu.compiler.frontend.infer import ShapeMismatch
-from libnpu.compiler.frontend.source import STANDARD_DOMAINS, ModelError, input_shapes, may_lack_data, opset_of
+from libnpu.compiler.frontend.source import (
+    STANDARD_DOMAINS,
+    ModelError,
+    declared_shape,
+    input_shapes,
+    may_lack_data,
+    opset_of,
+)
 from libnpu.compiler.frontend.types import check_types
 from libnpu.compiler.ir import Graph, Value
 from libnpu.errors import Unimplemented, Unsupported
@@ -137,6 +144,8 @@ class _Walk:
         self.opset = opset_of(model)
         self.functions = {(function.domain, function.name): function for function in model.functions}
         self.count = 0
+        infos = (*model.graph.value_info, *model.graph.output)
+        self.declared = {info.name: shape for info in infos if (shape := declared_shape(info)) is not None}
         # Inputs keep their names; outputs get theirs last, by force.
         for name in dict.fromkeys(info.name for info in (*model.graph.input, *model.graph.output)):
             self.build.unique(name)
@@ -180,10 +189,13 @@ class _Walk:
             handler = HANDLERS.get(node.op_type)
             if handler is not None:
                 attrs = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
-                call = Call(node.op_type, name, self.opset, inputs, attrs, sum(map(bool, node.output)), self.build)
+                declared = [self.declared.get(output) if body.depth == 0 else None for output in node.output]
+                count = sum(map(bool, node.output))
+                call = Call(node.op_type, name, self.opset, inputs, attrs, count, self.build, declared)
                 first = len(self.build.nodes)
                 result = handler(call)
-                return self._named(node, result if isinstance(result, list) else [result], first)
+                values = [call.checked(value) for value in (result if isinstance(result, list) else [result])]
+                return self._named(node, values, first)
         function = self.functions.get((node.domain, node.op_type)) or self._schema_body(node, inputs)
         if function is None:
             raise Unimplemented(f"node {name}: operator {node.op_type}")

@@ -62,10 +62,9 @@ def eye_like(call: Call) -> Value:
 def one_hot(call: Call) -> Value:
     """OneHot; an index outside of [-depth, depth) has no place."""
     indices, values, build = call.input(0), call.input(2), call.build
-    depth = call.array(1, "depth")
-    assert depth is not None
-    count = int(depth.reshape(-1)[0])
+    declared = call.shape()
     axis = call.axis(int(call.attrs.get("axis", -1)), len(indices.shape) + 1)
+    (count,) = call.implied(1, "depth", [declared[axis]] if declared else None)
     if is_float(indices):
         indices = build.elementwise(("cast_i32", X), [indices], INT32)
     shape = (*indices.shape[:axis], count, *indices.shape[axis:])
@@ -206,12 +205,34 @@ def reverse_sequence(call: Call) -> Value:
     return gather_flat(build, x, place)
 
 
-def constant_shape(call: Call) -> Value:
-    """ConstantOfShape and Range are constants, or depend on what is known at run time only."""
-    what = ("shape",) if call.op == "ConstantOfShape" else ("start", "limit", "delta")
-    for index, name in enumerate(what):
-        call.array(index, name)
-    raise AssertionError(f"{call.name}: {call.op} of constants is one")
+def constant_of_shape(call: Call) -> Value:
+    """ConstantOfShape of a computed operand, where the shape is declared; of a constant it is one itself."""
+    shape = call.implied(0, "shape", call.shape())
+    value = onnx.numpy_helper.to_array(call.attrs["value"]).reshape(()) if "value" in call.attrs else np.float32(0)
+    return call.build.const(np.full(shape, value), f"{call.name}.filled")
+
+
+def range_(call: Call) -> Value:
+    """Range of computed bounds, where the length is declared: the last element is within the limit, the next one is not."""
+    start, limit, delta = (call.build.reshape(call.input(index), ()) for index in range(3))
+    declared = call.shape()
+    if declared is None or len(declared) != 1:
+        for index, what in enumerate(("start", "limit", "delta")):
+            call.array(index, what)
+    assert declared is not None
+    count, build = declared[0], call.build
+    zero, one = (0.0, 1.0) if is_float(start) else (0, 1)
+    number = float(count) if is_float(start) else count
+
+    def within(steps: Expr) -> Expr:
+        at: Expr = ("add", X, ("mul", steps, Z))
+        return ("where", ("gt", Z, ("const", zero)), ("lt", at, Y), ("gt", at, Y))
+
+    last: Expr = within(("const", number - one)) if count else ("const", 1)
+    call.require(("and", last, ("not", within(("const", number)))), [start, limit, delta])
+    place: Expr = ("cast_f32", X) if is_float(start) else X
+    inputs = [positions(build, (count,), 0), start, delta]
+    return build.elementwise(("add", Y, ("mul", place, Z)), inputs, start.dtype)
 
 
 def _strides(shape: Shape) -> list[int]:
