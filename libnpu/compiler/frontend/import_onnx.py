@@ -29,6 +29,7 @@ from libnpu.compiler.frontend.source import (
     opset_of,
 )
 from libnpu.compiler.frontend.types import check_types
+from libnpu.compiler.frontend.unroll import batched_scan, scan
 from libnpu.compiler.ir import Graph, Value
 from libnpu.errors import Unimplemented, Unsupported
 
@@ -186,6 +187,8 @@ class _Walk:
                 return known
             if node.op_type == "If":
                 return self._branch(node, name, inputs, body)
+            if node.op_type == "Scan":
+                return self._scan(node, name, inputs, body)
             handler = HANDLERS.get(node.op_type)
             if handler is not None:
                 attrs = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
@@ -251,11 +254,26 @@ class _Walk:
             raise Unsupported(f"node {name}: If with a condition that is computed at run time")
         wanted = "then_branch" if condition.reshape(-1)[0] else "else_branch"
         branch = next(item.g for item in node.attribute if item.name == wanted)
+        return self._graph(branch, [], name, body)
+
+    def _scan(self, node: onnx.NodeProto, name: str, inputs: list[Value | None], body: _Body) -> list[Value]:
+        attrs = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
+
+        def step(given: list[Value], number: int) -> list[Value]:
+            return self._graph(attrs["body"], given, f"{name}/{number}", body)
+
+        if self.opset < 9:
+            return batched_scan(self.build, name, attrs, inputs, step)
+        return scan(self.build, name, attrs, [value for value in inputs if value is not None], step)
+
+    def _graph(self, graph: onnx.GraphProto, given: list[Value], name: str, body: _Body) -> list[Value]:
+        """Return the outputs of a graph inside of a node, for the values of its inputs."""
         inner = dict(body.scope)
-        for tensor in branch.initializer:
+        for tensor in graph.initializer:
             inner[tensor.name] = self.build.const(tensor_array(tensor), tensor.name)
-        self.nodes(branch.node, _Body(inner, body.parameters, f"{name}/", body.depth + 1))
-        results = [self._operand(output.name, inner, name) for output in branch.output]
+        inner |= {info.name: value for info, value in zip(graph.input, given, strict=True)}
+        self.nodes(graph.node, _Body(inner, body.parameters, f"{name}/", body.depth + 1))
+        results = [self._operand(output.name, inner, name) for output in graph.output]
         return [_nothing() if value is None else value for value in results]
 
     def _function(

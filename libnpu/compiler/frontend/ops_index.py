@@ -205,6 +205,31 @@ def reverse_sequence(call: Call) -> Value:
     return gather_flat(build, x, place)
 
 
+def compress(call: Call) -> Value:
+    """Compress, where the length is declared: the element of rank r is the one before which the condition holds r times."""
+    x, condition, build = call.input(0), call.input(1), call.build
+    declared = call.shape()
+    if declared is None:
+        raise call.unimplemented("a result whose shape is not declared")
+    if "axis" in call.attrs:
+        axis = call.axis(int(call.attrs["axis"]), len(x.shape))
+    else:
+        x, axis = build.reshape(x, (shape_product(x.shape),)), 0
+    count, length = declared[axis], min(condition.shape[0], x.shape[axis])
+    kept = build.slice(condition, {0: (0, length, 1)}) if length < condition.shape[0] else condition
+    flags = build.elementwise(("cast_bool", X), [kept], INT32)
+    before: Expr = ("where", ("lt", Y, Z), X, ("const", 0))  # whether an earlier one is kept
+    rows, columns = positions(build, (length, 1), 0), positions(build, (1, length), 1)
+    pairs = build.elementwise(before, [build.reshape(flags, (1, length)), columns, rows], INT32)
+    rank = build.reduce(pairs, "sum", [1], False)
+    total = build.reduce(flags, "sum", [0], False)
+    call.require(("eq", X, ("const", count)), [total])
+    wanted = [build.reshape(rank, (1, length)), positions(build, (count, 1), 0), build.reshape(flags, (1, length))]
+    found = build.elementwise(("and", ("eq", X, Y), Z), wanted, INT32)
+    place = build.emit("ArgMax", [found], {"axis": 1, "keepdims": False}, dtype=INT32)
+    return build.emit("Gather", [x, place], {"axis": axis})
+
+
 def constant_of_shape(call: Call) -> Value:
     """ConstantOfShape of a computed operand, where the shape is declared; of a constant it is one itself."""
     shape = call.implied(0, "shape", call.shape())
