@@ -26,7 +26,7 @@ class Bus:
         self._device = device
         fabric = device.fabric
         self._fabric = fabric
-        self._memory = MemoryRegisters(fabric.memory)
+        self._memory = MemoryRegisters(fabric.ddr, fabric.profile.memory_system, fabric.memory)
         self._reads: dict[int, Read] = {**self._memory.reads}
         self._writes: dict[int, Write] = {**self._memory.writes}
         self._doorbells = range(

@@ -63,7 +63,7 @@ enum npu_hw_reg {
     NPU_REG_BARRIER_BASE        = 0x01a05000, /* RO  id i at + 8 * i: producers 15:0, consumers 31:16; +4 enum npu_barrier_status */
     NPU_REG_TILE_BASE           = 0x01a06000, /* RO  tile t at + 8 * t: DPU busy 0, SHAVE busy 15:8; +4 tasks done */
 
-    /* Network on chip and DDR controller (without ports, clients and channels at fidelity `fast`) */
+    /* Network on chip and DDR controller (without ports, links, channels and counters at fidelity `fast`) */
     NPU_REG_NOC_PORTS           = 0x01a08000, /* RO  ports of routers 15:0, credits of each 31:16 */
     NPU_REG_NOC_CLIENTS         = 0x01a08004, /* RO  clients of the memory system, in its order */
     NPU_REG_NOC_CYCLES_LO       = 0x01a08008, /* RO  cycles that the network has run 31:0; latches HI */

@@ -75,15 +75,18 @@ def test_priorities_are_set_and_reset():
 
 
 @pytest.mark.parametrize("profile", ["npu-37xx", "npu-40xx", "unit", "npu-37xx+edge-soc"])
-def test_blocks_do_not_overlap_and_fast_has_none(profile):
+def test_blocks_do_not_overlap_and_fast_has_priorities_alone(profile):
     full, fast = Device(profile, fidelity="full").bus, Device(profile).bus
     ports, channels = full.read32(C.NPU_REG_NOC_PORTS) & 0xFFFF, full.read32(C.NPU_REG_DDRC_CHANNELS)
     assert C.NPU_REG_NOC_CREDIT_BASE + ports * C.NPU_NOC_CREDIT_STRIDE <= C.NPU_REG_NOC_CLIENT_BASE
     assert C.NPU_DDRC_COUNTER_STRIDE >= 8 * C.NPU_DDRC_COUNTER_COUNT
     assert ports > 0
     assert channels > 0
-    for offset in (C.NPU_REG_NOC_PORTS, C.NPU_REG_NOC_CLIENTS, C.NPU_REG_NOC_CYCLES_LO, C.NPU_REG_DDRC_CHANNELS):
+    for offset in (C.NPU_REG_NOC_PORTS, C.NPU_REG_NOC_LINKS, C.NPU_REG_NOC_CYCLES_LO, C.NPU_REG_DDRC_CHANNELS):
         assert fast.read32(offset) == 0
+    assert fast.read32(C.NPU_REG_NOC_CLIENTS) == full.read32(C.NPU_REG_NOC_CLIENTS)
+    fast.write32(C.NPU_REG_NOC_QOS_BASE, 5)
+    assert fast.read32(C.NPU_REG_NOC_QOS_BASE) == 5
     assert fast.bad_accesses == 0
-    assert fast.read32(C.NPU_REG_NOC_QOS_BASE) == 0xFFFFFFFF
+    assert fast.read32(C.NPU_REG_NOC_CLIENT_BASE) == 0xFFFFFFFF
     assert fast.bad_accesses == 1

@@ -81,13 +81,13 @@ PATTERNS = {
 
 @pytest.mark.parametrize("profile", [*PROFILES, "unit"])
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_patterns_take_as_long_as_under_full_within_ten_percent(profile, pattern):
+def test_patterns_take_as_long_as_under_full_within_twelve_percent(profile, pattern):
     loads = PATTERNS[pattern]
     part = load_profile(profile).cmx.workspace_bytes // load_profile(profile).dma_ports
     if max(load.asked for load in loads) > part:
         pytest.skip("more than the scratchpad holds")
     full, cycle_ps = span_ps(profile, "full", loads), 10**12 // load_profile(profile).dma.clock_hz
-    assert span_ps(profile, "fast", loads) == pytest.approx(full, rel=0.10, abs=cycle_ps)
+    assert span_ps(profile, "fast", loads) == pytest.approx(full, rel=0.12, abs=cycle_ps)
 
 
 @pytest.mark.parametrize("profile", PROFILES)

@@ -93,8 +93,16 @@ def test_wrong_arguments_are_named(call, message):
         assert caught.value.result == C.NPU_ERROR_INVALID_VALUE
 
 
-def test_at_fidelity_fast_there_are_no_clients():
-    with libnpu.open(EDGE, compute=False, where="") as device:
-        assert device.mmio(C.NPU_REG_NOC_CLIENTS) == 0
-        with pytest.raises(libnpu.NpuError, match="client 2; the memory path has 0"):
-            device.traffic("cpu", 1)
+def test_at_fidelity_fast_there_are_the_same_clients_and_priorities_and_nothing_is_counted():
+    seen = []
+    for rate, priority in ((0, 0), (16, 0), (16, 7)):
+        with libnpu.open("npu-37xx", compute=False, where="") as device:
+            assert device.mmio(C.NPU_REG_NOC_CLIENTS) == len(device.profile.memory_system.clients)
+            assert device.mmio(C.NPU_REG_NOC_LINKS) == 0
+            source, target = device.alloc(MIB), device.alloc(MIB)
+            device.mmio(C.NPU_REG_NOC_QOS_BASE, priority)
+            device.traffic("cpu", rate * 10**9)
+            device.copy(target, source, MIB)
+            device.synchronize()
+            seen.append(device.now_ps)
+    assert seen[0] <= seen[2] < seen[1]

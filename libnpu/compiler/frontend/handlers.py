@@ -16,6 +16,7 @@ from libnpu.compiler.frontend import ops_scatter as scatter
 from libnpu.compiler.frontend import ops_trigonometry as trigonometry
 from libnpu.compiler.frontend import ops_window as window
 from libnpu.compiler.frontend.ops_einsum import einsum
+from libnpu.compiler.frontend.ops_sample import grid_sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,6 +88,10 @@ HANDLERS: dict[str, Handler] = {
     "Pad": movement.pad,
     "Gather": movement.gather,
     **dict.fromkeys(recurrence.GATES, recurrence.recurrent),
+    "GridSample": grid_sample,
+    "QuantizeLinear": integer.quantize,
+    "DequantizeLinear": integer.dequantize,
+    "Compress": index.compress,
     "Einsum": einsum,
     "ScatterElements": scatter.scatter_elements,
     "Scatter": scatter.scatter_elements,
@@ -102,8 +107,8 @@ HANDLERS: dict[str, Handler] = {
     "GatherElements": index.gather_elements,
     "GatherND": index.gather_nd,
     "ReverseSequence": index.reverse_sequence,
-    "ConstantOfShape": index.constant_shape,
-    "Range": index.constant_shape,
+    "ConstantOfShape": index.constant_of_shape,
+    "Range": index.range_,
     "DepthToSpace": movement.depth_to_space,
     "SpaceToDepth": movement.space_to_depth,
 }

@@ -109,7 +109,8 @@ def _targets(call: Call, x: Value) -> dict[int, tuple[int, float]]:
     elif call.opset < 11:
         scales, sizes = call.array(1, "scales"), None
     else:
-        scales, sizes = call.array(2, "scales"), call.array(3, "sizes")
+        scales = call.array(2, "scales")
+        sizes = None if scales is not None and scales.size else _sizes(call)
         scales = None if scales is not None and not scales.size else scales
     if call.attrs.get("keep_aspect_ratio_policy", b"stretch") != b"stretch":
         raise call.unimplemented("keep_aspect_ratio_policy")
@@ -127,6 +128,15 @@ def _targets(call: Call, x: Value) -> dict[int, tuple[int, float]]:
         if size != x.shape[axis] or scale != 1.0:
             targets[axis] = (size, scale)
     return targets
+
+
+def _sizes(call: Call) -> NDArray[Any] | None:
+    """Return the output's sizes on the given axes; computed ones are those that the model declares."""
+    shape = call.shape()
+    if shape is None or call.optional(3) is None:
+        return call.array(3, "sizes")
+    axes = [int(axis) for axis in call.attrs.get("axes", range(len(shape)))]
+    return np.asarray(call.implied(3, "sizes", [shape[axis] for axis in axes]))
 
 
 def _places(call: Call, old: int, new: int, scale: float) -> NDArray[np.float64]:
