@@ -152,7 +152,7 @@ class DeviceMachine:
         seed: int = 1,
     ) -> None:
         """Let a client of the memory system without an engine, such as "cpu", ask for memory from now on, in bursts at times that `seed`
-        decides; 0 bytes per second ends it. Fidelity "full" only (docs/memory.md). Raises INVALID_VALUE, NOT_PERMITTED.
+        decides; 0 bytes per second ends it. docs/memory.md has more. Raises INVALID_VALUE, NOT_PERMITTED.
         """
         names = [one.name for one in self.node.profile.memory_system.clients]
         if instance_of(client, str, "client") not in names:
