@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from libnpu.checker import check
 from libnpu.errors import NpuError, Unimplemented, Unsupported
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ __all__ = [
     "TensorInfo",
     "Unimplemented",
     "Unsupported",
+    "check",
     "open",
     "timeline",
 ]
@@ -103,6 +105,7 @@ def open(
     """
     import os
 
+    from libnpu.checker import obey_environment
     from libnpu.faults import faults_of_process, read_faults
     from libnpu.runtime.arguments import path_of
     from libnpu.runtime.device import open_device
@@ -113,6 +116,7 @@ def open(
         path = path_of(faults, "faults")
         armed = tuple(read_faults(path)) if path else ()
 
+    obey_environment()
     return open_device(
         profile,
         compute=compute,

@@ -26,6 +26,11 @@ class Claim:
         self._shift = shift
         self._masks: tuple[int, int] | None = None
 
+    @property
+    def footprint(self) -> Footprint:
+        """What it was made of, where it is by now."""
+        return self._reads, self._writes
+
     def shifted(self, offset: int) -> Claim:
         """Return the claim with what lies in the CMX window moved up by `offset`."""
         return Claim((self._reads, self._writes), self._shift + offset)

@@ -134,6 +134,19 @@ class Device:
         """Return and drop the struct npu_overflow_record[] of a context."""
         return self.fabric.overflows.drain(ssid)
 
+    @property
+    def computes(self) -> bool:
+        """Whether it computes values, or time only."""
+        return self.fabric.compute
+
+    def watch_accesses(self, ssid: int, enable: bool) -> None:
+        """Keep the accesses of a context's jobs to device memory from now on, or no more."""
+        self.fabric.accesses.watch(ssid, enable)
+
+    def drain_accesses(self, ssid: int) -> bytes:
+        """Return and drop the struct npu_access_record[] of a context."""
+        return self.fabric.accesses.drain(ssid)
+
     def reset(self) -> None:
         """IP_RESET: stop the core, empty engines, FIFOs, barriers and CMX. DRAM and the clock go on."""
         fabric = self.fabric

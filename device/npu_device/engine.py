@@ -398,11 +398,14 @@ class Engine(ABC, Generic[T]):
 
     def claim(self, task: T, claim: Claim) -> None:
         """Note the ranges of a task that starts, and taint every pair of running tasks of the job that are in conflict."""
-        if task.slot.shift:
-            claim = claim.shifted(task.slot.shift)
+        slot, accesses = task.slot, self.fabric.accesses
+        if accesses.watched:
+            accesses.note(slot.ssid, slot.job_id, task.task_id, self.fabric.clock.now_ps, claim.footprint)
+        if slot.shift:
+            claim = claim.shifted(slot.shift)
         task.claim = claim
         task.tainted = False
-        executing = task.slot.executing
+        executing = slot.executing
         for other in executing:
             held = other.claim
             assert held is not None

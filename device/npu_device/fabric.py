@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from npu_abi import C
 from npu_model.profile import Profile
 
+from npu_device.accesses import Accesses
 from npu_device.barriers import INVALID, Barrier
 from npu_device.clock import Clock, ClockDomain
 from npu_device.cmx import Cmx
@@ -66,6 +67,7 @@ class Fabric:
         self.program_plans: dict[tuple[bytes, int, int, int], DmaPlan] = {}  # of shave_operations
         self.scratch = Scratch()
         self.overflows = Overflows()
+        self.accesses = Accesses()
         self.schedule = Schedule()
         self.trace = Trace(self.clock, self.engine_clock) if trace else None
         self.barriers = [Barrier(i) for i in range(profile.tiles * profile.barriers_per_tile)]

@@ -42,6 +42,7 @@ class Context:
         "_next_mmap",
         "_sequence",
         "_unmapped",
+        "accesses",
         "busy_ps",
         "faults",
         "jobs",
@@ -81,6 +82,7 @@ class Context:
         self.faults = 0  # of its tasks: accesses, hangs
         self.jobs_done = self.jobs_failed = 0  # jobs that have ended; those of them that did not end with SUCCESS
         self.busy_ps = 0  # device time of jobs, summed
+        self.accesses = bytearray()  # struct npu_access_record[] that nobody has read yet
         self.overflows = bytearray()  # struct npu_overflow_record[] that nobody has read yet
         self._next_handle = 1
         self._next_mmap = MMAP_BASE

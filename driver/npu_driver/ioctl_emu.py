@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 TRACE_RECORD_BYTES = sizeof("npu_trace_record")
 OVERFLOW_RECORD_BYTES = sizeof("npu_overflow_record")
+ACCESS_RECORD_BYTES = sizeof("npu_access_record")
 MAX_ADDRESS = 1 << 40  # of traffic: chosen, more than any memory here, and far within 64 bits
 TRAFFIC_LIMITS = {
     "write_permille": (0, 1000),
@@ -39,6 +40,28 @@ def overflows(kernel: Kernel, context: Context, arg: Any, segments: list[bytes])
     """Move the overflow records of the context's jobs out, as trace_read does."""
     context.overflows += kernel.device.drain_overflows(context.ssid)
     return _move_out(context.overflows, OVERFLOW_RECORD_BYTES, arg)
+
+
+def watch(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
+    """Keep the accesses of the context's jobs, or no more. EINVAL for anything but 0 and 1; EOPNOTSUPP without values."""
+    if arg.enable > 1:
+        raise KernelError(errno.EINVAL, f"enable {arg.enable}; it is 0 or 1")
+    if arg.enable and not kernel.device.computes:
+        raise KernelError(errno.EOPNOTSUPP, "the device computes no values: it reads and writes nothing")
+    context.accesses.clear()
+    kernel.device.watch_accesses(context.ssid, bool(arg.enable))
+    return 0, []
+
+
+def accesses(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
+    """Move the access records of the context's jobs out, as trace_read does. EOVERFLOW when there were too many."""
+    if not arg.used_bytes:
+        fresh = kernel.device.drain_accesses(context.ssid)
+        if len(context.accesses) + len(fresh) > C.NPU_MAX_ACCESS_RECORDS * ACCESS_RECORD_BYTES:
+            context.accesses.clear()
+            raise KernelError(errno.EOVERFLOW, f"more than {C.NPU_MAX_ACCESS_RECORDS} access records between two reads")
+        context.accesses += fresh
+    return _move_out(context.accesses, ACCESS_RECORD_BYTES, arg)
 
 
 def _move_out(pending: bytearray, record_bytes: int, arg: Any) -> tuple[int, list[Any]]:

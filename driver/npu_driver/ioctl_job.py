@@ -98,14 +98,16 @@ def submit(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) ->
 
 
 def cmdq_submit(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
-    """Submit to a queue of CMDQ_CREATE. EINVAL for an unknown queue; see `_submit`."""
+    """Submit to a queue of CMDQ_CREATE. EINVAL for an unknown queue, and when an output is not zero; see `_submit`."""
+    if arg.job_id:
+        raise KernelError(errno.EINVAL, "job_id is an output and must be zero")
     buffers = _check_submit(context, arg, segments)
     queue = context.queues.get(arg.cmdq_id)
     if queue is None or arg.cmdq_id >= LEGACY_QUEUE:
         raise KernelError(errno.EINVAL, f"context {context.ssid} has no queue {arg.cmdq_id}")
     index = arg.preempt_buffer_index
     preempt = _preempt_buffer(kernel, buffers, index) if index else NO_BUFFER
-    _submit(kernel, context, queue, buffers, arg.commands_offset, preempt)
+    arg.job_id = _submit(kernel, context, queue, buffers, arg.commands_offset, preempt).job_id
     return 0, []
 
 
@@ -175,8 +177,8 @@ def _submit(
     buffers: list[Any],
     offset: int,
     preempt: tuple[int, int] = NO_BUFFER,
-) -> None:
-    """Put a job in the ring. EBUSY when ring, job ids or doorbells are used up; errors of the registration."""
+) -> Job:
+    """Put a job in the ring, and return it. EBUSY when ring, job ids or doorbells are used up; errors of the registration."""
     queue.check_room()
     job_id = context.next_job_id()
     if not queue.registered:
@@ -193,6 +195,7 @@ def _submit(
     queue.push(job, command.va + offset, kernel.now_ps, kernel.registers, preempt)
     if kernel.due_ps == NEVER_PS:
         kernel.watchdog.arm()
+    return job
 
 
 def bo_wait(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:

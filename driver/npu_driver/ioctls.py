@@ -157,6 +157,11 @@ TABLE: dict[int, Row] = dict(
         _row(C.NPU_IOCTL_EMU_INJECT, "npu_emu_inject", ioctl_emu.inject, free=True, needs_file=False),
         _row(C.NPU_IOCTL_EMU_REGISTER, "npu_emu_register", ioctl_emu.register, free=True),
         _row(C.NPU_IOCTL_EMU_TRAFFIC, "npu_emu_traffic", ioctl_emu.traffic, free=True),
+        _row(C.NPU_IOCTL_EMU_WATCH, "npu_emu_watch", ioctl_emu.watch, free=True),
+        _row(
+            C.NPU_IOCTL_EMU_ACCESSES, "npu_emu_accesses", ioctl_emu.accesses,
+            Pointer("buffer_ptr", lambda arg: int(arg.buffer_bytes), incoming=False), free=True,
+        ),
     )
 )  # fmt: skip
 NUMBERS: frozenset[int] = frozenset(request & 0xFF for request in TABLE)

@@ -218,6 +218,7 @@ class Kernel:
             self.destroy_queue(context, queue)
         self.after_interrupts()
         self.device.drain_overflows(context.ssid)  # for the next owner of the number
+        self.device.watch_accesses(context.ssid, False)
         context.destroy()
         del self.contexts[context.ssid]
         for fd, file in list(self.files.items()):

@@ -22,7 +22,7 @@ enum npu_ioctl_nr {
     /* Emulator range: not a real device's */
     NPU_IOCTL_EMU_TRACE_READ = 0xe0, NPU_IOCTL_EMU_SET_SCHEDULE = 0xe1, NPU_IOCTL_EMU_COUNTERS = 0xe2, NPU_IOCTL_EMU_ADVANCE = 0xe3,
     NPU_IOCTL_EMU_OVERFLOWS = 0xe4, NPU_IOCTL_EMU_RUN = 0xe5, NPU_IOCTL_EMU_JOB = 0xe6, NPU_IOCTL_EMU_INJECT = 0xe7,
-    NPU_IOCTL_EMU_REGISTER = 0xe8, NPU_IOCTL_EMU_TRAFFIC = 0xe9
+    NPU_IOCTL_EMU_REGISTER = 0xe8, NPU_IOCTL_EMU_TRAFFIC = 0xe9, NPU_IOCTL_EMU_WATCH = 0xea, NPU_IOCTL_EMU_ACCESSES = 0xeb
 };
 /* The ioctl request word is the number in bits 7:0 and the size of its structure in bits 29:16. */
 /* On the seam every call is one 64-bit number: file descriptor in bits 63:32, request word in bits 31:0. Calls that are not ioctls: */
@@ -140,7 +140,7 @@ enum npu_cmdq_destroy_flag { NPU_CMDQ_ABORT = 1 };
 struct npu_cmdq_destroy { uint32_t cmdq_id; uint32_t flags; /* [in] enum npu_cmdq_destroy_flag */ };
 struct npu_cmdq_submit { uint64_t buffers_ptr; uint32_t buffer_count; uint32_t cmdq_id; uint32_t flags; uint32_t commands_offset;
     uint32_t preempt_buffer_index; /* 0: none; else the index in the list of an object, not MAPPABLE, of at least NPU_PARAM_PREEMPT_BUFFER_SIZE bytes: an inference of this job can be preempted */
-    uint32_t reserved; };
+    uint32_t job_id; /* [out] as BO_WAIT and records of traces and accesses have it; unique among the jobs in flight */ };
 _Static_assert(sizeof(struct npu_cmdq_submit) == 32, "npu_cmdq_submit");
 
 /* Ring the doorbell of a queue that has one: the firmware looks again at fences that the host wrote. ENOENT for an unknown queue. */
@@ -258,4 +258,20 @@ _Static_assert(sizeof(struct npu_trace_record) == 40, "npu_trace_record");
 struct npu_emu_overflows { uint64_t buffer_ptr; uint64_t buffer_bytes; /* [in] */ uint64_t used_bytes; /* [out] written, or pending when buffer_bytes is 0 */ };
 struct npu_overflow_record { uint32_t job_id; uint32_t task_id; /* as in the descriptor */ uint64_t count; /* values */ };
 _Static_assert(sizeof(struct npu_overflow_record) == 16, "npu_overflow_record");
+/* Keeps, from now on, or no more, which device memory the engines read and wrote for jobs of the caller. EINVAL for anything but 0 and 1, EOPNOTSUPP
+ * on a device that computes no values. */
+struct npu_emu_watch { uint32_t enable; uint32_t reserved; };
+/* Copies access records of the caller's jobs out, in the order in which the accesses began, and drops them; as EMU_TRACE_READ. EOVERFLOW, once, when more
+ * than NPU_MAX_ACCESS_RECORDS came between two reads: all of them are lost. */
+enum { NPU_MAX_ACCESS_RECORDS = 1 << 20 };
+struct npu_emu_accesses { uint64_t buffer_ptr; uint64_t buffer_bytes; /* [in] */ uint64_t used_bytes; /* [out] written, or pending when buffer_bytes is 0 */ };
+struct npu_access_record {
+    uint64_t time_ps;             /* when the task, or the segment of a program, began */
+    uint64_t address;             /* device virtual, of the first byte */
+    uint64_t run_bytes;           /* of each run */
+    uint64_t stride;              /* from the start of a run to that of the next */
+    uint32_t run_count; uint32_t write; /* 1: it writes, 0: it reads */
+    uint32_t job_id; uint32_t task_id; /* as in npu_trace_record */
+};
+_Static_assert(sizeof(struct npu_access_record) == 48, "npu_access_record");
 #endif

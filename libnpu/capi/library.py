@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
+from libnpu import checker
 from libnpu.capi.door import Door
 from libnpu.capi.handles import HandleTable, Kind
 from libnpu.capi.memory import FIRST_NUMBER, LAST_NUMBER, Memory
@@ -76,6 +77,7 @@ class Library:
         """Count one more user; the first one reads the environment. Raises INVALID_VALUE when it says what does not exist."""
         if self.users == 0:
             self.settings = read_settings(self.getenv)
+            checker.obey_environment(self.getenv)
             self._starts += 1
         self.users += 1
 

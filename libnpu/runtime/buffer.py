@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from libnpu.runtime.host_memory import Mapping
+    from libnpu.runtime.job import Job
     from libnpu.runtime.memory import ContextMemory
     from libnpu.runtime.stream import Stream
 NO_VIEW = memoryview(b"")
@@ -142,11 +143,15 @@ class Buffer(Memory):
                 else "is pinned memory"
             )
             raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"the memory at {self.where} {what}")
+        if self.context.observer is not None:
+            self.context.observer.shown(self)
         return make_handle(self.context.node, MEMORY, self._bo, self.size)
 
     def store(self, offset: int, source: NDArray[np.uint8]) -> None:
         """Let the host copy bytes in; the range was checked."""
         context = self.context
+        if context.observer is not None:
+            context.observer.accessed(self, offset, source.nbytes, write=True, what="write")
         if self.has_values:
             self.view[offset : offset + source.nbytes] = source.data
         context.charge_copy(source.nbytes)
@@ -154,6 +159,8 @@ class Buffer(Memory):
     def load(self, offset: int, size: int) -> NDArray[np.uint8]:
         """Let the host copy bytes out; the range was checked. Raises BAD_STATE on a device that computes no values."""
         self.check_values()
+        if self.context.observer is not None:
+            self.context.observer.accessed(self, offset, size, write=False, what="read")
         data = np.empty(size, np.uint8)
         self.context.node.catch_up()
         data[:] = self.view[offset : offset + size]
@@ -193,6 +200,8 @@ class Buffer(Memory):
         self.context.node.catch_up()
         mapping = Mapping(self, offset, length, direction)
         self._mappings.append(mapping)
+        if self.context.observer is not None:
+            self.context.observer.shown(self)
         return mapping
 
     @property
@@ -232,12 +241,16 @@ class Buffer(Memory):
         stream.make_room()
         _ = self.handle  # another thread may have freed it meanwhile
         job = stream.enqueue(Free(self), settle=False)
-        self.release()
+        self.release(job)
         stream.settle(job)
 
-    def release(self) -> None:
-        """Become stale; the driver gets the memory back as soon as every job that uses it has been handed to it."""
+    def release(self, job: Job | None = None) -> None:
+        """Become stale, by `job` if there is one; the driver gets the memory back as soon as every job that uses it has been
+        handed to it.
+        """
         if self._is_live:
+            if self.context.observer is not None:
+                self.context.observer.freed(self, job)
             self.context.forget_buffer(self)
             self._is_live = False
             self._mappings.clear()

@@ -114,6 +114,8 @@ class CommandWriter:
         if not signal.over:
             self.job.signals = (*self.job.signals, signal)
             self._commands.append(FENCE.pack(WAIT, FENCE.size, signal.cell.offset, signal.value))
+        elif self.context.observer is not None and signal.job is not None and self.job.number:  # 0: it is only measured
+            self.context.observer.ordered(self.job.stream, signal.job)
 
     def signal(self, signal: Signal) -> None:
         """Let the job write a fence here, also when it fails."""

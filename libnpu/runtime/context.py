@@ -11,6 +11,7 @@ import npu_abi
 from npu_abi import C
 
 from libnpu.errors import NpuError
+from libnpu.runtime import observer
 from libnpu.runtime.arguments import instance_of, truth
 from libnpu.runtime.blob_file import read_blob
 from libnpu.runtime.buffer_object import BufferObject
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from libnpu.runtime.ipc_event import IpcEvent
     from libnpu.runtime.job import Job
     from libnpu.runtime.kernel import Kernel
+    from libnpu.runtime.observer import Observer
     from libnpu.syscalls import Node
 
 MAY_BE_LOST = (C.NPU_JOB_CTX_VIOLATION, C.NPU_JOB_ABORTED)  # statuses of jobs whose context may be gone
@@ -80,6 +82,9 @@ class Context(ContextStreams, ContextMemory):
         self._modules: list[Module] = []
         self._ran: dict[int, Job] = {}  # by job id: the last job of that id
         self._builtin: Module | None = None
+        self.observer: Observer | None = None
+        if observer.current is not None:
+            observer.current.attach(self)
 
     @public
     def load(self, source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> Module:
@@ -185,10 +190,16 @@ class Context(ContextStreams, ContextMemory):
             if left:
                 raise NpuError(C.NPU_ERROR_IN_USE, f"the context still has {left}")
         try:
-            self.node.close()
+            self.close_node()
         finally:
             self.end()
             self.device.forget_context(self)
+
+    def close_node(self) -> None:
+        """Give the open file back; `end` comes next."""
+        if self.observer is not None:
+            self.observer.ends(self)
+        self.node.close()
 
     def end(self) -> None:
         """Make everything stale: the open file is closed."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from libnpu.runtime.context import Context
     from libnpu.runtime.fences import Signal
     from libnpu.runtime.job import Job
+    from libnpu.runtime.observer import Observer
     from libnpu.runtime.semantics import Semantics
     from libnpu.syscalls import Node
 
@@ -35,6 +36,7 @@ class ContextStreams:
     semantics: Semantics
     commands: CommandPool
     is_alive: bool
+    observer: Observer | None
 
     def __init__(self) -> None:
         self.orphans: list[Stream] = []  # of executable graphs that are gone
@@ -208,6 +210,8 @@ class ContextStreams:
 
     def forget_stream(self, stream: Stream) -> None:
         """Drop a closed stream."""
+        if self.observer is not None:
+            self.observer.closed(stream)
         if stream in self._streams:
             self._streams.remove(stream)
         if stream is self._default:

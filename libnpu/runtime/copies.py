@@ -150,5 +150,6 @@ def _complete(stream: Stream, move: Move) -> None:
             _ = buffer.handle  # another thread may have freed it meanwhile
     context.node.catch_up()
     if target is None or target.has_values:
+        move.note(context.observer)
         move.carry()
     context.charge_copy(move.width * move.height)

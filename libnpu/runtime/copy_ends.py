@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from libnpu.runtime.context import Context
+    from libnpu.runtime.observer import Observer
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,13 @@ class Move:
         assert self.target.buffer is not None
         content = self.source.lines(self.width, self.height, self.source_pitch).tobytes()
         return StagedCopy(self.name, self.written, content, (self.target.buffer,))
+
+    def note(self, observer: Observer | None) -> None:
+        """Tell an observer what `carry` does to memory that the device sees."""
+        for end, pitch, write in ((self.target, self.target_pitch, True), (self.source, self.source_pitch, False)):
+            if observer is not None and end.buffer is not None:
+                for row in range(self.height):
+                    observer.accessed(end.buffer, end.offset + row * pitch, self.width, write=write, what=self.name)
 
     def carry(self) -> None:
         """Let the host copy."""

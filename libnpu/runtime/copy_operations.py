@@ -52,19 +52,19 @@ class Transfer(Operation):
 
 
 class Copy(Transfer):
-    """Copy rows of memory that the device sees to others that it sees."""
+    """Copy rows of memory that the device sees, `source`, to others that it sees, `target`."""
 
-    __slots__ = ("_source", "_target")
+    __slots__ = ("source", "target")
     kind = "memcpy"
 
     def __init__(self, name: str, target: Rows, source: Rows, buffers: tuple[Buffer, ...]) -> None:
         super().__init__(name, target.width * target.height, buffers)
-        self._target = target
-        self._source = source
+        self.target = target
+        self.source = source
 
     def descriptors(self, writer: CommandWriter) -> Records:
         """Return them for addresses that stay."""
-        return copy_descriptors(self._target, self._source, writer.context.profile.dma_ports)
+        return copy_descriptors(self.target, self.source, writer.context.profile.dma_ports)
 
 
 class StagedCopy(Transfer):

@@ -16,7 +16,7 @@ from libnpu.errors import NpuError
 from libnpu.runtime.arguments import instance_of
 from libnpu.runtime.fences import Signal
 from libnpu.runtime.guard import public
-from libnpu.runtime.operation import FenceSignal, Marker, NotifyWait, Timestamp
+from libnpu.runtime.operation import FenceSignal, Marker, NotifyWait, Passed, Timestamp
 from libnpu.runtime.time import timeout_ps
 
 if TYPE_CHECKING:
@@ -79,6 +79,8 @@ class Event:
 
     def note_record(self, job: Job) -> None:
         """Take `job`, which runs `operation`, as the last record."""
+        if self.context.observer is not None:
+            self.context.observer.recorded(self, self._job, job)
         self._job, self._time_ps = job, 0
         self.captured = None
 
@@ -101,8 +103,14 @@ class Event:
             return
         job = self.recorded()
         stream.check_open()
+        if self.context.observer is not None:
+            self.context.observer.waited(self, job, stream)
         if job is None or job.done or job.stream is stream:
             self.context.enter()
+            if job is not None and self.context.observer is not None:
+                self.context.observer.ordered(stream, job)
+            if self.context.semantics.legacy_default_stream and self.context.is_default(stream):
+                stream.enqueue(Passed("event wait"))  # an action there comes between what blocking streams do
         else:
             stream.wait_signal(job.stream.signal_of(job))
 
@@ -112,12 +120,13 @@ class Event:
         `strict`. Raises the error of the record itself.
         """
         self._check()
-        job = self.recorded()
+        job = self.asked(of_nothing=False)
         if job is None:
             self.context.enter()
             return True
         if job.done:
             self.context.enter()
+            job.stream.note_known(job.number)
             return job.stream.query_job(job) if job.error else True
         return job.stream.query_job(job)
 
@@ -128,7 +137,7 @@ class Event:
         """
         self._check()
         timeout_ps(timeout_ns)  # raises
-        job = self.recorded()
+        job = self.asked()
         if job is None or job.done:
             self.context.enter()
         if job is not None:
@@ -194,6 +203,15 @@ class Event:
         if self._job is None and self.context.semantics.unrecorded_event_is_error:
             raise NpuError(C.NPU_ERROR_NOT_RECORDED, "the event was never recorded")
         return self._job
+
+    def asked(self, *, of_nothing: bool = True) -> Job | None:
+        """As `recorded`, for a call of the host that waits for it, or asks about it. Not `of_nothing`: a call that is meant for
+        events without a record too.
+        """
+        job = self.recorded()
+        if self.context.observer is not None and (job is not None or of_nothing):
+            self.context.observer.waited(self, job, None)
+        return job
 
     def _take(self, job: Job, time_ps: int) -> None:
         if job is self._job:

@@ -171,7 +171,7 @@ class Capture:
 
     def _append(self, stream: Stream, operation: Operation, source: int | None = None) -> int:
         branch, index = self._branches[stream], len(self._nodes)
-        self._nodes.append(Node(branch, operation, source))
+        self._nodes.append(Node(branch, operation, source, self.context.device.call_site()))
         self._seen[branch][branch] = index
         return index
 

@@ -22,7 +22,7 @@ from libnpu.runtime.command_list import check_fits, measure
 from libnpu.runtime.commands import POOLED_BYTES
 from libnpu.runtime.fences import Cell, Signal
 from libnpu.runtime.graph import Graph
-from libnpu.runtime.graph_nodes import EventRecord, Node, bind, hold_modules, module_of, release_modules
+from libnpu.runtime.graph_nodes import EventRecord, Node, hold_modules, module_of, release_modules
 from libnpu.runtime.graph_parts import Edges, Part, split
 from libnpu.runtime.guard import public
 from libnpu.runtime.room import make_room
@@ -40,12 +40,12 @@ class GraphExec:
         self._open = False
         self.context = graph.context
         self.guard = graph.guard
-        self.nodes = tuple(Node(n.branch, bind(n.operation), n.source) for n in graph.nodes)
+        self.nodes = tuple(node.bound() for node in graph.nodes)
         self._sources = sorted({node.source for node in self.nodes if node.source is not None})
         self._streams: list[Stream] = []  # of the branches behind the first
         self._last: Job | None = None  # of the last launch
         try:
-            self._check(split(self.nodes, self._no_signals()))
+            self._check(self._split(self.nodes, self._no_signals()))
             for _ in range(1, graph.branches):
                 self._streams.append(self.context.create_stream(blocking=False))
         except BaseException:
@@ -70,7 +70,7 @@ class GraphExec:
         nodes = self.nodes
         edges = Edges(self.context, nodes, self._sources)
         try:
-            parts = split(nodes, edges.signals)
+            parts = self._split(nodes, edges.signals)
             self._make_room(stream, parts)
             if self.nodes is not nodes:
                 raise NpuError(
@@ -121,6 +121,9 @@ class GraphExec:
             check_fits(size, handles)
             sizes.append(buffer_bytes + fences * FENCE.size)
         return sizes
+
+    def _split(self, nodes: tuple[Node, ...], signals: dict[int, Signal]) -> list[Part]:
+        return split(nodes, signals, apart=self.context.observer is not None)
 
     def _queue(self, part: Part, stream: Stream) -> Stream:
         return self._streams[part.branch - 1] if part.branch else stream
@@ -179,8 +182,8 @@ class GraphExec:
             raise NpuError(
                 C.NPU_ERROR_INVALID_VALUE, f"the graphs differ from node {at} on: {_at(mine, at)}, {_at(others, at)}"
             )
-        nodes = tuple(Node(n.branch, bind(n.operation), n.source) for n in graph.nodes)
-        self._check(split(nodes, self._no_signals()))
+        nodes = tuple(node.bound() for node in graph.nodes)
+        self._check(self._split(nodes, self._no_signals()))
         release_modules(self, self.nodes)
         self.nodes = nodes
         hold_modules(self, nodes)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from libnpu.runtime.operation import BoundModuleLaunch, KernelLaunch, ModuleLaunch, Operation
+from libnpu.runtime.site import line_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from libnpu.runtime.commands import CommandWriter
     from libnpu.runtime.event import Event
     from libnpu.runtime.module import Module
+    from libnpu.runtime.site import Place
 
 
 class EventRecord(Operation):
@@ -68,12 +70,22 @@ class HostCall(Operation):
 class Node:
     """One captured operation. `branch`: number of its stream, 0 is the origin's; nodes of a branch run in order.
 
-    `source`: of a wait for another branch, the index of the node whose end it waits for, else None.
+    `source`: of a wait for another branch, the index of the node whose end it waits for, else None. `place`: where it was captured.
     """
 
     branch: int
     operation: Operation
     source: int | None = None
+    place: Place | str | int = ""
+
+    def bound(self) -> Node:
+        """Return it with what its operation needs for itself to be enqueued again and again."""
+        return replace(self, operation=bind(self.operation))
+
+    @property
+    def site(self) -> str | int:
+        """Where it was captured: "file:line", or a code address when C called."""
+        return line_of(self.place) if isinstance(self.place, tuple) else self.place
 
     @property
     def kind(self) -> str:

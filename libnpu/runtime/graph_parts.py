@@ -42,6 +42,11 @@ class Part(Operation):
         self.others: list[Job] = []  # of the part that ends the launch: the jobs of other branches
 
     @property
+    def alone(self) -> Node | None:
+        """The node, when there is one and nothing else."""
+        return self.nodes[self.indices[0]] if len(self.indices) == 1 else None
+
+    @property
     def size_bytes(self) -> int:
         """Bytes that its operations move."""
         return sum(self.nodes[index].operation.size_bytes for index in self.indices)
@@ -117,15 +122,15 @@ class Edges:
                 self._fences.write(signal.cell, signal.value)
 
 
-def split(nodes: tuple[Node, ...], signals: dict[int, Signal]) -> list[Part]:
+def split(nodes: tuple[Node, ...], signals: dict[int, Signal], *, apart: bool) -> list[Part]:
     """Return the parts of a launch in the order in which they are enqueued. The first is the origin's, and the origin
-    has a last one behind its last host function.
+    has a last one behind its last host function. `apart`: each node is one of its own, for who watches what each does.
     """
     parts = [Part(0, nodes, [], signals)]
     current = {0: parts[0]}
     for index, node in enumerate(nodes):
         part = current.get(node.branch)
-        if part is None or part.call is not None:
+        if part is None or part.call is not None or (apart and part.indices):
             part = current[node.branch] = Part(node.branch, nodes, [], signals)
             parts.append(part)
         if isinstance(node.operation, HostCall):

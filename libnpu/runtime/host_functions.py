@@ -76,6 +76,12 @@ class HostFunction(Target):
         self.error: BaseException | None = None
         self._has_ended = False  # the stream has: nobody waits for the fence
 
+    def begin(self) -> None:
+        """Tell who watches that it runs now."""
+        observer = self.stream.context.observer
+        if self.status == C.NPU_JOB_SUCCESS and observer is not None and self.job is not None:
+            observer.reached(self.job)
+
     def run(self) -> None:
         """Call the function, unless the marker did not end well: the stream was aborted, or its context is lost."""
         if self.status == C.NPU_JOB_SUCCESS:
@@ -160,6 +166,7 @@ class Runner:
             HOST.be(me)
             while True:
                 function = self._running = self._next(me)
+                function.begin()
                 me.function, me.forbidden = True, FORBIDDEN
                 HOST.release(me, function.run)
                 self._return(me, function)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from libnpu.runtime.guard import Guard
+    from libnpu.runtime.job import Job
     from libnpu.runtime.memory import ContextMemory
 
 PAGE = host_pages.PAGE_BYTES
@@ -74,7 +75,8 @@ class HostBuffer(Buffer):
     @property
     def array(self) -> NDArray[np.uint8]:
         """The memory itself as a uint8 array. Raises STALE_HANDLE."""
-        return np.frombuffer(self.view, np.uint8)
+        array = np.frombuffer(self.view, np.uint8)
+        return array if self.context.observer is None else self.context.observer.array_of(self, array)
 
     @property
     def host_array(self) -> NDArray[np.uint8]:
@@ -181,12 +183,12 @@ class Registered(HostBuffer):
         """Registered memory cannot be given back in stream order: raises Unsupported."""
         raise Unsupported("registered memory is the program's: wait for the stream, then unregister it")
 
-    def release(self) -> None:
+    def release(self, job: Job | None = None) -> None:
         """Give the program its memory back, whatever happens to the context."""
         if self._is_live:
             assert self._bo.view is not None
             host_pages.make_private(self._address, self._bo.view[: self.size])
-            super().release()
+            super().release(job)
             self._owner = None
 
 
@@ -216,7 +218,8 @@ class Mapping:
     @property
     def array(self) -> NDArray[np.uint8]:
         """`view` as a uint8 array."""
-        return np.frombuffer(self.view, np.uint8)
+        array, observer = np.frombuffer(self.view, np.uint8), self.buffer.context.observer
+        return array if observer is None else observer.array_of(self.buffer, array)
 
     @property
     def address(self) -> int:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from libnpu.runtime.guard import Guard
     from libnpu.runtime.ipc import ImportedBuffer
     from libnpu.runtime.job import Job
+    from libnpu.runtime.observer import Observer
     from libnpu.runtime.semantics import Semantics
     from libnpu.runtime.spans import Memory
     from libnpu.runtime.stream import Stream
@@ -63,6 +64,7 @@ class ContextMemory:
 
     if TYPE_CHECKING:  # the rest of a Context
         is_alive: bool
+        observer: Observer | None
         has_failed: bool
 
         def check(self) -> None: ...
@@ -157,6 +159,8 @@ class ContextMemory:
     def _note(self, buffer: B) -> B:
         self.device_memory.add(buffer.device_address, buffer.size, buffer)
         self.host_memory.add(buffer.host_address, buffer.size, buffer)
+        if self.observer is not None:
+            self.observer.allocated(buffer)
         return buffer
 
     @public

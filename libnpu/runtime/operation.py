@@ -98,6 +98,13 @@ class Marker(Operation):
         """Write no command."""
 
 
+class Passed(Marker):
+    """A wait for what is over, or for nothing."""
+
+    __slots__ = ()
+    kind = "event_wait"
+
+
 class FenceWait(Operation):
     """Let the stream wait for a signal."""
 

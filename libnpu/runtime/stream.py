@@ -91,6 +91,8 @@ class Stream(StreamWaits):
             implicit = context.implicit_signals(self) if self._ordered else ()
             write_commands(job, self._cell, implicit)
         job.packed_ps = machine.now_ps
+        if context.observer is not None:
+            context.observer.prepared(job)
         cell.last = number
         jobs.append(job)
         try:
@@ -103,6 +105,8 @@ class Stream(StreamWaits):
                 cell.last = number - 1
             self._retire(job, error if isinstance(error, NpuError) else None)
             raise
+        if context.observer is not None:
+            context.observer.enqueued(job)
         if operation.kind:
             context.operation_count += 1
             if context.profiler.is_active:
@@ -128,11 +132,16 @@ class Stream(StreamWaits):
             self._await(job, FOR_EVER_PS)
             while not job.done:
                 self._finish_in_time(self._jobs[0], FOR_EVER_PS, None)
+            self.note_known(job.number)
             self._raise_error_of(job)
 
     def wait_signal(self, signal: Signal) -> Job | None:
         """Let later operations wait for `signal`; None when it is known to be over."""
-        return None if signal.over else self.enqueue(FenceWait(signal))
+        if not signal.over:
+            return self.enqueue(FenceWait(signal))
+        if self.context.observer is not None and signal.job is not None:
+            self.context.observer.ordered(self, signal.job)
+        return None
 
     @public
     def launch(

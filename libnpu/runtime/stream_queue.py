@@ -147,11 +147,14 @@ class StreamQueue:
             in_order = job is jobs[-1] and (len(jobs) == 1 or jobs[-2].submitted)
             first = job if in_order else next(held for held in jobs if not held.submitted)
             arg.buffer_count = len(first.segment) // 4
-            arg.commands_offset, arg.preempt_buffer_index = first.commands_offset, first.preempt_index
+            arg.commands_offset, arg.preempt_buffer_index, arg.job_id = first.commands_offset, first.preempt_index, 0
+            before_ps = self._machine.now_ps
             ret = self._node.try_ioctl(request, [first.segment])
             if ret >= 0:
                 first.submitted = True
                 first.submitted_ps = self._machine.now_ps
+                if self.context.observer is not None:
+                    self.context.observer.submitted(first, arg.job_id, before_ps)
                 continue
             oldest = jobs[0] if jobs[0].submitted else self.context.oldest_submitted()
             if ret != -errno.EBUSY or oldest is None:
@@ -257,6 +260,11 @@ class StreamQueue:
             job.reported = True
             self._failed.remove(job)
         return job.error
+
+    @property
+    def untold(self) -> Sequence[Job]:
+        """The failed jobs whose errors no call has raised yet."""
+        return self._failed
 
     def keep_error(self, job: Job) -> None:
         """Let the next wait or query raise the error of `job`, which has ended."""

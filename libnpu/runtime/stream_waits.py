@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from npu_abi import C
 
@@ -18,6 +18,8 @@ from libnpu.runtime.time import FOR_EVER_PS, LAST_PS, timeout_ps
 if TYPE_CHECKING:
     from collections.abc import Generator
     from typing import Any
+
+    from libnpu.runtime.stream import Stream
 
 
 class StreamWaits(StreamQueue):
@@ -39,6 +41,7 @@ class StreamWaits(StreamQueue):
             finished = self.finish(job, deadline)
             if not finished:
                 self._raise_unfinished(job, finished, timeout_ns)
+        self.note_known(last)
         self.raise_failed()
 
     @public
@@ -51,6 +54,7 @@ class StreamWaits(StreamQueue):
             self.context.dispatcher.need(job)
         while not job.done:
             self._finish_in_time(self._jobs[0], deadline, None)
+        self.note_known(job.number)
         self.raise_failed()
 
     def __await__(self) -> Generator[Any, None, None]:
@@ -72,6 +76,7 @@ class StreamWaits(StreamQueue):
             self._await(job, deadline)
             while not job.done:
                 self._finish_in_time(self._jobs[0], deadline, timeout_ns)
+        self.note_known(job.number)
         self._raise_error_of(job)
 
     @public
@@ -81,6 +86,8 @@ class StreamWaits(StreamQueue):
         if self._jobs:
             self.context.dispatcher.need(self._jobs[-1])
         self._reap()
+        if not self._jobs:
+            self.note_known(self._cell.last)
         self.raise_failed()
         return not self._jobs
 
@@ -92,6 +99,8 @@ class StreamWaits(StreamQueue):
         if not job.done:
             self.context.dispatcher.need(job)
             self._reap()
+        if job.done:
+            self.note_known(job.number)
         self._raise_error_of(job)
         return job.done
 
@@ -115,7 +124,13 @@ class StreamWaits(StreamQueue):
         while self._jobs and self._jobs[0].number <= last:
             if not self.finish(self._jobs[0], deadline_ps):
                 return False
+        self.note_known(last)
         return True
+
+    def note_known(self, number: int) -> None:
+        """The calling thread learns that the jobs up to `number` have ended."""
+        if self.context.observer is not None:
+            self.context.observer.known(cast("Stream", self), number)
 
     def _check_own(self, job: Job) -> None:
         if instance_of(job, Job, "job").stream is not self:

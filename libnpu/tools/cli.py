@@ -44,6 +44,7 @@ COMMANDS = {
     "kmd": ("kmd", "show the parameters of the kernel module, or load it anew with others"),
     "fw": ("fw", "show the firmware that is installed, or make an image of another release of it"),
     "trace": ("trace", "run a program and show what it asks of the driver"),
+    "check": ("check", "run a program and report what order between host, streams and memory it takes for granted"),
     "perf": ("perf", "run a program and show what the device's counters counted meanwhile"),
     "timeline": ("timeline_report", "analyse the trace file of a run, in our words or in those of others"),
 }

@@ -36,6 +36,7 @@ from libnpu.tools import values
         "objdump",
         "info",
         "perf",
+        "check",
         "timeline",
     ],
 )

@@ -85,7 +85,7 @@ CALLS = {
     "NPU_IOCTL_CMDQ_SUBMIT": (None, {
         "buffers_ptr": NO_POINTER, "buffer_count": COUNT,
         "cmdq_id": [(0, EINVAL), ("foreign", EINVAL), (255, EINVAL), (256, EINVAL), (U32, EINVAL)], "flags": [(1, EINVAL), (1 << 31, EINVAL)],
-        "commands_offset": COMMANDS, "preempt_buffer_index": [(1, EINVAL), (U32, EINVAL)],
+        "commands_offset": COMMANDS, "preempt_buffer_index": [(1, EINVAL), (U32, EINVAL)], "job_id": OUT,
     }),
     "NPU_IOCTL_CMDQ_RING": ({"cmdq_id": "queue"}, {"cmdq_id": QUEUE}),
     "NPU_IOCTL_GET_INFO": ({"kind": C.NPU_INFO_DEVICE, "buffer_ptr": 1, "buffer_bytes": 72}, {
@@ -95,6 +95,8 @@ CALLS = {
     "NPU_IOCTL_STATE_DUMP": ({"buffer_ptr": 1, "buffer_bytes": 64}, READ),
     "NPU_IOCTL_EMU_TRACE_READ": ({"buffer_ptr": 1, "buffer_bytes": 64}, READ),
     "NPU_IOCTL_EMU_OVERFLOWS": ({"buffer_ptr": 1, "buffer_bytes": 64}, READ),
+    "NPU_IOCTL_EMU_ACCESSES": ({"buffer_ptr": 1, "buffer_bytes": 96}, READ),
+    "NPU_IOCTL_EMU_WATCH": ({}, {"enable": [(2, EINVAL), (U32, EINVAL)]}),
     "NPU_IOCTL_EMU_SET_SCHEDULE": ({}, {"kind": [(2, EINVAL), (U32, EINVAL)], "seed": SEED}),
     "NPU_IOCTL_EMU_COUNTERS": ({"buffer_ptr": 1, "count": 1}, {
         "buffer_ptr": NO_POINTER, "count": [(0, EINVAL), (C.NPU_PMU_COUNT + 1, EINVAL), (U32, EINVAL)],

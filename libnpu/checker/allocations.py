@@ -1,0 +1,83 @@
+"""The memory that a program has had, by device address and time: an address may come again as other memory."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from libnpu.checker.shadow import Access, Shadow
+    from libnpu.checker.steps import Act
+
+PAGE_BYTES = 4096  # what lies behind an allocation in its last page is reached without a fault
+
+
+class Allocation:
+    """`size` bytes at `address`, which act `made`; `freed` is the act that gave them back."""
+
+    __slots__ = ("address", "free", "freed", "is_host", "is_shown", "made", "shadow", "size", "unwritten")
+
+    def __init__(self, address: int, made: Act, shadow: Shadow, *, is_host: bool = False) -> None:
+        self.address = address
+        self.size = shadow.size
+        self.made = made
+        self.freed: Act | None = None
+        self.shadow = shadow
+        self.free: Access | None = None  # that gave it back, once it was looked at
+        self.is_host = is_host  # pinned, or the program's
+        self.is_shown = is_host  # accesses by address are not seen
+        self.unwritten: list[tuple[Act, int, int]] = []  # reads of [start, end), which nobody had written
+
+    @property
+    def end(self) -> int:
+        """The address behind its last page."""
+        return self.address + -(-self.size // PAGE_BYTES) * PAGE_BYTES
+
+
+class Allocations:
+    """All of a context that somebody may still ask about."""
+
+    def __init__(self) -> None:
+        self._live: list[Allocation] = []  # by address
+        self._gone: list[Allocation] = []  # in the order in which they went
+
+    def add(self, made: Allocation) -> None:
+        """Note new memory."""
+        self._live.insert(bisect_left(self._live, made.address, key=_address), made)
+
+    def remove(self, address: int, act: Act) -> Allocation | None:
+        """Note that what begins at an address was given back, and return it; None when it was not known."""
+        index = bisect_left(self._live, address, key=_address)
+        if index == len(self._live) or self._live[index].address != address:
+            return None
+        found = self._live.pop(index)
+        found.freed = act
+        self._gone.append(found)
+        return found
+
+    def find(self, address: int, order: int) -> Allocation | None:
+        """Return what an address meant to act number `order`; None for what is no memory of the program's."""
+        index = bisect_right(self._live, address, key=_address) - 1
+        if index >= 0 and address < self._live[index].end and self._live[index].made.order <= order:
+            return self._live[index]
+        for found in reversed(self._gone):
+            assert found.freed is not None
+            if found.made.order <= order <= found.freed.order and found.address <= address < found.end:
+                return found
+        return None
+
+    def forget_gone(self, order: int) -> list[Allocation]:
+        """Forget what went before act number `order`, and return it: nobody will ask about anything earlier."""
+        kept = next((i for i, found in enumerate(self._gone) if found.freed and found.freed.order >= order), None)
+        forgotten = self._gone[:kept]
+        del self._gone[:kept]
+        return forgotten
+
+    @property
+    def live(self) -> list[Allocation]:
+        """What has not been given back, by address."""
+        return self._live
+
+
+def _address(allocation: Allocation) -> int:
+    return allocation.address

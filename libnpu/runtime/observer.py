@@ -1,0 +1,89 @@
+"""What the runtime tells somebody who watches contexts, such as the checker: `Context.observer`, usually None.
+
+Each method is called by whoever does it, in the order of the program, with the lock of the device held.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from libnpu.runtime.buffer import Buffer
+    from libnpu.runtime.context import Context
+    from libnpu.runtime.job import Job
+    from libnpu.runtime.stream import Stream
+
+
+class Observer(ABC):
+    """One who watches. A stream's jobs are known by their number: all up to one have ended."""
+
+    @abstractmethod
+    def attach(self, context: Context) -> None:
+        """A context was made; whoever wants to watch it sets `context.observer`."""
+
+    @abstractmethod
+    def prepared(self, job: Job) -> None:
+        """The calling thread is about to enqueue a job; nothing of it can have happened."""
+
+    @abstractmethod
+    def enqueued(self, job: Job) -> None:
+        """The calling thread has enqueued a job."""
+
+    @abstractmethod
+    def submitted(self, job: Job, job_id: int, from_ps: int) -> None:
+        """The driver has a job, by that id, since `from_ps`."""
+
+    @abstractmethod
+    def ordered(self, stream: Stream, job: Job) -> None:
+        """What is enqueued in `stream` from now on comes behind `job`, which needs no command for it."""
+
+    @abstractmethod
+    def recorded(self, event: object, before: Job | None, job: Job) -> None:
+        """An event was recorded by `job`; its record before that, if there was one, is forgotten."""
+
+    @abstractmethod
+    def waited(self, event: object, job: Job | None, stream: Stream | None) -> None:
+        """Somebody waits for, or asks about, what an event has recorded, `job`, None for nothing: a stream, or the host (None)."""
+
+    @abstractmethod
+    def closed(self, stream: Stream) -> None:
+        """The program has closed a stream; errors that it was not told of are dropped."""
+
+    @abstractmethod
+    def known(self, stream: Stream, number: int) -> None:
+        """The calling thread was told that the stream's jobs up to `number` have ended."""
+
+    @abstractmethod
+    def accessed(self, buffer: Buffer, offset: int, size: int, *, write: bool, what: str) -> None:
+        """The host reads or writes memory in a call, `what`, without the device."""
+
+    @abstractmethod
+    def reached(self, job: Job) -> None:
+        """A host function begins that comes behind `job`, a marker."""
+
+    @abstractmethod
+    def array_of(self, buffer: Buffer, array: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The program takes an array that is memory of a buffer itself; it gets what this returns."""
+
+    @abstractmethod
+    def shown(self, buffer: Buffer) -> None:
+        """The program, or another process, has an address of the memory from now on: accesses by it are not seen."""
+
+    @abstractmethod
+    def allocated(self, buffer: Buffer) -> None:
+        """The program has new memory."""
+
+    @abstractmethod
+    def freed(self, buffer: Buffer, job: Job | None) -> None:
+        """The program gives memory back: in this call, or when `job` ends."""
+
+    @abstractmethod
+    def ends(self, context: Context) -> None:
+        """A context ends; its file is still open."""
+
+
+current: Observer | None = None  # is told of new contexts

@@ -1,0 +1,205 @@
+"""Each rule: a wrong program of a few lines and the right one, the two places that the report must name, and silence."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+import libnpu
+
+
+def found(program, **options):
+    """Return what is found in `program(device)`: [(rule, lines of the acts, counted from the first of the program)]."""
+    with libnpu.check() as checker, libnpu.open("npu-37xx", **options) as device:
+        program(device)
+    first = inspect.getsourcelines(program)[1]
+    return [
+        (record["rule"], [int(act["site"].rpartition(":")[2]) - first for act in record["acts"] if act["site"]])
+        for record in checker.records()
+    ]
+
+
+def read_before_synchronise(device, fixed=False):
+    stream, memory, pinned = device.create_stream(), device.alloc(4096), device.alloc_host(4096)
+    stream.fill(memory, 1)
+    stream.copy(pinned, memory)
+    if fixed:
+        stream.synchronize()
+    pinned.array.sum()
+
+
+def source_overwritten(device, fixed=False):
+    stream, memory, pinned = device.create_stream(), device.alloc(4096), device.alloc_host(4096)
+    pinned.array[:] = 1
+    stream.copy(memory, pinned)
+    if fixed:
+        stream.synchronize()
+    pinned.array[:] = 2
+
+
+def filled_in_a_race(device, fixed=False):
+    stream, pinned = device.create_stream(), device.alloc_host(4096)
+    stream.fill(pinned, 0xA5)
+    if fixed:
+        stream.synchronize()
+    pinned.array[:] = 1
+
+
+def other_stream_reads(device, fixed=False):
+    one, two, event = device.create_stream(), device.create_stream(), device.create_event()
+    memory, result = device.alloc(4096), device.alloc(4096)
+    one.fill(memory, 1)
+    event.record(one)
+    if fixed:
+        two.wait_event(event)
+    two.copy(result, memory)
+
+
+def other_stream_overwrites(device, fixed=False):
+    one, two, event = device.create_stream(), device.create_stream(), device.create_event()
+    memory, result = device.to_device(np.ones(4096, np.uint8)), device.alloc(4096)
+    one.copy(result, memory)
+    event.record(one)
+    if fixed:
+        two.wait_event(event)
+    two.fill(memory, 2)
+
+
+def kernels_of_two_streams(device, fixed=False):
+    one, two, event = device.create_stream(), device.create_stream(), device.create_event()
+    x, y, z = device.to_device(np.ones(1024, np.float32)), device.alloc(4096), device.alloc(4096)
+    device.kernel("relu").launch(one, x, y, 1024)
+    event.record(one)
+    if fixed:
+        two.wait_event(event)
+    device.kernel("relu").launch(two, y, z, 1024)
+
+
+def freed_in_use(device, fixed=False):
+    stream, memory = device.create_stream(), device.alloc(1 << 20)
+    stream.fill(memory, 1)
+    if fixed:
+        stream.synchronize()
+    memory.free()
+
+
+def freed_in_the_order_of_another_stream(device, fixed=False):
+    one, two, memory = device.create_stream(), device.create_stream(), device.alloc(1 << 20)
+    one.fill(memory, 1)
+    memory.free_async(one if fixed else two)
+
+
+def tail_never_written(device, fixed=False):
+    stream, memory, pinned = device.create_stream(), device.alloc(4096), device.alloc_host(4096)
+    stream.fill(memory if fixed else memory[:2048], 1)
+    stream.copy(pinned, memory)
+    stream.synchronize()
+
+
+def waits_for_nothing(device, fixed=False):
+    one, two, event = device.create_stream(), device.create_stream(), device.create_event()
+    if fixed:
+        event.record(one)
+    two.wait_event(event)
+
+
+def nobody_asks(device, fixed=False):
+    stream = device.create_stream()
+    stream.add_host_function(int, "no number")
+    try:
+        stream.synchronize()
+    except libnpu.NpuError:
+        if not fixed:
+            stream.add_host_function(int, "none either")
+
+
+CASES = [
+    (read_before_synchronise, "HD-RAW", [3, 6]),
+    (source_overwritten, "HD-WAR", [3, 6]),
+    (filled_in_a_race, "HD-WAW", [2, 5]),
+    (other_stream_reads, "XS-RAW", [3, 7]),
+    (other_stream_overwrites, "XS-WAR", [3, 7]),
+    (kernels_of_two_streams, "XS-RAW", [3, 7]),
+    (freed_in_use, "FREE-IN-USE", [2, 5]),
+    (freed_in_the_order_of_another_stream, "FREE-IN-USE", [2, 3]),
+    (tail_never_written, "UNINIT", [3]),
+    (waits_for_nothing, "WAIT-UNRECORDED", [4]),
+    (nobody_asks, "LOST-ASYNC-ERROR", [7]),
+]
+
+
+@pytest.mark.parametrize(("program", "rule", "lines"), CASES)
+def test_the_wrong_program_is_reported_at_its_lines_and_the_right_one_is_not(program, rule, lines):
+    assert found(program) == [(rule, lines)]
+    assert found(lambda device: program(device, fixed=True)) == []
+
+
+def test_a_record_that_another_one_took_the_place_of():
+    def program(device):
+        one, two, three, event = *(device.create_stream() for _ in range(3)), device.create_event()
+        x, y, result = (device.alloc(256) for _ in range(3))
+        one.fill(x, 1)
+        event.record(one)
+        two.fill(y, 2)
+        event.record(two)
+        three.wait_event(event)
+        three.copy(result, x)
+        three.copy(result, y)
+
+    assert found(program) == [("XS-RAW", [3, 8]), ("EVENT-OVERWRITTEN", [4, 6])]
+
+
+def test_right_programs_that_look_wrong():
+    """Query loops, streams for chunks, events as snapshots, the null stream, disjoint parts, memory that is used again."""
+
+    def program(device):
+        streams = [device.create_stream() for _ in range(3)]
+        memory, pinned = device.alloc(3 * 4096), device.alloc_host(3 * 4096)
+        pinned.array[:] = np.arange(3 * 4096) % 251
+        for number, stream in enumerate(streams):
+            part = slice(4096 * number, 4096 * number + 4096)
+            stream.copy(memory[part], pinned[part])
+            stream.copy(pinned[part], memory[part])
+        while not all(stream.query() for stream in streams):
+            device.host_delay(100)
+        assert int(pinned.array[250]) == 250
+        event = device.create_event()
+        streams[0].fill(memory, 1)
+        event.record(streams[0])
+        streams[0].copy(pinned[:64], memory[:64])  # behind the snapshot
+        event.synchronize()
+        assert memory.read()[0] == 1
+        device.synchronize()
+        for number in range(4):
+            with device.alloc(4096) as scratch:
+                streams[number % 3].fill(scratch, number)
+                streams[number % 3].synchronize()
+        columns = device.alloc(4096)
+        device.primary.fill(columns, 0)
+        for half in (0, 1):
+            streams[half].copy_2d(columns[half * 32 :], 64, memory[: 32 * 64], 32, 32, 64)
+        for stream in streams:
+            stream.synchronize()
+        columns.read()
+
+    assert found(program) == []
+
+
+def test_two_interleaved_halves_are_disjoint_and_overlapping_ones_are_not():
+    def program(device, shift=0):
+        one, two = device.create_stream(), device.create_stream()
+        source, target = device.to_device(np.zeros(4096, np.uint8)), device.alloc(4096)
+        one.copy_2d(target, 64, source, 32, 32, 64)
+        two.copy_2d(target[32 - shift :], 64, source, 32, 32, 64)
+
+    assert found(program) == []
+    assert [rule for rule, _ in found(lambda device: program(device, 1))] == ["XS-WAW"]
+
+
+def test_a_device_without_values_cannot_be_checked():
+    with (
+        libnpu.check(),
+        libnpu.open("unit", compute=False) as device,
+        pytest.raises(libnpu.NpuError, match="no values"),
+    ):
+        device.alloc(64)
