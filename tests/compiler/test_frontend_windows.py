@@ -92,6 +92,16 @@ def test_lp_pool(p, check, rng):
     check([("LpPool", ["x"], ["y"], attrs)], {"x": f32(rng, 1, 2, 6, 5)})
 
 
+@pytest.mark.parametrize("attrs", [{}, {"strides": [2, 1], "pads": [1, 0, 1, 2]}, {"dilations": [2, 2]}])
+def test_columns_back_to_an_image(attrs, check, rng):
+    strides, pads = attrs.get("strides", [1, 1]), attrs.get("pads", [0] * 4)
+    reach = [(k - 1) * d + 1 for k, d in zip((3, 2), attrs.get("dilations", [1, 1]), strict=True)]
+    counts = [(size + pads[i] + pads[2 + i] - reach[i]) // strides[i] + 1 for i, size in enumerate((6, 5))]
+    constants = {"i": np.array([6, 5]), "k": np.array([3, 2])}
+    feeds = {"x": f32(rng, 2, 12, counts[0] * counts[1])}
+    check([("Col2Im", ["x", "i", "k"], ["y"], attrs)], feeds, constants=constants, opset=18)
+
+
 @pytest.mark.parametrize("size", [3, 5])
 def test_normalisation_over_channels(size, check, rng):
     attrs = {"size": size, "alpha": 2e-3, "beta": 0.6, "bias": 1.5}

@@ -35,6 +35,7 @@ HANDLERS: dict[str, Handler] = {
     "AveragePool": matrix.average_pool,
     "GlobalAveragePool": matrix.global_pool,
     "GlobalMaxPool": matrix.global_pool,
+    "Col2Im": window.col2im,
     "LpPool": window.lp_pool,
     "LRN": window.lrn,
     "MatMul": matrix.matmul,

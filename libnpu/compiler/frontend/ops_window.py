@@ -250,3 +250,45 @@ def turned(build: Builder, w: Value, group: int) -> Value:
             backwards = build.const(np.arange(w.shape[axis], dtype=np.int32)[::-1].copy(), "backwards")
             w = build.emit("Gather", [w, backwards], {"axis": axis})
     return build.reshape(build.transpose(build.reshape(w, shape), [0, 2, 1, *range(3, 3 + rank)]), final)
+
+
+def col2im(call: Call) -> Value:
+    """Col2Im: each place of the kernel puts its columns back where the window took them, and what meets is added."""
+    x, build = call.input(0), call.build
+    sizes = call.implied(1, "image_shape", None if call.shape() is None else (call.shape() or ())[2:])
+    kernel = call.ints(2, "block_shape", 18)
+    assert kernel is not None
+    rank, count = len(sizes), math.prod(kernel)
+    whole = [int(pad) for pad in call.attrs.get("pads", [0] * 2 * rank)]
+    strides = [int(step) for step in call.attrs.get("strides", [1] * rank)]
+    window = Window(kernel, strides, [int(d) for d in call.attrs.get("dilations", [1] * rank)], whole)
+    outputs = window.counts(tuple(sizes))
+    if x.shape[1] % count or x.shape[2:] != (math.prod(outputs),):
+        raise ModelError(f"node {call.name}: Col2Im of {x.name} {x.shape} into {sizes} by {kernel}")
+    channels = x.shape[1] // count
+    columns = build.reshape(x, (x.shape[0], channels, count, *outputs))
+    padded = [size + before + after for size, before, after in zip(sizes, whole[:rank], whole[rank:], strict=True)]
+    total: Value | None = None
+    for number, place in enumerate(np.ndindex(*kernel)):
+        part = build.reshape(build.slice(columns, {2: (number, number + 1, 1)}), (x.shape[0], channels, *outputs))
+        part = _apart(build, part, strides)
+        starts = [i * dilation for i, dilation in zip(place, window.dilations, strict=True)]
+        room = [(start, size - start - dim) for start, size, dim in zip(starts, padded, part.shape[2:], strict=True)]
+        placed = build.emit("Pad", [part], {"pads": [(0, 0), (0, 0), *room], "value": 0.0}) if np.any(room) else part
+        total = placed if total is None else build.elementwise(("add", X, Y), [total, placed])
+    assert total is not None
+    inner = {2 + i: (whole[i], whole[i] + size, 1) for i, size in enumerate(sizes)}
+    return build.slice(total, inner) if any(whole) else total
+
+
+def _apart(build: Builder, x: Value, strides: list[int]) -> Value:
+    """Return an image with zeros between its elements, none behind the last."""
+    sizes = x.shape[2:]
+    if max(strides) == 1:
+        return x
+    apart = build.reshape(x, (*x.shape[:2], *(dim for size in sizes for dim in (size, 1))))
+    gaps = [(0, 0), (0, 0), *(gap for stride in strides for gap in ((0, 0), (0, stride - 1)))]
+    wide = build.emit("Pad", [apart], {"pads": gaps, "value": 0.0})
+    wide = build.reshape(wide, (*x.shape[:2], *(size * stride for size, stride in zip(sizes, strides, strict=True))))
+    ends = {2 + i: (0, (size - 1) * stride + 1, 1) for i, (size, stride) in enumerate(zip(sizes, strides, strict=True))}
+    return build.slice(wide, ends)
