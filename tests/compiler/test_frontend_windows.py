@@ -25,6 +25,13 @@ def test_convolution_with_computed_weights_and_bias(x, w, attrs, check, rng):
     assert "MatMul" in {node.op for node in graph.nodes}
 
 
+def test_a_kernel_longer_than_the_engine_s_is_several(check, rng):
+    constants = {"w": f32(rng, 2, 3, 600), "b": f32(rng, 2)}
+    attrs = {"strides": [64], "pads": [10, 30]}
+    graph = check([("Conv", ["x", "w", "b"], ["y"], attrs)], {"x": f32(rng, 1, 3, 1000)}, constants=constants)
+    assert [node.op for node in graph.nodes].count("Conv") == 3
+
+
 def test_only_the_bias_computed_leaves_the_engine_its_convolution(check, rng):
     feeds = {"x": f32(rng, 1, 3, 5, 5), "b": f32(rng, 4)}
     graph = check([("Conv", ["x", "w", "b"], ["y"], {})], feeds, constants={"w": f32(rng, 4, 3, 3, 3)})

@@ -112,7 +112,7 @@ CALLS = {
         "offset": [(0, EINVAL), (C.NPU_REG_IP_RESET, EINVAL), (C.NPU_REG_ID_MAGIC + 2, EINVAL), (C.NPU_BAR0_SIZE, EINVAL), (U32, EINVAL)],
         "action": [(2, EINVAL), (U32, EINVAL)], "value": OUT,
     }),
-    "NPU_IOCTL_EMU_TRAFFIC": (None, {  # at fidelity fast no client is there
+    "NPU_IOCTL_EMU_TRAFFIC": (None, {
         "client": [(0, EINVAL), (U32, EINVAL)], "write_permille": [(1001, EINVAL), (U32, EINVAL)], "bytes_per_second": [(U64, EINVAL)],
         "burst_bytes": [(0, EINVAL), (C.NPU_MAX_TRAFFIC_BURST_BYTES + 1, EINVAL), (U64, EINVAL)], "address": [(1 << 40, EINVAL), (U64, EINVAL)],
         "span_bytes": [(0, EINVAL), (255, EINVAL), (U64, EINVAL)], "seed": SEED,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 X: Expr = ("in", 0)
 Y: Expr = ("in", 1)
+MAX_KERNEL = 255  # npu_dpu_invariant.kernel_x and kernel_y are 8 bits wide
 MAX_TAPS = 1024  # chosen: a graph of so many nodes for one operator
 
 
@@ -119,6 +120,9 @@ def convolve(call: Call, x: Value, w: Value, bias: Value | None, window: Window,
     build, rank = call.build, window.rank
     if w.shape[1] * group != x.shape[1] or w.shape[0] % group or 0 in w.shape:
         raise ModelError(f"node {call.name}: {call.op} of {x.name} {x.shape} by {w.name} {w.shape}, {group} groups")
+    if w.const is not None and rank <= 2 and max(window.kernel) > MAX_KERNEL:
+        total = _in_parts(call, x, w, window, group)
+        return total if bias is None else build.elementwise(("add", X, Y), [total, _per_channel(build, bias, rank)])
     own = bias if bias is None or bias.const is not None else None  # what the engine adds by itself
     if w.const is not None and rank <= 2:
         attrs = window.attrs("strides", "pads", "dilations") | {"group": group, "act": None}
@@ -132,7 +136,36 @@ def convolve(call: Call, x: Value, w: Value, bias: Value | None, window: Window,
         result = _product_of_taps(call, x, w, window, group)
     if bias is None or own is not None:
         return result
-    return build.elementwise(("add", X, Y), [result, build.reshape(bias, (bias.shape[0], *[1] * rank))])
+    return build.elementwise(("add", X, Y), [result, _per_channel(build, bias, rank)])
+
+
+def _per_channel(build: Builder, bias: Value, rank: int) -> Value:
+    return build.reshape(bias, (bias.shape[0], *[1] * rank))
+
+
+def _in_parts(call: Call, x: Value, w: Value, window: Window, group: int) -> Value:
+    """Return a convolution whose kernel is longer than the engine's as the sum of those of its parts along the longest axis."""
+    build, rank = call.build, window.rank
+    assert w.const is not None
+    outputs = window.counts(x.shape[2:])
+    if any(window.pads):
+        pads = [(0, 0), (0, 0), *zip(window.pads[:rank], window.pads[rank:], strict=True)]
+        x = build.emit("Pad", [x], {"pads": pads, "value": 0.0})
+    axis = int(np.argmax(window.kernel))
+    stride, dilation = window.strides[axis], window.dilations[axis]
+    total: Value | None = None
+    for first in range(0, window.kernel[axis], MAX_KERNEL):
+        kernel = list(window.kernel)
+        kernel[axis] = min(MAX_KERNEL, window.kernel[axis] - first)
+        start = first * dilation
+        stop = start + (outputs[axis] - 1) * stride + (kernel[axis] - 1) * dilation + 1
+        taps_of_part = (slice(None), slice(None), *[slice(None)] * axis, slice(first, first + kernel[axis]))
+        weights = build.const(np.ascontiguousarray(w.const[taps_of_part]), w.name)
+        part = Window(kernel, window.strides, window.dilations, [0] * 2 * rank)
+        result = convolve(call, build.slice(x, {2 + axis: (start, stop, 1)}), weights, None, part, group)
+        total = result if total is None else build.elementwise(("add", X, Y), [total, result])
+    assert total is not None
+    return total
 
 
 def _product_of_taps(call: Call, x: Value, w: Value, window: Window, group: int) -> Value:

@@ -2,6 +2,7 @@
 
 from math import prod
 
+import numpy as np
 import pytest
 from npu_abi import C
 from npu_model.profile import load_profile
@@ -11,6 +12,17 @@ from libnpu import blob
 from libnpu.compiler import CompileOptions
 from libnpu.compiler.lower import lower
 from libnpu.compiler.pipeline import compile_graph
+from libnpu.compiler.program import (
+    Access,
+    Buffer,
+    DdrKind,
+    DdrTensor,
+    DmaPayload,
+    Engine,
+    Ref,
+    TileOp,
+    TileProgram,
+)
 from libnpu.compiler.schedule import CmxAllocator, FeasibleMemoryScheduler, synchronise, unordered_pairs
 
 PROFILE = load_profile("npu-37xx")
@@ -112,6 +124,47 @@ def test_two_tiles_are_faster_and_weights_are_loaded_once(sketch):
         loaded.append(sum(lengths[k] for k, name in enumerate(names) if "load.weights" in name))
     assert reports[1]["predicted_makespan_ps"] < 0.7 * reports[0]["predicted_makespan_ps"]
     assert loaded[0] == loaded[1]
+
+
+def test_what_every_dpu_reads_is_in_every_tile(sketch, feeds_of, run):
+    """A DPU writes all copies at once; what SHAVEs make in one tile, here halves of floats, a DMA copies to the other."""
+    s = sketch()
+    x = s.map(("in", 0), s.input(1, 8, 48, 48, dtype=np.float32), dtype=s.dtype)
+    graph = s.graph(s.pool("AvgPool", s.conv(s.conv(x, 64), 64), 48, count_include_pad=False))
+    program = lower(graph, PROFILE, tiles=2)
+    written = [
+        op for op in program.ops if any(isinstance(a.target, Buffer) and a.target.copies == 2 for a in op.writes)
+    ]
+    assert {op.engine for op in written} == {Engine.DPU, Engine.SHAVE, Engine.DMA}
+    copied = [op.payload for op in written if op.engine == Engine.DMA]
+    assert {(p.dst.offset - p.src.offset, p.dst.target is p.src.target) for p in copied} == {
+        (C.NPU_CMX_TILE_STRIDE, True)
+    }
+    image = compile_graph(graph, CompileOptions()).image
+    assert {int(mask) for mask in image.tasks[".npu.tasks.dpu_invariant"]["out_tiles"]} >= {0b11}
+    assert blob.verify(image, PROFILE) == [] and not blob.hazards(image)
+
+
+def test_a_copy_in_every_tile_is_spilled_once_and_comes_back_to_all():
+    first, second = (Buffer(name, 4096, copies=2) for name in ("first", "second"))
+    source, out = DdrTensor("in", 4096, DdrKind.INPUT), DdrTensor("out", 8192, DdrKind.OUTPUT)
+    act, last = Buffer("act", 64), Buffer("last", 64)
+
+    def task(name, engine, reads, writes):
+        reads, writes = ([Access(t, 0, min(t.size_bytes, 4096)) for t in targets] for targets in (reads, writes))
+        return TileOp(name, name, engine, 1000, reads, writes, DmaPayload(Ref(source), Ref(out), 64))
+
+    ops = [task("load", Engine.DMA, [source], [act])]
+    ops += [task(f"make {b.name}", Engine.DPU, [act], [b]) for b in (first, second)]
+    ops += [task("store", Engine.DMA, [second], [out]), task("use", Engine.DPU, [first], [last])]
+    ops += [task("store last", Engine.DMA, [last], [out])]
+    schedule = FeasibleMemoryScheduler(
+        TileProgram("p", ops, [source, out], bytearray()), PROFILE, 4096 + 64, tiles=2
+    ).run()
+    back = [s.op.payload.dst.offset for s in schedule.ops if s.kind == "spill_in"]
+    assert [s.kind for s in schedule.ops].count("spill_out") == 1
+    assert back == [0, C.NPU_CMX_TILE_STRIDE]
+    assert unordered_pairs(schedule, synchronise(schedule, 64)) == []
 
 
 def test_more_tiles_than_the_profile_has_are_those_that_it_has(graph_of):
