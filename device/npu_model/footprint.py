@@ -207,6 +207,17 @@ def overlaps(a: Box, b: Box) -> bool:
     return answer
 
 
+def surely_covers(a: Box, b: Box) -> bool:
+    """Tell whether every byte of `b` is one of `a`; False when they are not blocks of one row-major lattice, too."""
+    if a.addr > b.addr or a.end < b.end:
+        return False
+    strides = sorted({stride for _, stride in (*a.dims, *b.dims)}, reverse=True)
+    outer, inner = _coordinates(a, strides, a.addr), _coordinates(b, strides, a.addr)
+    if outer is None or inner is None:
+        return False
+    return all(p <= s and s + n <= p + m for (p, m), (s, n) in zip(outer, inner, strict=True))
+
+
 def _surely_hits(a: Box, b: Box, common: int) -> bool:
     """Tell whether some run of `a` lies whole in the `common` bytes of both spans and is longer than any gap of `b`."""
     own_gap = _largest_gap(a)
