@@ -262,19 +262,19 @@ class _Proof:
         }
         for space, indices in assigned.items():
             brought: dict[int, list[tuple[int, Box]]] = {}
-            read: dict[int, Filled] = {}
             computed: set[int] = set()
             for (task, writes, box), index in zip(self._touched[space], indices, strict=True):
-                if index < 0:
-                    continue
-                if not writes:
-                    stay = self._stays[index]
-                    read.setdefault(index, Filled(stay.addr, stay.end)).write(box)
-                elif task in loads:
+                if writes and task in loads:
                     brought.setdefault(index, []).append((task, box))
-                else:
+                elif writes:
                     computed.add(index)
-            for index in (brought.keys() & read.keys()) - computed:
+            read = {index: Filled(self._stays[index].addr, self._stays[index].end) for index in brought if index >= 0}
+            seen: set[int] = set()
+            for (_, writes, box), index in zip(self._touched[space], indices, strict=True):
+                if not writes and index in read:
+                    read[index].write(box)
+                    seen.add(index)
+            for index in sorted(seen - computed):
                 for task, box in brought[index]:
                     gap = read[index].gap(box, _LINE_BYTES)
                     if gap is not None:
