@@ -156,6 +156,9 @@ def _emit_shave(image: BlobImage, ops: Numbered, plan: BarrierPlan, shaves_per_t
             text += payload.code
         block = payload.args([_cmx_address(scheduled, ref) for ref in payload.refs])
         arguments += bytes(-len(arguments) % _ALIGNMENT)
+        for word, operand in payload.args.slots:
+            ref = payload.refs[operand]
+            _relocate(image, _ARGS, len(arguments) + 8 * word, Ref(ref.target, ref.offset + payload.args.words[word]))
         place = index * records.itemsize + offsets["args_va"]
         image.relocations.append(Relocation(_INVOCATIONS, place, _ARGS, len(arguments), 4))
         records[index]["range_index"] = programs[payload.code]

@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from libnpu.compiler.kernels.program import ArgsTemplate
 
 
 class Engine(IntEnum):
@@ -115,8 +115,8 @@ class ShavePayload:
     """A program (`code`, shared between operations when equal) and its argument block, made when addresses are known."""
 
     code: bytes
-    refs: list[Ref]  # CMX operands
-    args: Callable[[list[int]], bytes]  # addresses of `refs`, in order -> argument block
+    refs: list[Ref]  # operands, in DDR only what the program reads row by row
+    args: ArgsTemplate  # addresses of `refs`, in order -> argument block
 
 
 @dataclass(slots=True, eq=False)

@@ -1,4 +1,7 @@
-"""What must hold of a tile program before it is scheduled: accesses inside their targets, operands in CMX, buffers that fit."""
+"""What must hold of a tile program before it is scheduled: accesses inside their targets, operands in CMX, buffers that fit.
+
+Only SHAVEs may read DDR beside DMA: rows of a table that they choose.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ def verify_program(program: TileProgram, cmx_bytes: int) -> None:
     for op in program.ops:
         for access in (*op.reads, *op.writes):
             _check_bounds(op, access)
-            if op.engine != Engine.DMA and not isinstance(access.target, Buffer):
+            gathers = op.engine == Engine.SHAVE and access in op.reads
+            if op.engine != Engine.DMA and not gathers and not isinstance(access.target, Buffer):
                 raise AssertionError(f"{op.name}: operand {access.target.name} is not in CMX")
         for access in op.reads:
             target = access.target

@@ -244,10 +244,18 @@ def gathers(s):
     return s.graph(s.node("Gather", [x, where], (2, 2, 3, 3), axis=1), rows_)
 
 
+def tables(s):
+    """Gathers of tables beyond a small CMX: constant, of which rows are taken, and computed, that go through it piece by piece."""
+    ids = s.input(2, 10, dtype=I32)
+    embedded = s.node("Gather", [s.const(900, 48), ids], (2, 10, 48), axis=0)
+    columns = s.node("Gather", [s.input(2, 100, 420), ids], (2, 2, 10, 420), axis=1)
+    return s.graph(embedded, columns)
+
+
 CASES = {
     f.__name__: f
     for f in (
-        chain, residuals, bottleneck, pools, groups, rows, folded, dense, feedforward, attention, movement, excitation, broadcast, streamed, crowded, reductions, gathers,
+        chain, residuals, bottleneck, pools, groups, rows, folded, dense, feedforward, attention, movement, excitation, broadcast, streamed, crowded, reductions, gathers, tables,
     )
 }  # fmt: skip
 
