@@ -16,6 +16,7 @@ from npu_device.dram import Dram
 from npu_device.energy import add_energy
 from npu_device.interrupts import Interrupts
 from npu_device.memory_path import CyclePath
+from npu_device.memory_registers import MemoryRegisters
 from npu_device.mmu import Mmu
 from npu_device.overflow import Overflows
 from npu_device.pmu import Pmu
@@ -58,6 +59,7 @@ class Fabric:
         else:
             self.clock = Clock()
             self.ddr = FluidPath(self.clock, profile)
+        self.memory_registers = MemoryRegisters(self.ddr, profile.memory_system, self.memory)
         self.engine_clock = ClockDomain(profile.dpu.clock_hz)
         self.dram = Dram(profile.ddr.capacity_bytes, poison=compute)
         self.interrupts = Interrupts()

@@ -1,4 +1,7 @@
-"""Registers of the network on chip and the DDR controller: priorities, and what a memory path that is simulated cycle by cycle has counted."""
+"""Registers of the network on chip and the DDR controller: priorities, and what a memory path that is simulated cycle by cycle has counted.
+
+Host and management core read all of them; the priorities are the core's to write.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from npu_model.memory_cycles import CycleMemory
 if TYPE_CHECKING:
     from npu_device.ddr import MemoryPath
 
-PRIORITIES = 0b111  # bits of QOS
+PRIORITY_MASK = int(C.NPU_NOC_PRIORITIES) - 1  # bits of QOS
 
 
 def _counters(name: str, prefix: str) -> list[tuple[int, str]]:
@@ -30,7 +33,7 @@ class MemoryRegisters:
 
     def __init__(self, path: MemoryPath, system: MemorySystem, memory: CycleMemory | None) -> None:
         self.reads: dict[int, Callable[[], int]] = {}
-        self.writes: dict[int, Callable[[int], None]] = {}
+        self.core_writes: dict[int, Callable[[int], None]] = {}  # of the management core
         self._path = path
         self._reset = [client.priority for client in system.clients]
         self._priorities: list[int] = []
@@ -88,12 +91,12 @@ class MemoryRegisters:
 
     def _map_priority(self, client: int) -> None:
         def write(value: int) -> None:
-            self._priorities[client] = value & PRIORITIES
-            self._path.set_priority(client, value & PRIORITIES)
+            self._priorities[client] = value & PRIORITY_MASK
+            self._path.set_priority(client, value & PRIORITY_MASK)
 
         offset = C.NPU_REG_NOC_QOS_BASE + 4 * client
         self.reads[offset] = lambda: self._priorities[client]
-        self.writes[offset] = write
+        self.core_writes[offset] = write
 
     def _map_port(self, memory: CycleMemory, offset: int, client: int, way: int, hop: int) -> None:
         def counters() -> Any:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from npu_abi import C
 from npu_device.clock import Clock
 from npu_device.ddr import FluidPath
 from npu_model.memory import load_memory
@@ -46,7 +45,7 @@ def random_blocks(size, count=60):
 def span_ps(profile, fidelity, loads, cpu=0.0, priority=0, **traffic):
     """How long `loads` take in turn on the ports, beside so much of a link as traffic of the CPU."""
     with libnpu.open(profile, compute=False, fidelity=fidelity, trace=True, where="") as device:
-        device.mmio(C.NPU_REG_NOC_QOS_BASE, priority)
+        device.set_noc_priority("npu_dma", priority)
         if cpu:
             device.traffic("cpu", int(cpu * LINK[profile]), address=1 << 30, **traffic)
         module = device.load(write(load_image(device.profile, loads)))
@@ -195,8 +194,7 @@ def model_error(blob, profile, cpu=0.0, priority=0):
     spans = []
     for fidelity in ("fast", "full"):
         with libnpu.open(profile, compute=False, fidelity=fidelity, where="") as device, device.load(blob) as module:
-            for client in range(2):
-                device.mmio(C.NPU_REG_NOC_QOS_BASE + 4 * client, priority)
+            device.set_noc_priority("npu", priority)
             if cpu:
                 device.traffic("cpu", int(cpu * LINK[profile]))
             inputs = {tensor.name: np.zeros(tensor.shape, np.float32) for tensor in module.inputs}
