@@ -8,8 +8,10 @@ Run `python benchmarks/bench.py --rows import,launch` for some rows only.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import sysconfig
@@ -30,6 +32,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 SAMPLE_SECONDS = 0.00071  # no multiple of what is measured
 ROOT = Path(__file__).resolve().parent.parent
+SHARED = (
+    ROOT.parent / "shared" / "models"
+)  # more models where they are, with index.json: [{"name", "run_inputs": {input: {"shape"}}}]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 
@@ -321,12 +326,37 @@ def timing_processes(blob: bytes) -> list[Row]:
     return rows
 
 
+def bench_schedules() -> list[Row]:
+    """How far schedules are from what no schedule undercuts, by prediction: the seeded topologies, and the models in $NPU_MODELS."""
+    from models import SEEDED, seeded
+
+    from libnpu.compiler import CompileOptions, compile_model
+
+    folder = Path(os.environ.get("NPU_MODELS", SHARED))
+    index = json.loads((folder / "index.json").read_text()) if (folder / "index.json").exists() else []
+    models = [(name, seeded(name), {}) for name in SEEDED]
+    models += [(entry["name"], folder / f"{entry['name']}.onnx", entry["run_inputs"]) for entry in index]
+    found = {}
+    for name, path, inputs in models:
+        shapes = {key: tuple(one["shape"]) for key, one in inputs.items()}
+        report = compile_model(path, CompileOptions(shapes=shapes)).report
+        found[name] = report["makespan_over_bound"], report["binding_resource"]
+    mean = statistics.geometric_mean(ratio for ratio, _ in found.values())
+    slowest = max(found, key=lambda name: found[name])
+    each = ", ".join(f"{name} {ratio:.2f} ({resource})" for name, (ratio, resource) in found.items())
+    return [
+        Row(f"makespan over lower bound, mean of {len(found)} models", mean, "x", 1.35, None, each),
+        Row("the same, worst", found[slowest][0], "x", 1.8, None, slowest),
+    ]
+
+
 ROWS = {
     "import": bench_import,
     "c": bench_first_call_from_c,
     "launch": bench_launch,
     "tasks": bench_task_list,
     "resnet": bench_resnet,
+    "schedules": bench_schedules,
 }
 
 

@@ -143,3 +143,7 @@ class Graph:
     nodes: list[Node]
     notes: list[str] = field(default_factory=list)  # what a person should know: saturated weights, dropped ranges
     is_plan: bool = False  # large constants have no values (`hollow`); int8 stands for numbers of unknown scales
+
+    def is_quantised(self, value: Value) -> bool:
+        """Whether the int8 elements of `value` stand for other numbers, so that the matrix engine may work on them."""
+        return self.is_plan and value.dtype == "int8"

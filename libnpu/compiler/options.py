@@ -48,6 +48,7 @@ class CompileOptions:
     pingpong: bool = True  # load the next tile while the engine works
     plan_only: bool = False  # tasks, memory and times without the values of large constants, which the model may lack
     dump: tuple[str, ...] = ()  # of PASSES
+    explain: bool = False  # put what-ifs into the report, each of which is compiled as well
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:

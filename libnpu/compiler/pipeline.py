@@ -17,6 +17,7 @@ from libnpu.compiler.emit import emit
 from libnpu.compiler.lower import CompileError, lower
 from libnpu.compiler.lower.text import program_text, schedule_text
 from libnpu.compiler.lower.verify import verify_program
+from libnpu.compiler.quality import lower_bound, measures, what_ifs
 from libnpu.compiler.schedule import DoesNotFit, FeasibleMemoryScheduler, OutOfBarriers, synchronise
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
     from libnpu.compiler.ir import Graph, Value
     from libnpu.compiler.options import CompileOptions
+    from libnpu.compiler.program import TileProgram
+    from libnpu.compiler.schedule import Schedule
 
 
 @dataclass(slots=True, eq=False)
@@ -64,20 +67,15 @@ def compile_graph(graph: Graph, options: CompileOptions, dumps: dict[str, str] |
             dumps[name] = text()
 
     profile = load_profile(options.profile)
-    cmx_bytes = min(options.cmx_bytes or profile.cmx.workspace_bytes, profile.cmx.workspace_bytes)
     tiles = min(options.tiles or profile.tiles, profile.tiles)
-    program = lower(graph, profile, cmx_bytes, options.pingpong, tiles)
-    dump("DpuTiler", lambda: dpu_tiles_text(program))
-    dump("TileActShaveKernelTask", lambda: shave_tiles_text(program))
-    dump("tiles", lambda: program_text(program))
-    verify_program(program, cmx_bytes * tiles)
-    try:
-        scheduler = FeasibleMemoryScheduler(
-            program, profile, cmx_bytes, options.prefetching_level_limit, options.pingpong, tiles
-        )
-        schedule = scheduler.run()
-    except DoesNotFit as error:
-        raise CompileError(str(error)) from None
+
+    def check(program: TileProgram) -> None:
+        dump("DpuTiler", lambda: dpu_tiles_text(program))
+        dump("TileActShaveKernelTask", lambda: shave_tiles_text(program))
+        dump("tiles", lambda: program_text(program))
+        verify_program(program, _cmx_bytes(options, profile) * tiles)
+
+    program, schedule = _schedule(graph, profile, options, tiles, check)
     dump("FeasibleMemoryScheduler", lambda: decisions_text(schedule))
     dump("schedule", lambda: schedule_text(schedule))
     try:
@@ -87,10 +85,40 @@ def compile_graph(graph: Graph, options: CompileOptions, dumps: dict[str, str] |
         raise CompileError(f"{op.layer} ({op.name}): {error}") from None
     dump("barriers", lambda: barriers_text(plan))
     image = emit(graph, program, schedule, plan, profile)
+    image.debug["stats"] |= measures(schedule, lower_bound(graph, profile, tiles))
     dump("blob", lambda: blob.disassemble(image, "digest"))
     _verify_image(image, profile)
     report = {**image.debug["stats"], "warnings": list(graph.notes), "dumps": dumps}
+    if options.explain:
+
+        def makespan_ps(profile: Profile, tiles: int, edit: Callable[[TileProgram], None]) -> int | None:
+            try:
+                return _schedule(graph, profile, options, tiles, edit)[1].makespan_ps
+            except CompileError:
+                return None
+
+        report["what_ifs"] = what_ifs(graph, makespan_ps, profile, tiles, schedule.makespan_ps)
     return Compiled(blob.write(image), image, report)
+
+
+def _cmx_bytes(options: CompileOptions, profile: Profile) -> int:
+    return min(options.cmx_bytes or profile.cmx.workspace_bytes, profile.cmx.workspace_bytes)
+
+
+def _schedule(
+    graph: Graph, profile: Profile, options: CompileOptions, tiles: int, edit: Callable[[TileProgram], None]
+) -> tuple[TileProgram, Schedule]:
+    """Lower a graph and schedule what `edit` has made of the program. Raises CompileError."""
+    cmx_bytes = _cmx_bytes(options, profile)
+    program = lower(graph, profile, cmx_bytes, options.pingpong, tiles)
+    edit(program)
+    try:
+        scheduler = FeasibleMemoryScheduler(
+            program, profile, cmx_bytes, options.prefetching_level_limit, options.pingpong, tiles
+        )
+        return program, scheduler.run()
+    except DoesNotFit as error:
+        raise CompileError(str(error)) from None
 
 
 def _check_sizes(graph: Graph, profile: Profile) -> None:

@@ -203,6 +203,7 @@ def compile_options(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> 
         shapes=parse_shapes(options.shape),
         pingpong=not options.no_pingpong,
         plan_only=getattr(options, "plan_only", False),
+        explain=getattr(options, "explain", False),
         dump=dump,
         **{name: value for name, value in given.items() if value is not None},
     )

@@ -210,7 +210,7 @@ class Builder:
 
     def is_quantised(self, value: Value) -> bool:
         """Whether the int8 elements of `value` stand for other numbers, so that the matrix engine may work on them."""
-        return self.graph.is_plan and value.dtype == np.int8
+        return self.graph.is_quantised(value)
 
     def wants_channels_last(self, value: Value) -> bool:
         """Whether a matrix-engine consumer, possibly behind element-wise ones, reads `value` as [H][W][C]."""
