@@ -27,6 +27,15 @@ OPS: dict[str, dict[str, str]] = {
     # inputs x [N, C, H, W], w [O, C/group, kh, kw] (constant), bias [O] float constant (float32 under fp16) or None. 1-D is H = 1 after a Reshape.
     "MatMul": {"act": "see above", "scale": "float, multiplies the product before bias"},
     # inputs a [..., M, K], b [..., K, N] with NumPy broadcasting, bias [N] as for Conv.
+    "ConvInteger": {
+        "strides": "[y, x]",
+        "pads": "as Conv's; they add nothing",
+        "dilations": "[y, x]",
+        "group": "int",
+        "zeros": "zero points of both operands",
+    },
+    "MatMulInteger": {"zeros": "zero points of both operands"},
+    # inputs as those of Conv and MatMul, int8 or uint8 each, no bias; the result is int32. The sums stay below 2^24.
     "MaxPool": {"kernel": "[y, x]", "strides": "[y, x]", "pads": "[t, l, b, r]", "dilations": "[y, x]"},
     "AvgPool": {"kernel": "[y, x]", "strides": "[y, x]", "pads": "[t, l, b, r]", "count_include_pad": "bool"},
     # Vector engine, element by element with NumPy broadcasting: one node may hold a whole fused expression.

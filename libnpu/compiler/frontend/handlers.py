@@ -16,6 +16,7 @@ from libnpu.compiler.frontend import ops_scatter as scatter
 from libnpu.compiler.frontend import ops_trigonometry as trigonometry
 from libnpu.compiler.frontend import ops_window as window
 from libnpu.compiler.frontend.ops_einsum import einsum
+from libnpu.compiler.frontend.ops_quantised import QUANTISED
 from libnpu.compiler.frontend.ops_sample import grid_sample
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ HANDLERS: dict[str, Handler] = {
     "GridSample": grid_sample,
     "QuantizeLinear": integer.quantize,
     "DequantizeLinear": integer.dequantize,
+    **QUANTISED,
     "Compress": index.compress,
     "Einsum": einsum,
     "ScatterElements": scatter.scatter_elements,

@@ -50,6 +50,8 @@ def _lower_elementwise(builder: Builder, node: Node) -> None:
 LOWERINGS: dict[str, Callable[[Builder, Node], None]] = {
     "Conv": lower_conv,
     "MatMul": lower_matmul,
+    "ConvInteger": lower_conv,
+    "MatMulInteger": lower_matmul,
     "MaxPool": lower_max_pool,
     "AvgPool": lower_average_pool,
     "Elementwise": _lower_elementwise,

@@ -48,7 +48,7 @@ LARGE = 0.42  # of CMX, and FILL of a tile: so does one of at most this, when it
 CROWDED = 0.67
 FILL = 0.9  # of CMX that one operation should need, what lives there included; the rest is room for gaps
 CHANNELS_LAST: Order = (0, 2, 3, 1)
-_CHANNELS_LAST_OPS = frozenset({"Conv", "MaxPool", "AvgPool"})
+_CHANNELS_LAST_OPS = frozenset({"Conv", "ConvInteger", "MaxPool", "AvgPool"})
 _LAYOUT_NEUTRAL_OPS = frozenset({"Elementwise", "Concat", "Pad", "Slice"})
 _SECTIONS = {DdrKind.WEIGHTS: ".data.weights", DdrKind.SCRATCH: ".bss.scratch"}
 

@@ -115,7 +115,7 @@ def _channels_dense(view: View) -> bool:
 
 def emit_job(builder: Builder, job: Job) -> None:
     """Append the tiles of one operation."""
-    job, plan = _planned(builder, job)
+    job, plan = _planned(builder, _with_dense_channels(builder, job))
     images, rows, channels = job.out.shape[0], job.out.shape[job.row_axis], job.out.shape[3]
     row_tiles = _row_tiles(images, rows, plan.rows)
     channel_tiles = [(c0, min(c0 + plan.channels, channels)) for c0 in range(0, channels, plan.channels)]
@@ -123,6 +123,13 @@ def emit_job(builder: Builder, job: Job) -> None:
     for tasks in _batches(_tasks(builder, job, plan, row_tiles, channel_tiles), builder.tiles):
         for task in tasks:
             task.finish(builder)
+
+
+def _with_dense_channels(builder: Builder, job: Job) -> Job:
+    """Return the job with an input whose channels lie side by side, so that tiles of it are fetched in long runs."""
+    if job.act.shape[3] == 1 or job.act.strides[3] == job.act.dtype.itemsize:
+        return job
+    return replace(job, act=builder.dense_home(job.act, _MEMORY_ORDER, job.node))
 
 
 def _tasks(
@@ -398,7 +405,7 @@ def _static_fields(job: Job) -> dict[str, Any]:
         "dilation_x": job.x.dilation,
         "dilation_y": job.y.dilation,
         "act_dtype": code_of_numpy(job.act.dtype),
-        "wt_dtype": code_of_numpy(job.act.dtype),
+        "wt_dtype": code_of_numpy(job.weights.dtype or job.act.dtype),
         "out_dtype": code_of_numpy(job.out.dtype),
         "mpe_grid": C.NPU_MPE_16X16,
         **job.fields,
