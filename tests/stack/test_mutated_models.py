@@ -14,7 +14,7 @@ mutants = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(mutants)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.models
 @pytest.mark.timeout(900)
 def test_99_of_100_mutants_of_models_are_found(models):

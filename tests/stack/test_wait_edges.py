@@ -224,7 +224,7 @@ def test_so_is_every_wait_of_a_blob_that_spills(skips):
     assert compiled.report["spill_out_bytes"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_so_is_every_wait_of_a_blob_of_many_tiles():
     inputs = {"x": np.random.default_rng(3).standard_normal((1, 8, 20, 20)).astype(np.float32)}
