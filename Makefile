@@ -4,13 +4,16 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test check bench clean headers firmware
+.PHONY: demo test long check bench clean headers firmware
 
 demo: $(STAMP)
 	$(BIN)/python scripts/demo.py
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 -q -m "not slow"
+	$(BIN)/python -m pytest -n 2 -q -m "not slow and not long"
+
+long: $(STAMP)
+	$(BIN)/python -m pytest -q -m long
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -8,8 +8,10 @@ Run `python benchmarks/bench.py --rows import,launch` for some rows only.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import sysconfig
@@ -30,6 +32,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 SAMPLE_SECONDS = 0.00071  # no multiple of what is measured
 ROOT = Path(__file__).resolve().parent.parent
+SHARED = (
+    ROOT.parent / "shared" / "models"
+)  # more models where they are, with index.json: [{"name", "run_inputs": {input: {"shape"}}}]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 
@@ -191,15 +196,29 @@ def c_launch_us(blob_bytes: bytes) -> float:
 
 
 def bench_task_list() -> list[Row]:
-    """A long list of DMA tasks in barrier pairs over both ports, timing only."""
+    """A long list of DMA tasks in barrier pairs over both ports, timing only; and what four times as long a list costs."""
+    import libnpu
+
+    seconds = {}
+    for count in (5_000, 20_000):
+        with libnpu.open(compute=False) as device, device.load(flat_list(count)) as blob:
+            blob.run({})
+            seconds[count] = best(lambda blob=blob: blob.run({}), 25)
+    return [
+        Row("flat task list, timing only", 20_000 / seconds[20_000] / 1e3, "k tasks/s", 100, 500, "20000 tasks", True),
+        Row("time of 4 N tasks by that of N", seconds[20_000] / seconds[5_000], "x", 5, None, "5000 and 20000 tasks"),
+    ]
+
+
+def flat_list(count: int) -> bytes:
+    """A blob of so many DMA tasks, half of them on each port."""
     import numpy as np
     from npu_abi import C, dtype
 
-    import libnpu
     from libnpu.blob import write
     from libnpu.blob.image import BlobImage
 
-    count, ids = 20_000, 32
+    ids = 32
     lists = []
     for port in range(2):
         tasks = np.zeros(count // 2, dtype("npu_dma_task"))
@@ -230,10 +249,7 @@ def bench_task_list() -> list[Row]:
         [],
         {".npu.tasks.dma0": lists[0], ".npu.tasks.dma1": lists[1], ".npu.barriers": barriers},
     )
-    with libnpu.open(compute=False) as device, device.load(write(image)) as blob:
-        blob.run({})
-        seconds = best(lambda: blob.run({}), 25)
-    return [Row("flat task list, timing only", count / seconds / 1e3, "k tasks/s", 100, 500, f"{count} tasks", True)]
+    return write(image)
 
 
 def bench_resnet() -> list[Row]:
@@ -276,9 +292,37 @@ def bench_resnet() -> list[Row]:
             )
     for fidelity, must in (("fast", 0.5), ("full", 10.0)):
         with libnpu.open(compute=False, fidelity=fidelity) as device, device.load(compiled.blob) as blob:
-            blob.run({})
-            seconds = best(lambda blob=blob: blob.run({}), 5)
+            blob.run(inputs)
+            seconds = best(lambda blob=blob: blob.run(inputs), 5)
         rows.append(Row(f"ResNet-50 fp16, times alone, fidelity {fidelity}", seconds, "s", must, None))
+    return rows + timing_processes(compiled.blob)
+
+
+TIMING_RUN = """
+import resource, sys, time
+import numpy as np, libnpu
+start = time.perf_counter()
+with libnpu.open(compute=False, fidelity=sys.argv[2]) as device, device.load(sys.argv[1]) as blob:
+    blob.run({tensor.name: np.zeros(tensor.shape, np.float32) for tensor in blob.inputs})
+    print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def timing_processes(blob: bytes) -> list[Row]:
+    """What a process needs that runs ResNet-50 from a blob once, times alone: opening and loading counted, imports not."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "resnet50.blob"
+        path.write_bytes(blob)
+        for fidelity, must in (("fast", 0.5), ("full", 10.0)):
+            command = [sys.executable, "-c", TIMING_RUN, path, fidelity]
+            found = [
+                subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() for _ in range(5)
+            ]
+            what = f"ResNet-50 fp16 from a blob, times alone, fidelity {fidelity}"
+            rows.append(Row(f"{what}, first run", min(float(one[0]) for one in found), "s", must, None))
+            peak = max(int(one[1]) for one in found) / 1024
+            rows.append(Row(f"{what}, memory of the process", peak, "MiB", 1024, None))
     return rows
 
 
@@ -333,6 +377,30 @@ def bench_check() -> list[Row]:
     ]
 
 
+def bench_schedules() -> list[Row]:
+    """How far schedules are from what no schedule undercuts, by prediction: the seeded topologies, and the models in $NPU_MODELS."""
+    from models import SEEDED, seeded
+
+    from libnpu.compiler import CompileOptions, compile_model
+
+    folder = Path(os.environ.get("NPU_MODELS", SHARED))
+    index = json.loads((folder / "index.json").read_text()) if (folder / "index.json").exists() else []
+    models = [(name, seeded(name), {}) for name in SEEDED]
+    models += [(entry["name"], folder / f"{entry['name']}.onnx", entry["run_inputs"]) for entry in index]
+    found = {}
+    for name, path, inputs in models:
+        shapes = {key: tuple(one["shape"]) for key, one in inputs.items()}
+        report = compile_model(path, CompileOptions(shapes=shapes)).report
+        found[name] = report["makespan_over_bound"], report["binding_resource"]
+    mean = statistics.geometric_mean(ratio for ratio, _ in found.values())
+    slowest = max(found, key=lambda name: found[name])
+    each = ", ".join(f"{name} {ratio:.2f} ({resource})" for name, (ratio, resource) in found.items())
+    return [
+        Row(f"makespan over lower bound, mean of {len(found)} models", mean, "x", 1.35, None, each),
+        Row("the same, worst", found[slowest][0], "x", 1.8, None, slowest),
+    ]
+
+
 ROWS = {
     "import": bench_import,
     "c": bench_first_call_from_c,
@@ -340,6 +408,7 @@ ROWS = {
     "tasks": bench_task_list,
     "resnet": bench_resnet,
     "check": bench_check,
+    "schedules": bench_schedules,
 }
 
 

@@ -26,6 +26,7 @@ from npu_model.memory_cycles import Background, CycleMemory
 from npu_model.memory_runs import NO_RUNS
 from npu_model.profile import load_profile
 
+from benchmarks import whole_models
 from benchmarks.queue_model import Share
 from benchmarks.queue_model import share as share_queue
 from libnpu.blob import BlobImage
@@ -177,7 +178,7 @@ def zeros(tensors: list[TensorInfo]) -> dict[str, np.ndarray]:
 @cache
 def plan_7b() -> BlobImage:
     """Return the plan of a decoder of 7e9 parameters in int8 on `npu-37xx`. Its number of tasks does not depend on edge-soc."""
-    return compile_model(llama7b(), CompileOptions(precision="int8", profile="npu-37xx", plan_only=True)).image
+    return compile_model(llama7b(), CompileOptions(precision="int8", profile="npu-37xx", plan_only=True, tiles=1)).image
 
 
 def tasks_7b(_: MemorySystem) -> float:
@@ -283,7 +284,11 @@ def waiting() -> list[str]:
     return lines
 
 
-TABLES = {"<!-- python -m benchmarks.silicon --update -->": table, "<!-- the same command: what may wait -->": waiting}
+TABLES = {
+    "<!-- python -m benchmarks.silicon --update -->": table,
+    "<!-- the same command: what may wait -->": waiting,
+    "<!-- the same command: whole models -->": whole_models.table,
+}
 
 
 def update(text: str) -> str:

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 from npu_abi import C
 
-from npu_device.memory_registers import MemoryRegisters
-
 if TYPE_CHECKING:
     from npu_device.device import Device
 
@@ -26,9 +24,8 @@ class Bus:
         self._device = device
         fabric = device.fabric
         self._fabric = fabric
-        self._memory = MemoryRegisters(fabric.memory)
-        self._reads: dict[int, Read] = {**self._memory.reads}
-        self._writes: dict[int, Write] = {**self._memory.writes}
+        self._reads: dict[int, Read] = {**fabric.memory_registers.reads}
+        self._writes: dict[int, Write] = {}
         self._doorbells = range(
             C.NPU_REG_DOORBELL_BASE + C.NPU_DOORBELL_STRIDE,
             C.NPU_REG_DOORBELL_BASE + C.NPU_DOORBELL_STRIDE * C.NPU_NUM_DOORBELLS,
@@ -43,7 +40,7 @@ class Bus:
 
     def reset(self) -> None:
         """Return the bus's own registers to their reset values."""
-        self._memory.reset()
+        self._fabric.memory_registers.reset()
         self.bad_accesses = 0
         self._liveness = 0
         self._boot_entry = [0, 0]

@@ -8,17 +8,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from npu_model.memory_forms import ClosedForms, Cost
 from npu_model.memory_runs import NO_RUNS, Runs
 
-from npu_device.clock import PRIORITY_ENGINE, ClockDomain
+from npu_device.clock import ClockDomain
 from npu_device.ddr import FIRST_TOKEN, demand_of
 
 if TYPE_CHECKING:
     from npu_device.fabric import Fabric
     from npu_device.shave import ShaveEngine
 
-DONE = 0  # actions of events: the transfer is over
-JOIN = 1  # the latency is over
+JOIN = 1  # action of an event: the latency is over
 
 
 class CodeFetch:
@@ -26,14 +26,13 @@ class CodeFetch:
 
     client = "npu_code"
     __slots__ = (
-        "_clock", "_ddr", "_domain", "_engine", "_latency_ps", "_rate", "_shared", "demand", "remaining_ps", "share", "since_ps",
+        "_clock", "_ddr", "_domain", "_engine", "_latency_ps", "_rate", "demand", "remaining_ps", "share", "since_ps",
         "token",
     )  # fmt: skip
 
     def __init__(self, fabric: Fabric, domain: ClockDomain, engine: ShaveEngine) -> None:
         self._clock = fabric.clock
         self._ddr = fabric.ddr
-        self._shared = fabric.memory_limits
         self._latency_ps = round(fabric.profile.ddr.latency_ns * 1000)
         self._rate = fabric.profile.shave.fetch_bytes_per_cycle
         self._domain = domain
@@ -45,14 +44,15 @@ class CodeFetch:
         """Return the lines that are missing, those side by side as one run."""
         return np.array(self._engine.missing_lines(), np.int64).reshape(-1, 2), NO_RUNS
 
+    def cost(self, forms: ClosedForms) -> Cost:
+        """Return what those runs cost."""
+        return forms.cost(forms.system.client(self.client), *self.runs())
+
     def begin(self, nbytes: int) -> None:
         """Fetch that many bytes, then call the engine's `loaded`."""
         clock, domain = self._clock, self._domain
-        first = domain.next_edge(clock.now_ps + self._latency_ps)
+        first = domain.next_edge(clock.now_ps + self._latency_ps) + domain.cycle_at(self._ddr.waiting_ps)
         joined, end = domain.ps_of(first), domain.ps_of(first + -(-nbytes // self._rate))
-        if not self._shared:
-            clock.at(end, PRIORITY_ENGINE, self, DONE, self)
-            return
         self.remaining_ps = end - joined
         self.demand = demand_of(nbytes, end - joined)
         self.share = 0
@@ -62,8 +62,6 @@ class CodeFetch:
         """Enter the data phase, or end the fill."""
         if action == JOIN:
             self._ddr.arrive(self, self)
-        elif action == DONE:
-            self._engine.loaded()
         elif action == self.token:
             self._ddr.leave(self)
             self._engine.loaded()
@@ -71,5 +69,4 @@ class CodeFetch:
     def cancel(self) -> None:
         """Break the transfer off."""
         self._clock.cancel(self, self)
-        if self._shared:
-            self._ddr.withdraw(self)
+        self._ddr.withdraw(self)

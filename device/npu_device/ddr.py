@@ -1,22 +1,28 @@
-"""The memory path as the engines know it, and fidelity `fast` of it: external memory bandwidth as a fluid.
+"""The memory path as the engines know it, and fidelity `fast` of it: transfers as a fluid through the parts of a memory system.
 
-Transfers in progress share it max-min fairly, each at most at its port's rate.
-
-A transfer that always gets its full rate ends on its port's clock edge; one that was slowed ends when its bytes are through.
+What a transfer costs of each part is memory_forms.py's. Those in progress share the parts max-min fairly, by the turns that
+clients have at a link, each at most at its port's rate and at what it can have alone; traffic of clients without an engine is
+one of them. One that always gets its full rate ends on its port's clock edge; another when its bytes are through.
 """
 
 from __future__ import annotations
 
 from heapq import heappush
+from math import ceil, inf
+from operator import mul
 from typing import Protocol
 
+from npu_model.memory_cycles import Background
+from npu_model.memory_forms import ClosedForms, Cost
 from npu_model.memory_runs import Runs
-from npu_model.profile import Ddr
+from npu_model.profile import Profile
 
 from npu_device.clock import PRIORITY_ENGINE, Clock, Unit
 
 ANNOUNCED = -1  # share of a flow whose latency is not over
 FIRST_TOKEN = 2  # actions from here on are tokens
+CAUGHT_UP = 1  # action of the path's own event
+ROUNDS = 20  # in which parts are divided, at most: more than are needed where few share
 
 
 class Flow(Protocol):
@@ -32,9 +38,14 @@ class Flow(Protocol):
     def runs(self) -> tuple[Runs, Runs]:
         """Return the contiguous runs in memory that it reads and that it writes: physical addresses and bytes."""
 
+    def cost(self, forms: ClosedForms) -> Cost:
+        """Return what those runs cost."""
+
 
 class MemoryPath(Protocol):
     """Where engines move bytes to and from external memory. The end of a flow arrives as `unit.fire(flow.token, flow)`."""
+
+    waiting_ps: int  # what the first data of a transfer needs beyond the latency
 
     @property
     def idle(self) -> bool:
@@ -42,6 +53,12 @@ class MemoryPath(Protocol):
 
     def clear(self) -> None:
         """Forget every flow."""
+
+    def set_traffic(self, traffic: Background) -> None:
+        """Start the traffic of a client now, or end it: 0 bytes per second."""
+
+    def set_priority(self, client: int, priority: int) -> None:
+        """Let `client` go before those of a lower priority, 0 to 7."""
 
     def enter(self, flow: Flow, unit: Unit, joined_ps: int, join_action: int) -> None:
         """Start `flow`, whose share is 0. Its data phase begins at `joined_ps`, after the latency, where latency is a number;
@@ -64,45 +81,106 @@ class MemoryPath(Protocol):
         """Let a flow that was held up go on, now."""
 
 
-class DdrChannel:
-    """Bandwidth shared by the flows that are in it. The end of a flow arrives as `unit.fire(flow.token, flow)`."""
+class _Sharer:
+    """A flow, or traffic, among those that share. Rates are transfers per picosecond."""
 
-    def __init__(self, clock: Clock, ddr: Ddr) -> None:
+    __slots__ = (
+        "asked",
+        "backlog",
+        "cost",
+        "fastest",
+        "flow",
+        "limit",
+        "most",
+        "rate",
+        "unit",
+        "waiting_ps",
+        "whole_ps",
+    )
+
+    def __init__(
+        self, cost: Cost, whole_ps: float, fastest_ps: float, flow: Flow | None = None, unit: Unit | None = None
+    ) -> None:
+        self.cost = cost
+        self.asked = self.most = 0.0  # of traffic: rate without and with a backlog
+        self.backlog = 0.0  # transfers that it has not got
+        self.waiting_ps = 0.0  # that a request of somebody else waits for it
+        self.whole_ps = whole_ps  # the data phase at full rate
+        self.fastest = 1 / (fastest_ps or 1.0)
+        self.rate = self.limit = self.fastest
+        self.flow, self.unit = flow, unit
+
+
+class FluidPath:
+    """The memory path of one device."""
+
+    def __init__(self, clock: Clock, profile: Profile) -> None:
         self._clock = clock
-        self._limit = ddr.bytes_per_second // 1000
-        self._flows: list[tuple[Flow, Unit]] = []
-        self.announced = 0  # flows that will join later
+        self.waiting_ps = 0
+        self.forms = ClosedForms(profile.memory_system, profile.ddr.bytes_per_second)
+        self._clients = {client.name: number for number, client in enumerate(profile.memory_system.clients)}
+        self._keeps = [client.keep_flits for client in profile.memory_system.clients]
+        self._priorities = [client.priority for client in profile.memory_system.clients]
+        self._traffic: dict[int, _Sharer] = {}  # by client
+        self._sharers: dict[Flow, _Sharer] = {}  # in the order of their start
+        self._flows: list[_Sharer] = []  # of which in their data phase
+        self._announced = 0  # flows that will join later
+        self._caught_up = 0  # argument of the event at which a backlog of traffic will be gone
+        self._accounted_ps = 0  # to which the backlogs belong
 
     def clear(self) -> None:
         """Forget every flow."""
         self._flows.clear()
-        self.announced = 0
+        self._sharers.clear()
+        self._announced = self._caught_up = 0
+
+    def set_traffic(self, traffic: Background) -> None:
+        """Start the traffic of a client now, or end it: 0 bytes per second."""
+        forms = self.forms
+        cost = forms.traffic(traffic)
+        self._keep_accounts()
+        self._traffic.pop(cost.client, None)
+        if traffic.bytes_per_second:
+            pace_ps = cost.moved / traffic.bytes_per_second * 1e12
+            sharer = self._traffic[cost.client] = _Sharer(cost, pace_ps, pace_ps)
+            sharer.asked, sharer.most = 1 / pace_ps, 1 / forms.fastest_ps(cost, 0)
+            sharer.waiting_ps = forms.waiting_ps(cost, sharer.asked)
+        self.waiting_ps = round(sum(sharer.waiting_ps for sharer in self._traffic.values()))
+        self._share()
+
+    def set_priority(self, client: int, priority: int) -> None:
+        """Let `client` go before those of a lower priority, 0 to 7."""
+        self._priorities[client] = priority
+        self._share()
 
     @property
     def idle(self) -> bool:
         """Whether no flow is in the channel or on its way: the next one may join ahead of its time."""
-        return not self._flows and not self.announced
+        return not self._flows and not self._announced
 
     def enter(self, flow: Flow, unit: Unit, joined_ps: int, join_action: int) -> None:
         """Let `flow`, whose share is 0, join at `joined_ps`: now, ahead of its time, or by an event that calls `arrive`."""
         clock = self._clock
+        cost = flow.cost(self.forms)
+        fastest_ps = self.forms.fastest_ps(cost, flow.remaining_ps, self.waiting_ps)
+        self._sharers[flow] = _Sharer(cost, flow.remaining_ps, fastest_ps, flow, unit)
         if self.idle or joined_ps == clock.now_ps:
             self.join(flow, unit, joined_ps)
         else:
-            self.announced += 1
+            self._announced += 1
             flow.share = ANNOUNCED
             heappush(clock.heap, (joined_ps, PRIORITY_ENGINE, clock.next_sequence(), unit, join_action, flow))
 
     def arrive(self, flow: Flow, unit: Unit) -> None:
         """Start a flow that was announced."""
-        self.announced -= 1
+        self._announced -= 1
         flow.share = 0
         self.join(flow, unit, self._clock.now_ps)
 
     def withdraw(self, flow: Flow) -> None:
         """Take out a flow whose transfer is cancelled, joined or only announced; its events are void."""
         if flow.share == ANNOUNCED:
-            self.announced -= 1
+            self._announced -= 1
             flow.share = 0
         self.leave(flow)
 
@@ -110,69 +188,182 @@ class DdrChannel:
         """Take out `flow`, which is in its data phase, and note what it still needs; `join` lets it go on."""
         done = (self._clock.now_ps - flow.since_ps) * flow.share // flow.demand
         flow.remaining_ps = max(flow.remaining_ps - done, 0)
-        self.leave(flow)
+        self._part(self._sharers[flow])
         flow.share = 0
 
     def join(self, flow: Flow, unit: Unit, at_ps: int) -> None:
-        """Start `flow` at `at_ps`, which is now unless the channel is idle; its share must be 0.
+        """Start `flow` at `at_ps`, which is now unless the path is idle; its share must be 0.
 
         Latency is the same for all, so a flow that starts later also joins later; one that goes on has none.
         """
-        self._flows.append((flow, unit))
-        if len(self._flows) > 1:
-            self._share()
-            return
-        clock, demand = self._clock, flow.demand
         flow.since_ps = at_ps
-        flow.share = share = min(demand, self._limit)
-        flow.token += 1
-        end = at_ps + -(-flow.remaining_ps * demand // share)
-        heappush(clock.heap, (end, PRIORITY_ENGINE, clock.next_sequence(), unit, flow.token, flow))
+        self._flows.append(self._sharers[flow])
+        self._share()
 
     def leave(self, flow: Flow) -> None:
         """Take out `flow`, which may have ended."""
-        if len(self._flows) == 1 and self._flows[0][0] is flow:
-            self._flows.clear()
-            flow.token += 1
-            return
-        for index, (other, _) in enumerate(self._flows):
-            if other is flow:
-                del self._flows[index]
-                flow.token += 1
-                if self._flows:
-                    self._share()
-                return
+        sharer = self._sharers.pop(flow, None)
+        if sharer is not None:
+            self._part(sharer)
+
+    def _part(self, sharer: _Sharer) -> None:
+        if sharer in self._flows:
+            assert sharer.flow is not None
+            sharer.flow.token += 1
+            self._flows.remove(sharer)
+            self._share()
 
     def _share(self) -> None:
-        now = self._clock.now_ps
+        """Work out what each flow gets from now on, and when it ends."""
         flows = self._flows
-        left, waiting = self._limit, len(flows)
-        if waiting > 1:
-            flows = sorted(flows, key=_demand)  # stable: order of arrival among equals
-        for flow, unit in flows:
+        if self._traffic:
+            self._share_with_traffic()
+        elif len(flows) == 1:
+            flows[0].rate = flows[0].fastest
+        elif flows:
+            self._fill(flows)
+        now, clock = self._clock.now_ps, self._clock
+        for sharer in flows:
+            flow, unit = sharer.flow, sharer.unit
+            assert flow is not None
+            assert unit is not None
             demand = flow.demand
-            share = left // waiting or 1
-            if share > demand:
-                share = demand
-            left -= share
-            waiting -= 1
+            share = max(min(int(sharer.rate * sharer.whole_ps * demand * (1 + 1e-9)), demand), 1)
             if share == flow.share:
                 continue
-            start = now
-            if flow.share:
-                start = max(now, flow.since_ps)  # later than now: joined ahead of its time
-                done = (start - flow.since_ps) * flow.share // demand
-                flow.remaining_ps = max(flow.remaining_ps - done, 0)
+            start = max(now, flow.since_ps)  # later than now: joined ahead of its time
+            done = (start - flow.since_ps) * flow.share // demand
+            flow.remaining_ps = max(flow.remaining_ps - done, 0)
             flow.since_ps = start
             flow.share = share
             flow.token += 1
             end = start + -(-flow.remaining_ps * demand // share)
-            clock = self._clock
             heappush(clock.heap, (end, PRIORITY_ENGINE, clock.next_sequence(), unit, flow.token, flow))
 
+    def _share_with_traffic(self) -> None:
+        """As `_fill`. Traffic that has a backlog asks for all it can have until that is gone, which is an event while there are flows."""
+        self._keep_accounts()
+        traffic = list(self._traffic.values())
+        for sharer in traffic:
+            sharer.limit = sharer.most if sharer.backlog else sharer.asked
+        if self._flows:  # what they get without traffic: it makes nobody faster
+            self._fill(self._flows)
+        for sharer in self._flows:
+            sharer.limit = sharer.rate
+        self._fill([*self._flows, *traffic])
+        for sharer in self._flows:
+            sharer.limit = sharer.fastest
+        if self._caught_up:
+            self._clock.cancel(self, self._caught_up)
+            self._caught_up = 0
+        spans = [
+            sharer.backlog / (sharer.rate - sharer.asked)
+            for sharer in traffic
+            if sharer.backlog and sharer.rate > sharer.asked
+        ]
+        if spans and self._flows:
+            self._caught_up = CAUGHT_UP
+            self._clock.at(self._clock.now_ps + ceil(min(spans)), PRIORITY_ENGINE, self, CAUGHT_UP, CAUGHT_UP)
 
-def _demand(entry: tuple[Flow, Unit]) -> int:
-    return entry[0].demand
+    def _keep_accounts(self) -> None:
+        """Note what traffic has asked for and not got up to now."""
+        now = self._clock.now_ps
+        for sharer in self._traffic.values():
+            more = (sharer.asked - sharer.rate) * (now - self._accounted_ps)
+            sharer.backlog = max(sharer.backlog + more, 0.0)
+            if sharer.backlog < 1e-6:
+                sharer.backlog = 0.0
+        self._accounted_ps = now
+
+    def fire(self, action: int, arg: int) -> None:
+        """Share again: a backlog is gone."""
+        self._caught_up = 0
+        self._share()
+
+    def _fill(self, sharers: list[_Sharer]) -> None:
+        """Work out the rates: the part that is wanted most is divided first, until each can do what is asked of it."""
+        costs = [sharer.cost for sharer in sharers]
+        held = sum(sharer.cost.held for sharer in sharers if sharer.flow is not None)
+        self._fill_parts(sharers, self.forms.capacities(costs, held))
+        # Traffic holds all it may where it gets less than it asks for.
+        more = sum(s.cost.held for s in sharers if s.flow is None and s.rate < s.limit * (1 - 1e-9))
+        if more:
+            self._fill_parts(sharers, self.forms.capacities(costs, held + more))
+
+    def _fill_parts(self, sharers: list[_Sharer], capacities: list[float]) -> None:
+        """Divide part after part, each among those who want more than it has, until nothing changes: who gets less from another part does
+        not ask for more here. On the way there first, as it comes first.
+        """
+        others = self.forms.others
+        for sharer in sharers:
+            sharer.rate = sharer.limit
+        wanted = [
+            sum(map(mul, parts, [s.rate for s in sharers]))
+            for parts in zip(*[s.cost.busy_ps for s in sharers], strict=True)
+        ]
+        short = [
+            part
+            for part in self.forms.order
+            if wanted[part] + (wanted[others[part]] if others[part] != part else 0.0) > capacities[part] * (1 + 1e-9)
+        ]
+        bounds = [[inf] * len(capacities) for _ in sharers]  # what each part lets each have
+        given_to: dict[int, float] = {}
+        for _ in range(ROUNDS if short else 0):
+            changed = False
+            for part in short:
+                users = [i for i, sharer in enumerate(sharers) if sharer.cost.busy_ps[part]]
+                allowed, other = capacities[part], others[part]
+                if other != part:  # two directions that exclude each other have half each, or what the other one leaves
+                    left = max(allowed / 2, allowed - sum(s.rate * s.cost.busy_ps[other] for s in sharers))
+                    allowed = given_to[part] = (
+                        left + given_to.get(part, left)
+                    ) / 2  # halfway: who uses both takes from itself
+                for i in users:
+                    bounds[i][part] = inf
+                wants = [min(sharers[i].limit, *bounds[i]) * sharers[i].cost.busy_ps[part] for i in users]
+                if sum(wants) > allowed * (1 + 1e-9):
+                    given = self._divide(part, allowed, [sharers[i] for i in users], wants)
+                    for i, share, want in zip(users, given, wants, strict=True):
+                        if share < want:
+                            bounds[i][part] = share / sharers[i].cost.busy_ps[part]
+                for i in users:
+                    rate = min(sharers[i].limit, *bounds[i])
+                    changed = changed or abs(rate - sharers[i].rate) > 1e-3 * sharers[i].rate
+                    sharers[i].rate = rate
+            if not changed:
+                return
+
+    def _divide(self, part: int, left: float, sharers: list[_Sharer], wants: list[float]) -> list[float]:
+        """Return what each gets of a part, max-min fairly: of a link by priority, then by the turns that clients have; of a channel clients
+        alike, which put reads into its queue in turn. Writes come there straight from the link: among them its rules hold, and those that
+        only read are beside them.
+        """
+        is_link = part < self.forms.links
+        clients = [sharer.cost.client for sharer in sharers]
+        lowest = min(self._priorities[client] for client in clients)
+        by_link = [1.0 if is_link else sharer.cost.write_share for sharer in sharers]
+        keeps = [
+            share * self._keeps[client] / clients.count(client) for share, client in zip(by_link, clients, strict=True)
+        ]
+        together = 1.0 if all(by_link) or not any(by_link) else sum(keeps) / max(by_link)
+        weights = [
+            keep / together + (1 - share) / clients.count(client)
+            for keep, share, client in zip(keeps, by_link, clients, strict=True)
+        ]
+        ranks = [
+            self._priorities[client] if share == 1 else lowest for share, client in zip(by_link, clients, strict=True)
+        ]
+        given = [0.0] * len(sharers)
+        for rank in sorted(set(ranks), reverse=True):
+            group = [i for i, own in enumerate(ranks) if own == rank]
+            while group:
+                level = left / sum(weights[i] for i in group)
+                done = [i for i in group if wants[i] <= level * weights[i]] or group
+                for i in done:
+                    given[i] = min(wants[i], level * weights[i])
+                left = max(left - sum(given[i] for i in done), 0.0)
+                group = [i for i in group if i not in done]
+        return given
 
 
 def demand_of(nbytes: int, duration_ps: int) -> int:

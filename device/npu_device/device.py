@@ -22,7 +22,6 @@ from npu_device.engine import Engine
 from npu_device.fabric import Fabric
 from npu_device.inject import Injector
 from npu_device.management_core import ManagementCore
-from npu_device.memory_path import CyclePath
 from npu_device.schedule import Schedule
 from npu_device.shave import ShaveEngine
 
@@ -115,16 +114,13 @@ class Device:
         self.fabric.schedule = Schedule(kind, seed)
 
     def set_traffic(self, traffic: Background) -> None:
-        """Let a client of the memory system that has no engine ask for memory from now on. Only with `clients`."""
-        path = self.fabric.ddr
-        assert isinstance(path, CyclePath)
-        path.set_traffic(traffic)
+        """Let a client of the memory system that has no engine ask for memory from now on."""
+        self.fabric.ddr.set_traffic(traffic)
 
     @property
     def clients(self) -> list[Client]:
-        """The clients of the memory path; [] where it is not simulated cycle by cycle."""
-        memory = self.fabric.memory
-        return [] if memory is None else memory.system.clients
+        """The clients of the memory path."""
+        return self.profile.memory_system.clients
 
     def counters(self) -> list[int]:
         """Return all counters by enum npu_pmu."""

@@ -21,6 +21,7 @@ import numpy as np
 from npu_abi import C
 from npu_model import cycles as cost
 from npu_model.descriptors import Dma
+from npu_model.memory_forms import ClosedForms, Cost
 from npu_model.memory_runs import NO_RUNS, Runs, access_count
 from npu_model.profile import Profile
 
@@ -88,6 +89,10 @@ class DmaTask(Task):
         """Return what it reads and what it writes outside of CMX."""
         return self.plan.runs(self.entry, self.slot.space)
 
+    def cost(self, forms: ClosedForms) -> Cost:
+        """Return what those runs cost."""
+        return self.plan.cost(self.entry, self.slot.space, forms)
+
 
 class DmaPort(Engine[DmaTask]):
     """One port."""
@@ -102,7 +107,6 @@ class DmaPort(Engine[DmaTask]):
         self._ddr = fabric.ddr
         self._mmu = fabric.mmu
         self._cmx_latency_cycles = profile.cmx.latency_cycles
-        self._memory_limits = fabric.memory_limits
         self._grant_bytes = profile.dma.grant_bytes
         self._access_bytes = profile.memory_system.dram.access_bytes
 
@@ -118,7 +122,7 @@ class DmaPort(Engine[DmaTask]):
         now = clock.now_ps
         task.start_cycle = now * self._num // self._den
         task.turn_start_ps = now
-        if task.ddr_bytes and self._memory_limits:
+        if task.ddr_bytes:
             self._ddr.join(task, self, now)
         else:
             task.since_ps = now
@@ -132,7 +136,8 @@ class DmaPort(Engine[DmaTask]):
         if task.ddr_bytes:
             task.own_cycles = cycles * self._num * den // (self._den * num)
             task.slot.request(task.start_cycle)
-            first = (clock.now_ps + self._latency_ps - 1) * num // den + 1
+            waiting_cycles = self._ddr.waiting_ps * num // den
+            first = (clock.now_ps + self._latency_ps - 1) * num // den + 1 + waiting_cycles
         else:
             first = (clock.now_ps - 1) * num // den + 1 + self._cmx_latency_cycles
             if task.amount <= self._grant_bytes:  # nothing can make it longer or break it off
@@ -144,7 +149,7 @@ class DmaPort(Engine[DmaTask]):
         task.since_ps = joined
         task.remaining_ps = end - joined
         task.token = FIRST_TOKEN
-        if task.ddr_bytes and self._memory_limits:
+        if task.ddr_bytes:
             task.demand = demand_of(task.ddr_bytes, end - joined)
             self._ddr.enter(task, self, joined, JOIN)
         else:
@@ -168,7 +173,7 @@ class DmaPort(Engine[DmaTask]):
                 task.turn_ends = False
                 self._give_way(task)
         elif action == arg.token:
-            if arg.ddr_bytes and self._memory_limits:
+            if arg.ddr_bytes:
                 self._ddr.leave(arg)
             self.finish(arg)
 
@@ -194,7 +199,7 @@ class DmaPort(Engine[DmaTask]):
         if other is None:
             return
         now = self._clock.now_ps
-        if task.ddr_bytes and self._memory_limits:
+        if task.ddr_bytes:
             self._ddr.pause(task)
         else:
             task.remaining_ps -= now - task.since_ps
@@ -216,7 +221,7 @@ class DmaPort(Engine[DmaTask]):
     def cancel(self, task: DmaTask) -> None:
         """Void the end event and leave the memory path."""
         super().cancel(task)
-        if task.ddr_bytes and self._memory_limits:
+        if task.ddr_bytes:
             self._ddr.withdraw(task)
 
     def check(self, task: DmaTask) -> None:
@@ -300,6 +305,7 @@ class DmaPlan:
     snoops: list[int]  # by record: lines to ask the host's caches for, as translated then
     located: dict[int, tuple[int, Runs, Runs]] = field(default_factory=dict)  # by record: `checked`, and its runs then
     moved: dict[int, int] = field(default_factory=dict)  # by record: bytes of whole accesses of DDR
+    costs: dict[int, tuple[int, Cost]] = field(default_factory=dict)  # the same, of its cost
 
     def move(self, index: int) -> Move:
         """Return a descriptor, checked. Raises DescriptorError."""
@@ -319,6 +325,14 @@ class DmaPlan:
                 writes = move.target.runs(space.physical)
             self.located[index] = self.checked[index], reads, writes
         return reads, writes
+
+    def cost(self, index: int, space: AddressSpace, forms: ClosedForms) -> Cost:
+        """Return what a descriptor, which is checked, costs of the memory path."""
+        found = self.costs.get(index)
+        if found is None or found[0] != self.checked[index]:
+            client = forms.system.client(DmaTask.client)
+            found = self.costs[index] = self.checked[index], forms.cost(client, *self.runs(index, space))
+        return found[1]
 
     def moved_bytes(self, index: int, space: AddressSpace, access_bytes: int) -> int:
         """Return the bytes of whole accesses of DDR that a descriptor, which is checked, moves; translation does not change them."""

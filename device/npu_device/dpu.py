@@ -63,12 +63,14 @@ class DpuEngine(Engine[DpuTask]):
         plan = task.plan
         if not plan.checked[task.entry]:
             space = task.slot.space
-            for block in plan.work(task.entry).blocks:
-                for place, write in ((block.target, True), (block.source, False)):
-                    if place.size_bytes and not in_window(place.address):
-                        raise MemoryFault(place.address, C.NPU_MMU_EVT_CMX_RANGE, write)
+            work = plan.work(task.entry)
+            for block in work.blocks:
+                targets = [(block.target, block.target.address + shift, True) for shift in work.invariant.out_shifts]
+                for place, address, write in (*targets, (block.source, block.source.address, False)):
+                    if place.size_bytes and not in_window(address):
+                        raise MemoryFault(address, C.NPU_MMU_EVT_CMX_RANGE, write)
                     if place.size_bytes:
-                        space.check(place.address, place.size_bytes, write)
+                        space.check(address, place.size_bytes, write)
             plan.checked[task.entry] = True
 
     def execute(self, task: DpuTask) -> None:
@@ -80,9 +82,15 @@ class DpuEngine(Engine[DpuTask]):
         fabric = self.fabric
         task.results = dpu_compute.compute(work, task.slot.space.array, fabric.numerics, "auto", fabric.scratch)
         record, variants = task.plan.records(task.entry)
+        computed = list(zip(work.blocks, task.results, strict=True))
         task.overflows = dpu_overflow.overflows(
             record, variants, task.results, task.slot.space.array, fabric.numerics, fabric.scratch
         )
+        task.results += [
+            (task.slot.space.array(b.target.address + shift, b.target.shape, b.target.strides, values.dtype), values)
+            for shift in work.invariant.out_shifts[1:]
+            for b, (_, values) in computed
+        ]
         self._poison(task)
 
     def publish(self, task: DpuTask) -> None:

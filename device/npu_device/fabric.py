@@ -11,11 +11,12 @@ from npu_device.accesses import Accesses
 from npu_device.barriers import INVALID, Barrier
 from npu_device.clock import Clock, ClockDomain
 from npu_device.cmx import Cmx
-from npu_device.ddr import DdrChannel, MemoryPath
+from npu_device.ddr import FluidPath, MemoryPath
 from npu_device.dram import Dram
 from npu_device.energy import add_energy
 from npu_device.interrupts import Interrupts
 from npu_device.memory_path import CyclePath
+from npu_device.memory_registers import MemoryRegisters
 from npu_device.mmu import Mmu
 from npu_device.overflow import Overflows
 from npu_device.pmu import Pmu
@@ -57,17 +58,13 @@ class Fabric:
             self.clock = cycles.clock
         else:
             self.clock = Clock()
-            self.ddr = DdrChannel(self.clock, profile.ddr)
+            self.ddr = FluidPath(self.clock, profile)
+        self.memory_registers = MemoryRegisters(self.ddr, profile.memory_system, self.memory)
         self.engine_clock = ClockDomain(profile.dpu.clock_hz)
         self.dram = Dram(profile.ddr.capacity_bytes, poison=compute)
         self.interrupts = Interrupts()
         self.mmu = Mmu(self.dram, lambda: self.interrupts.raise_cause(C.NPU_ICB_MMU_EVENT))
         self.cmx = Cmx(profile.tiles, profile.cmx.workspace_bytes)
-        ports = profile.dma_ports * profile.dma.bytes_per_cycle * 2 * profile.dma.clock_hz
-        shave = profile.shave
-        fetches = profile.tiles * profile.shaves_per_tile * shave.fetch_bytes_per_cycle * shave.clock_hz
-        # else every transfer has its full rate
-        self.memory_limits = fidelity == "full" or ports + fetches > profile.ddr.bytes_per_second
         self.programs = ProgramCache()
         self.program_plans: dict[tuple[bytes, int, int, int], DmaPlan] = {}  # of shave_operations
         self.scratch = Scratch()

@@ -80,6 +80,14 @@ class Hal:
         """Let DMA look into the host's caches where the page table says so, until the next reset."""
         self._fabric.mmu.snooping = True
 
+    def read_register(self, offset: int) -> int:
+        """Return a register of the network on chip or the DDR controller."""
+        return self._fabric.memory_registers.reads[offset]()
+
+    def write_register(self, offset: int, value: int) -> None:
+        """Write a register of the network on chip that is the core's: NPU_REG_NOC_QOS_BASE of a client."""
+        self._fabric.memory_registers.core_writes[offset](value)
+
     def now_ps(self) -> int:
         """Return the time."""
         return self._fabric.clock.now_ps

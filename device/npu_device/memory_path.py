@@ -28,6 +28,8 @@ PEEK_PS = (
 class CyclePath:
     """The memory path of one device, and its clock."""
 
+    waiting_ps = 0
+
     def __init__(self, system: MemorySystem) -> None:
         """Raises MemoryUnsupported without the C helpers."""
         self.memory = CycleMemory(system)
@@ -54,6 +56,10 @@ class CyclePath:
     def set_traffic(self, traffic: Background) -> None:
         """Start the traffic of a client now, or end it: 0 bytes per second."""
         self.memory.set_background(traffic)
+
+    def set_priority(self, client: int, priority: int) -> None:
+        """Let `client` go before those of a lower priority, 0 to 7."""
+        self.memory.set_priority(client, priority)
 
     def _end(self, flow: Flow, unit: Unit, at_ps: int) -> None:
         heappush(self.clock.heap, (at_ps, PRIORITY_ENGINE, self.clock.next_sequence(), unit, flow.token, flow))

@@ -1,14 +1,21 @@
-"""Registers of the network on chip and the DDR controller, of a memory path that is simulated cycle by cycle."""
+"""Registers of the network on chip and the DDR controller: priorities, and what a memory path that is simulated cycle by cycle has counted.
+
+Host and management core read all of them; the priorities are the core's to write.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from npu_abi import C, enum
+from npu_model.memory import MemorySystem
 from npu_model.memory_cycles import CycleMemory
 
-PRIORITIES = 0b111  # bits of QOS
+if TYPE_CHECKING:
+    from npu_device.ddr import MemoryPath
+
+PRIORITY_MASK = int(C.NPU_NOC_PRIORITIES) - 1  # bits of QOS
 
 
 def _counters(name: str, prefix: str) -> list[tuple[int, str]]:
@@ -22,17 +29,18 @@ LINK_COUNTERS = _counters("npu_noc_link_counter", "NPU_NOC_LINK_")
 
 
 class MemoryRegisters:
-    """The registers by offset; without a `memory` there are no ports, clients and channels."""
+    """The registers by offset; without a `memory` there are no ports, links and channels, and nothing is counted."""
 
-    def __init__(self, memory: CycleMemory | None) -> None:
+    def __init__(self, path: MemoryPath, system: MemorySystem, memory: CycleMemory | None) -> None:
         self.reads: dict[int, Callable[[], int]] = {}
-        self.writes: dict[int, Callable[[int], None]] = {}
-        self._memory = memory
+        self.core_writes: dict[int, Callable[[int], None]] = {}  # of the management core
+        self._path = path
+        self._reset = [client.priority for client in system.clients]
         self._priorities: list[int] = []
         self._latched_high = 0
         ports = [] if memory is None else self._ports(memory)
         credits = 0 if memory is None else memory.system.noc.credits
-        clients = 0 if memory is None else len(memory.system.clients)
+        clients = len(system.clients)
         channels = 0 if memory is None else memory.system.dram.channels
         self.reads[C.NPU_REG_NOC_PORTS] = lambda: len(ports) | credits << 16
         self.reads[C.NPU_REG_NOC_CLIENTS] = lambda: clients
@@ -40,9 +48,9 @@ class MemoryRegisters:
         links = 0 if memory is None else len(memory.links)
         self.reads[C.NPU_REG_NOC_LINKS] = lambda: links
         self.reads[C.NPU_REG_DDRC_CHANNELS] = lambda: channels
+        for number in range(clients):
+            self._map_priority(number)
         if memory is not None:
-            for number in range(clients):
-                self._map_priority(number)
             for number, port in enumerate(ports):
                 self._map_port(memory, C.NPU_REG_NOC_CREDIT_BASE + C.NPU_NOC_CREDIT_STRIDE * number, *port)
             for number in range(clients):
@@ -58,10 +66,9 @@ class MemoryRegisters:
 
     def reset(self) -> None:
         """Return the priorities to those of the memory system."""
-        if self._memory is not None:
-            self._priorities = [client.priority for client in self._memory.system.clients]
-            for number, priority in enumerate(self._priorities):
-                self._memory.set_priority(number, priority)
+        self._priorities = list(self._reset)
+        for number, priority in enumerate(self._priorities):
+            self._path.set_priority(number, priority)
 
     @staticmethod
     def _ports(memory: CycleMemory) -> list[tuple[int, int, int]]:
@@ -84,13 +91,12 @@ class MemoryRegisters:
 
     def _map_priority(self, client: int) -> None:
         def write(value: int) -> None:
-            assert self._memory is not None
-            self._priorities[client] = value & PRIORITIES
-            self._memory.set_priority(client, value & PRIORITIES)
+            self._priorities[client] = value & PRIORITY_MASK
+            self._path.set_priority(client, value & PRIORITY_MASK)
 
         offset = C.NPU_REG_NOC_QOS_BASE + 4 * client
         self.reads[offset] = lambda: self._priorities[client]
-        self.writes[offset] = write
+        self.core_writes[offset] = write
 
     def _map_port(self, memory: CycleMemory, offset: int, client: int, way: int, hop: int) -> None:
         def counters() -> Any:

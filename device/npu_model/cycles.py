@@ -13,6 +13,8 @@ memory latency. Costs come out of how the engine works on a descriptor, with the
    tensor of an element-wise operation), by grid: how the ports are divided. Both together read what all ports give.
 5. Reading, multiplying, post-processing and writing overlap: a workload lasts as long as the slowest of them, and then
    writes what its last context holds.
+6. Between tiles goes a line a cycle: for pixels, for weights or the second tensor, and for results. Of results profiled
+   workloads tell; that reads are alike is chosen.
 """
 
 from __future__ import annotations
@@ -128,7 +130,7 @@ def dpu_costs(
     """Return of each invariant with all its variants the cycles, and the bytes that it reads from and writes to CMX.
 
     `variants` are the variants of these invariants and of no others, in the order of `invariants`. `write_tiles`: tiles
-    that an output is written to; the descriptors have one, profiled workloads up to six, and then a line leaves each cycle.
+    that an output is written to, where the descriptors do not say it; if there are several, a line leaves each cycle. What lies in another tile than `tile` says moves by the line as well; addresses outside CMX are of no tile.
     DescriptorError for an operand type that the profile's DPU does not multiply, and for more work than operands in CMX
     can make.
     """
@@ -144,6 +146,8 @@ def dpu_costs(
     acts, weights = walk.reads(live, dpu.dw_row_columns)
     wt_rate = np.array([dpu.wt_read_bytes_per_cycle[name] for name in GRIDS.values()], dtype=np.int64)[walk.grid]
     act_rate = np.array([dpu.act_read_bytes_per_cycle[name] for name in GRIDS.values()], dtype=np.int64)[walk.grid]
+    act_rate = _from_tile(act_rate, inv, "act_addr")
+    wt_rate = _from_tile(_from_tile(wt_rate, inv, "wt_addr"), inv, "act2_addr")
     busy = np.select(
         [walk.array, walk.eltwise],
         [
@@ -154,7 +158,10 @@ def dpu_costs(
         ],
         ceil_div(outputs * taps(inv), other_rate),
     )
-    write_rate = dpu.cmx_write_bytes_per_cycle if write_tiles == 1 else min(LINE_BYTES, dpu.cmx_write_bytes_per_cycle)
+    rate = dpu.cmx_write_bytes_per_cycle if write_tiles == 1 else min(LINE_BYTES, dpu.cmx_write_bytes_per_cycle)
+    write_rate = _from_tile(np.full(len(inv), rate, dtype=np.int64), inv, "out_addr")
+    copies = _out_tiles(inv)
+    write_rate = np.where(copies > 1, np.minimum(write_rate, LINE_BYTES), write_rate)
     out_size = sizes(inv, "out_dtype")
     read = acts + weights
     slowest = np.maximum.reduce(
@@ -170,7 +177,7 @@ def dpu_costs(
     drain = walk.last_pixels * lines(walk.last_channels * out_size) // write_rate
     cycles, read, written = (
         _sum_by_owner(column, owner, len(invariants))
-        for column in (dpu.workload_cycles + slowest + drain, read, outputs * out_size)
+        for column in (dpu.workload_cycles + slowest + drain, read, outputs * out_size * copies)
     )
     return cycles + dpu.startup_cycles, read, written
 
@@ -185,6 +192,23 @@ def _rate(table: dict[str, int], inv: Records, relevant: npt.NDArray[np.bool_]) 
     if not found.all():
         code = int(operand[np.flatnonzero(found == 0)[0]])
         raise DescriptorError(f"the DPU of this profile has no rate for operand type {code} of enum npu_dtype")
+    return found
+
+
+def _out_tiles(inv: Records) -> Cycles:
+    """Return the number of tiles that each record's output is written to."""
+    own = (ints(inv, "out_addr") - C.NPU_CMX_BASE) // C.NPU_CMX_TILE_STRIDE
+    asked, found = ints(inv, "out_tiles"), np.ones(len(inv), dtype=np.int64)
+    for tile in range(int(asked.max(initial=0)).bit_length()):
+        found += (asked >> tile & 1) & (own != tile)
+    return found
+
+
+def _from_tile(rates: Cycles, inv: Records, field: str) -> Cycles:
+    """Return the rates of an operand where it is: in another tile's CMX a line a cycle at most."""
+    address = ints(inv, field)
+    far = _in_cmx(inv[field]) & ((address - C.NPU_CMX_BASE) // C.NPU_CMX_TILE_STRIDE != ints(inv, "tile"))
+    found: Cycles = np.where(far, np.minimum(rates, LINE_BYTES), rates)
     return found
 
 

@@ -147,6 +147,7 @@ class Invariant:
     clamp_low: float
     clamp_high: float
     lrelu_slope: float
+    out_tiles: int
 
     @classmethod
     def decode(cls, record: Any) -> Invariant:
@@ -166,6 +167,13 @@ class Invariant:
     def is_float(self) -> bool:
         """Whether operands are floating point."""
         return dtypes.is_float(self.act_dtype)
+
+    @property
+    def out_shifts(self) -> list[int]:
+        """How far from `out_addr` the output is written: 0, and the distances of the other tiles of `out_tiles`."""
+        own = (self.out_addr - C.NPU_CMX_BASE) // C.NPU_CMX_TILE_STRIDE
+        others = (tile - own for tile in range(self.out_tiles.bit_length()) if self.out_tiles >> tile & 1)
+        return [0, *(int(C.NPU_CMX_TILE_STRIDE) * distance for distance in others if distance)]
 
     @property
     def has_weights(self) -> bool:

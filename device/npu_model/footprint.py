@@ -125,8 +125,11 @@ def _dpu_writes(invariant: Invariant, variant: Variant) -> list[Box]:
     size = dtypes.size_bytes(invariant.out_dtype)
     x = (variant.start_x, 1, variant.size_x, 1)
     y = (variant.start_y, 1, variant.size_y, 1)
-    addr = invariant.out_addr + variant.start_z * size
-    return [_tensor_box(addr, variant.size_z * size, x, invariant.out_stride_x, y, invariant.out_stride_y)]
+    first = invariant.out_addr + variant.start_z * size
+    return [
+        _tensor_box(first + shift, variant.size_z * size, x, invariant.out_stride_x, y, invariant.out_stride_y)
+        for shift in invariant.out_shifts
+    ]
 
 
 def _weights_box(invariant: Invariant, variant: Variant) -> Box:
@@ -202,6 +205,17 @@ def overlaps(a: Box, b: Box) -> bool:
     if answer is None:
         answer = _overlaps_by_runs(a, b)
     return answer
+
+
+def surely_covers(a: Box, b: Box) -> bool:
+    """Tell whether every byte of `b` is one of `a`; False when they are not blocks of one row-major lattice, too."""
+    if a.addr > b.addr or a.end < b.end:
+        return False
+    strides = sorted({stride for _, stride in (*a.dims, *b.dims)}, reverse=True)
+    outer, inner = _coordinates(a, strides, a.addr), _coordinates(b, strides, a.addr)
+    if outer is None or inner is None:
+        return False
+    return all(p <= s and s + n <= p + m for (p, m), (s, n) in zip(outer, inner, strict=True))
 
 
 def _surely_hits(a: Box, b: Box, common: int) -> bool:

@@ -117,6 +117,40 @@ class MemorySystem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Unit of time of which a cycle and a beat on the pins are multiples."""
         return lcm(self.noc.clock_hz, self.dram.transfers_per_second)
 
+    @property
+    def refresh_ns(self) -> float:
+        """Time of one refresh in which no bank answers; 0 where there is none."""
+        dram = self.dram
+        return dram.trfc_ns + dram.trp_ns + dram.trcd_ns if dram.trefi_ns else 0.0
+
+    @property
+    def refresh_share(self) -> float:
+        """Part of the time in which no bank answers."""
+        return self.refresh_ns / self.dram.trefi_ns if self.dram.trefi_ns else 0.0
+
+    def stalled_share(self, bytes_per_second: float, held_bytes: float, trip_ns: float, catches_up: bool) -> float:
+        """Return the part of the time in which refresh lets data of that rate stop: not while what is held goes on flowing.
+
+        `held_bytes` are under way, of which those of a trip are no reserve. Where memory does not catch up, there is none.
+        """
+        if not self.dram.trefi_ns:
+            return 0.0
+        reserve_ns = held_bytes / bytes_per_second * 1e9 - trip_ns if catches_up else 0.0
+        return min(max(self.refresh_ns - reserve_ns, 0.0), self.refresh_ns) / self.dram.trefi_ns
+
+    @property
+    def page_turns(self) -> float:
+        """How much longer a run of many pages takes than its bytes on the pins: the queue may not reach far enough into the next page."""
+        dram = self.dram
+        page_ns = dram.page_bytes * dram.channels / dram.pin_bytes_per_second * 1e9
+        hidden_ns = dram.queue_depth * dram.access_bytes * dram.channels / dram.pin_bytes_per_second * 1e9
+        return (page_ns + max(dram.trp_ns + dram.trcd_ns - hidden_ns, 0)) / page_ns
+
+    @property
+    def split_bytes_per_second(self) -> int:
+        """What the controller puts into its queues of one client: an access a cycle."""
+        return self.dram.access_bytes * self.noc.clock_hz
+
     def bytes_per_second(self, client: str) -> int:
         """Return what a long transfer of `client` gets alone, in closed form; memory_cycles.py gives the same within 5 %.
 
@@ -125,20 +159,14 @@ class MemorySystem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """
         dram, noc = self.dram, self.noc
         own = self.clients[self.client(client)]
-        window_bytes = own.requests * own.request_accesses * dram.access_bytes
-        split = dram.access_bytes * noc.clock_hz
-        port = min(noc.port_bytes_per_second, split, int(window_bytes * 1e9 / self.network_latency_ns(client)))
+        window_bytes, trip_ns = own.requests * own.request_accesses * dram.access_bytes, self.network_latency_ns(client)
+        port = min(noc.port_bytes_per_second, self.split_bytes_per_second, int(window_bytes * 1e9 / trip_ns))
         if not noc.duplex:  # requests share the link with the data
             flits = own.request_accesses * -(-dram.access_bytes // noc.flit_bytes)
             port = port * flits // (flits + 1)
-        page_ns = dram.page_bytes * dram.channels / dram.pin_bytes_per_second * 1e9
-        hidden_ns = dram.queue_depth * dram.access_bytes * dram.channels / dram.pin_bytes_per_second * 1e9
-        opening_ns = max(dram.trp_ns + dram.trcd_ns - hidden_ns, 0)
-        lost = (dram.trfc_ns + dram.trp_ns + dram.trcd_ns) / dram.trefi_ns if dram.trefi_ns else 0.0
-        pins = dram.pin_bytes_per_second * page_ns / (page_ns + opening_ns) * (1 - lost)
-        # What is outstanding covers a refresh, if the memory is quick enough to catch up.
-        covers = min(split, pins) > port and window_bytes * 1e9 > port * dram.trfc_ns
-        return int(min(port if covers else port * (1 - lost), pins))
+        pins = dram.pin_bytes_per_second / self.page_turns * (1 - self.refresh_share)
+        stalled = self.stalled_share(port, window_bytes, trip_ns, self.split_bytes_per_second > port)
+        return int(min(port * (1 - stalled), pins))
 
     def network_latency_ns(self, client: str) -> float:
         """Return what passes until the data of one read is back, in an idle system: network, activation, first data."""

@@ -169,11 +169,11 @@ static void refresh(struct npu_memory *m, struct channel *ch, struct npu_memory_
 /* First ready, first come: the oldest access that can use an open page in the direction of the pins; else, when no such
  * access waits, in the other one; else the oldest whose page can be opened, or closed if nobody before it wants it. When the
  * oldest of all has waited for too long, the others do nothing that it waits for: in its bank, or on the pins when its page is
- * open. A page stays closed that a refresh would close before it is used. */
+ * open. */
 static void command(struct npu_memory *m, struct channel *ch, struct npu_memory_channel_counters *n)
 {
     const struct entry *oldest = ch->queue;
-    int64_t cycle = m->c.cycle_ticks, ticks = m->now * cycle, other = NONE, same = 0;
+    int64_t ticks = m->now * m->c.cycle_ticks, other = NONE, same = 0;
     int aged = m->now - oldest->arrived > m->c.age_limit_cycles;
     int64_t columns = aged && ch->banks[oldest->bank].row == oldest->row ? 1 : ch->count;
     int64_t start[2] = {data_start(m, ch, READ), data_start(m, ch, WRITE)};
@@ -197,7 +197,6 @@ static void command(struct npu_memory *m, struct channel *ch, struct npu_memory_
         column(m, ch, n, other, start[!ch->direction]);
         return;
     }
-    int in_time = ceil_div(ticks + m->c.t_rcd, cycle) * cycle < ch->refresh_due;
     uint64_t wanted = 0; /* banks whose open page an earlier access waits for */
     for (int64_t i = 0; i < ch->count; i++) {
         struct entry *e = &ch->queue[i];
@@ -208,7 +207,7 @@ static void command(struct npu_memory *m, struct channel *ch, struct npu_memory_
         wanted |= bit; /* the first access of a bank decides what happens to it */
         if (b->row == e->row)
             continue;
-        if (b->row == NONE && b->activate_from <= ticks && in_time) {
+        if (b->row == NONE && b->activate_from <= ticks) {
             b->row = e->row;
             b->column_from = ticks + m->c.t_rcd;
             b->precharge_from = ticks + m->c.t_ras;

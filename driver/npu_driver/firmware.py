@@ -51,6 +51,7 @@ class Firmware:
         self._size = 0  # of the image that has a place
         self._started = False
         self.running = False  # it has booted, and nothing has ended it
+        self.noc_priorities: dict[int, int] = {}  # by client, that were set since the module was loaded
         self.addresses = VaRange(C.NPU_VA_GLOBAL_BASE, C.NPU_VA_GLOBAL_END)
         self.space: AddressSpace
         self.ipc: Ipc
@@ -111,6 +112,22 @@ class Firmware:
                 errno.EOPNOTSUPP,
                 f"a cached mapping: firmware {found} has no cache-coherent DMA, which came with {needed}; coherent=0 does without",
             )
+
+    def set_noc_priority(self, client: int, priority: int) -> None:
+        """Have the firmware write the priority of a client of the network on chip, and remember it for the next boot. EOPNOTSUPP with one that is too
+        old; else as `request`, and the register is as it was: where only the reply got lost, it has the priority, and all is well.
+        """
+        if self._header.release < C.NPU_FW_NOC_PRIORITY:
+            found, needed = (boot.release_text(r) for r in (self._header.release, int(C.NPU_FW_NOC_PRIORITY)))
+            raise KernelError(
+                errno.EOPNOTSUPP, f"firmware {found} sets no priority of the network on chip, which came with {needed}"
+            )
+        try:
+            self.request(C.NPU_JSM_SET_NOC_PRIORITY, "npu_jsm_set_noc_priority", client=client, priority=priority)
+        except KernelError:
+            if self._kernel.registers.read(C.NPU_REG_NOC_QOS_BASE + 4 * client) != priority:
+                raise
+        self.noc_priorities[client] = priority
 
     def stop(self) -> None:
         """Reset the device: nothing runs any more, and nobody is answered."""

@@ -198,9 +198,7 @@ def traffic(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -
         )
     clients = kernel.device.clients
     if arg.client >= len(clients):
-        raise KernelError(
-            errno.EINVAL, f"client {arg.client}; the memory path has {len(clients)} (none at fidelity fast)"
-        )
+        raise KernelError(errno.EINVAL, f"client {arg.client}; the memory path has {len(clients)}")
     name = clients[arg.client].name
     if name in NPU_CLIENTS:
         raise KernelError(errno.EINVAL, f"client {arg.client} is {name}, the device itself")

@@ -23,6 +23,7 @@ CAPABILITIES = {
     C.NPU_CAP_USER_POINTERS: 0,
 }
 NAME_WORDS = 8
+ANY_INDEX = 1 << 32  # the parameter checks it
 _HEARTBEAT = codec("npu_jsm_query_hb_done", "heartbeat")
 
 
@@ -52,6 +53,17 @@ def _name_word(kernel: Kernel, context: Context, index: int) -> int:
     return int.from_bytes(name[8 * index : 8 * index + 8], "little")
 
 
+def _noc_priority(kernel: Kernel, context: Context, index: int) -> int:
+    _check_client(kernel, index)
+    return kernel.registers.read(C.NPU_REG_NOC_QOS_BASE + 4 * index)
+
+
+def _check_client(kernel: Kernel, index: int) -> None:
+    clients = kernel.registers.read(C.NPU_REG_NOC_CLIENTS)
+    if index >= clients:
+        raise KernelError(errno.EINVAL, f"client {index} of the network on chip; it has {clients}")
+
+
 # parameter -> (number of indices, value)
 PARAMS: dict[int, tuple[int, Callable[[Kernel, Context, int], int]]] = {
     C.NPU_PARAM_DEVICE_ID: (1, lambda k, c, i: DEVICE_ID),
@@ -78,6 +90,7 @@ PARAMS: dict[int, tuple[int, Callable[[Kernel, Context, int], int]]] = {
     C.NPU_PARAM_PROFILE_NAME: (NAME_WORDS, _name_word),
     C.NPU_PARAM_MAX_QUEUES: (1, lambda k, c, i: MAX_QUEUE_ID - 1),
     C.NPU_PARAM_FW_RELEASE: (1, lambda k, c, i: k.firmware_header.release),
+    C.NPU_PARAM_NOC_PRIORITY: (ANY_INDEX, _noc_priority),
 }
 
 
@@ -93,5 +106,17 @@ def get_param(kernel: Kernel, context: Context, arg: Any, segments: list[bytes])
 
 
 def set_param(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tuple[int, list[Any]]:
-    """No parameter can be written: EINVAL."""
-    raise KernelError(errno.EINVAL, f"parameter {arg.param} cannot be set")
+    """Write a parameter, NPU_PARAM_NOC_PRIORITY. EINVAL for another one, an index that it does not have, or a value beyond its limit; EPERM for
+    who may not; else as `Firmware.set_noc_priority`.
+    """
+    if arg.param != C.NPU_PARAM_NOC_PRIORITY:
+        raise KernelError(errno.EINVAL, f"parameter {arg.param} cannot be set")
+    if not kernel.current.privileged:
+        raise KernelError(errno.EPERM, f"user {kernel.current.uid} may not set parameters")
+    _check_client(kernel, arg.index)
+    if arg.value >= C.NPU_NOC_PRIORITIES:
+        raise KernelError(
+            errno.EINVAL, f"priority {arg.value} of client {arg.index}; 0 to {C.NPU_NOC_PRIORITIES - 1} are allowed"
+        )
+    kernel.firmware.set_noc_priority(arg.index, arg.value)
+    return 0, []

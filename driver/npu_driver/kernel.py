@@ -180,6 +180,7 @@ class Kernel:
         """Load the module anew, with other parameters: the device is reset, and boots at the next open. No file is open."""
         if self.firmware.running:
             self.firmware.stop()
+        self.firmware.noc_priorities.clear()
         self.params = params
         self.caches = CpuCaches(self.memory, params)
         self.device.set_schedule(C.NPU_SCHEDULE_TIMED, 0)

@@ -12,7 +12,7 @@ NAME_BYTES = 15  # of struct npu_context_info, as Linux's comm
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Process:
-    """`name` is the program's, as `printable` shows it. `privileged`: may reset the device, load the module anew and inject faults
+    """`name` is the program's, as `printable` shows it. `privileged`: may reset the device, load the module anew, set parameters and inject faults
     (else EPERM). Two are never the same: each connection of a process is one.
     """
 

@@ -58,11 +58,20 @@ class Recovery:
             kernel.note(f"recovery failed: {error}")
 
     def boot(self, boot_type: int = COLD) -> None:
-        """Boot, and give the contexts that there are their translations again. Errors as of `Firmware.boot`."""
+        """Boot, and give the contexts that there are their translations again, and the network on chip its priorities. Errors as of `Firmware.boot`.
+
+        Priorities that the firmware does not take are those of the memory system until the next boot: not worth another reset, for ever.
+        """
         kernel = self._kernel
         kernel.firmware.boot(boot_type)
         for ssid, context in kernel.contexts.items():
             kernel.mmu.attach(ssid, context.space)
+        try:
+            for client, priority in kernel.firmware.noc_priorities.items():
+                kernel.firmware.set_noc_priority(client, priority)
+        except KernelError as error:
+            kernel.note(f"no priorities of the network on chip: {error}")
+            self.wanted = ""
 
     def full(self, why: str, *, warm: bool = False) -> None:
         """Reset the device, abort every job of every context, and boot again. EIO when it does not boot; the next open tries again."""

@@ -11,7 +11,7 @@ from npu_abi import C, new, pack
 FOLDER = Path(__file__).parent
 PATH = FOLDER / "npu_fw.bin"
 ENTRY = b"npu_firmware.boot:entry"
-RELEASE = 2, 1, 0
+RELEASE = 2, 2, 0
 VERSION = b"libnpu firmware %d.%d.%d" % RELEASE
 
 

@@ -33,6 +33,8 @@ class Messages:
             C.NPU_JSM_ENGINE_RESUME: self._resume_engine,
             C.NPU_JSM_STATE_DUMP: self._dump,
         }
+        if hal.release >= C.NPU_FW_NOC_PRIORITY:
+            self._handlers[C.NPU_JSM_SET_NOC_PRIORITY] = self._set_noc_priority
 
     def announce_boot(self) -> None:
         """Queue BOOT_DONE with the API versions."""
@@ -122,6 +124,14 @@ class Messages:
         if body.engine_idx or body.reserved or not reset.halted or reset.request >= 0:
             return INVALID, b""
         reset.resume()
+        return OK, b""
+
+    def _set_noc_priority(self, message: Any) -> tuple[int, bytes]:
+        body = _payload("npu_jsm_set_noc_priority", message)
+        clients = self._hal.read_register(C.NPU_REG_NOC_CLIENTS)
+        if body.client >= clients or body.priority >= C.NPU_NOC_PRIORITIES:
+            return INVALID, b""
+        self._hal.write_register(C.NPU_REG_NOC_QOS_BASE + 4 * body.client, body.priority)
         return OK, b""
 
     def _dump(self, message: Any) -> tuple[int, bytes]:

@@ -93,6 +93,7 @@ def dpu(profile: Profile, tiles: int, records: Records, variants: Records, numbe
     refuse((op > C.NPU_DPU_ELTWISE_MUL) | (_int(records, "ppe_fn") > C.NPU_PPE_LRELU), bad_code, number)
     refuse((_int(records, "flags") & ~C.NPU_DPU_FLAG_COUNT_PAD) != 0, bad_code, number)
     refuse((_int(records, "tile") >= tiles) | (_int(records, "mpe_grid") > C.NPU_MPE_4X16), bad_code, number)
+    refuse(_int(records, "out_tiles") >> tiles != 0, bad_code, number)
     refuse(_bad_types(profile, records, op), bad_code, number)
     window = ~_one_of(op, (descriptors.MATMUL, *descriptors.ELTWISE))
     for axis in "xyz":

@@ -145,7 +145,8 @@ struct npu_dpu_invariant {
     uint32_t tile;                                    /* job tile whose DPU runs it */
     uint32_t task_id;
     uint32_t mpe_grid;                                /* enum npu_mpe_grid */
-    uint32_t reserved1[23];
+    uint32_t out_tiles;                               /* bit t set = the output also goes to job tile t, at the place that out_addr has in its tile */
+    uint32_t reserved1[22];
 };
 _Static_assert(sizeof(struct npu_dpu_invariant) == 256, "npu_dpu_invariant");
 /* Output block (x * y pixels, z channels) that the MAC array works on at a time, as profiled workloads name them. */

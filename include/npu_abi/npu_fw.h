@@ -35,7 +35,8 @@ struct npu_fw_header {
     uint8_t  reserved[4096 - 352];
 };
 _Static_assert(sizeof(struct npu_fw_header) == 4096, "npu_fw_header");
-enum npu_fw_since { NPU_FW_COHERENT_DMA = 0x020100 /* 2.1.0: it makes DMA look into the host's caches, where the page table says so */ };
+enum npu_fw_since { NPU_FW_COHERENT_DMA = 0x020100 /* 2.1.0: it makes DMA look into the host's caches, where the page table says so */,
+    NPU_FW_NOC_PRIORITY = 0x020200 /* 2.2.0: NPU_JSM_SET_NOC_PRIORITY */ };
 
 struct npu_boot_params {
     uint32_t magic;               /* NPU_BOOT_MAGIC */
@@ -69,10 +70,11 @@ _Static_assert(sizeof(struct npu_ipc_hdr) == 64, "npu_ipc_hdr");
 
 enum npu_jsm_type {
     NPU_JSM_ENGINE_RESET = 0x1100, NPU_JSM_ENGINE_RESUME = 0x111b, NPU_JSM_REGISTER_DB = 0x1102, NPU_JSM_UNREGISTER_DB = 0x1103,
-    NPU_JSM_QUERY_ENGINE_HB = 0x1104, NPU_JSM_SSID_RELEASE = 0x110e, NPU_JSM_STATE_DUMP = 0x11ff,
+    NPU_JSM_QUERY_ENGINE_HB = 0x1104, NPU_JSM_SSID_RELEASE = 0x110e, NPU_JSM_SET_NOC_PRIORITY = 0x11e0, NPU_JSM_STATE_DUMP = 0x11ff,
     NPU_JSM_JOB_DONE = 0x2100, NPU_JSM_BOOT_DONE = 0x2101,
     NPU_JSM_ENGINE_RESET_DONE = 0x2200, NPU_JSM_ENGINE_RESUME_DONE = 0x221b, NPU_JSM_REGISTER_DB_DONE = 0x2202, NPU_JSM_UNREGISTER_DB_DONE = 0x2203,
-    NPU_JSM_QUERY_ENGINE_HB_DONE = 0x2204, NPU_JSM_SSID_RELEASE_DONE = 0x220e, NPU_JSM_STATE_DUMP_DONE = 0x22ff
+    NPU_JSM_QUERY_ENGINE_HB_DONE = 0x2204, NPU_JSM_SSID_RELEASE_DONE = 0x220e, NPU_JSM_SET_NOC_PRIORITY_DONE = 0x22e0,
+    NPU_JSM_STATE_DUMP_DONE = 0x22ff
 };
 enum { NPU_JSM_REPLY = 0x1100 }; /* a reply's type is its request's plus this: X_DONE = X + NPU_JSM_REPLY */
 enum npu_jsm_result { NPU_JSM_OK = 0, NPU_JSM_INVALID = 1, NPU_JSM_UNKNOWN_TYPE = 2 };
@@ -126,6 +128,9 @@ struct npu_jsm_query_hb { uint32_t engine_idx; uint32_t reserved; };
 /* heartbeat: grows with every task that ends, block that is placed, command and job that begins or ends; not with messages. */
 struct npu_jsm_query_hb_done { uint32_t engine_idx; uint32_t reserved; uint64_t heartbeat; };
 struct npu_jsm_ssid_release { uint32_t host_ssid; uint32_t reserved; };
+/* SET_NOC_PRIORITY: the firmware writes NPU_REG_NOC_QOS_BASE of a client; what is under way keeps its place. It holds until the next reset of the device. */
+struct npu_jsm_set_noc_priority { uint32_t client; /* < NPU_REG_NOC_CLIENTS */ uint32_t priority; /* < NPU_NOC_PRIORITIES */ };
+_Static_assert(sizeof(struct npu_jsm_set_noc_priority) == 8, "npu_jsm_set_noc_priority");
 /* STATE_DUMP: the firmware writes struct npu_fw_state, then a struct npu_fw_queue_state per queue, in the order of their doorbells. */
 struct npu_jsm_state_dump { uint64_t buffer_va; uint32_t buffer_bytes; uint32_t reserved; };
 struct npu_fw_state {

@@ -63,13 +63,13 @@ enum npu_hw_reg {
     NPU_REG_BARRIER_BASE        = 0x01a05000, /* RO  id i at + 8 * i: producers 15:0, consumers 31:16; +4 enum npu_barrier_status */
     NPU_REG_TILE_BASE           = 0x01a06000, /* RO  tile t at + 8 * t: DPU busy 0, SHAVE busy 15:8; +4 tasks done */
 
-    /* Network on chip and DDR controller (without ports, clients and channels at fidelity `fast`) */
+    /* Network on chip and DDR controller (without ports, links, channels and counters at fidelity `fast`) */
     NPU_REG_NOC_PORTS           = 0x01a08000, /* RO  ports of routers 15:0, credits of each 31:16 */
     NPU_REG_NOC_CLIENTS         = 0x01a08004, /* RO  clients of the memory system, in its order */
     NPU_REG_NOC_CYCLES_LO       = 0x01a08008, /* RO  cycles that the network has run 31:0; latches HI */
     NPU_REG_NOC_CYCLES_HI       = 0x01a0800c, /* RO  63:32 */
     NPU_REG_NOC_LINKS           = 0x01a08010, /* RO  links between routers, both directions counted, in the memory system's order */
-    NPU_REG_NOC_QOS_BASE        = 0x01a08100, /* RW  client c at + 4 * c: its priority 2:0 at every port, a higher one goes first; reset: the memory system's */
+    NPU_REG_NOC_QOS_BASE        = 0x01a08100, /* RO  client c at + 4 * c: its priority 2:0 at every port, a higher one goes first; reset: the memory system's. The management core alone writes it */
     NPU_REG_NOC_CREDIT_BASE     = 0x01a09000, /* RO  port p at + 0x10 * p: credit_occupancy, credits in use 15:0, most ever 31:16; +4 client 7:0, hop 15:8, way back 16; +8 LO (latches HI), +12 HI: in use, summed over cycles */
     NPU_REG_NOC_CLIENT_BASE     = 0x01a09800, /* RO  client c at + 0x40 * c: counter n: LO at +8n (latches HI), HI at +8n+4; enum npu_noc_client_counter */
     NPU_REG_NOC_LINK_BASE       = 0x01a09c00, /* RO  link l at + 0x20 * l: counter n: LO at +8n (latches HI), HI at +8n+4; enum npu_noc_link_counter */
@@ -78,7 +78,8 @@ enum npu_hw_reg {
 };
 enum {
     NPU_BAR0_SIZE = 0x02000000, NPU_DOORBELL_STRIDE = 0x1000, NPU_NUM_DOORBELLS = 256, NPU_DMA_STATUS_STRIDE = 0x100,
-    NPU_NOC_CREDIT_STRIDE = 0x10, NPU_NOC_CLIENT_STRIDE = 0x40, NPU_NOC_LINK_STRIDE = 0x20, NPU_DDRC_COUNTER_STRIDE = 0x100
+    NPU_NOC_CREDIT_STRIDE = 0x10, NPU_NOC_CLIENT_STRIDE = 0x40, NPU_NOC_LINK_STRIDE = 0x20, NPU_DDRC_COUNTER_STRIDE = 0x100,
+    NPU_NOC_PRIORITIES = 8
 };
 /* Bits of registers. */
 enum { NPU_BOOT_ENTRY_DONE = 1 << 0, NPU_MMU_ENABLE = 1 << 0, NPU_DOORBELL_SET = 1 << 0, NPU_IP_RESET_TRIGGER = 1 << 0 };

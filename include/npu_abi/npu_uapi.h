@@ -56,10 +56,14 @@ enum npu_param {
     NPU_PARAM_DDR_BYTES = 19, NPU_PARAM_DDR_FREE_BYTES = 20, NPU_PARAM_MAX_JOBS = 21,
     NPU_PARAM_PROFILE_NAME = 22,   /* index 0..7: eight bytes of the profile's name, NUL padded */
     NPU_PARAM_MAX_QUEUES = 23,     /* that NPU_IOCTL_CMDQ_CREATE makes in one context */
-    NPU_PARAM_FW_RELEASE = 24      /* of the firmware that runs, as in struct npu_fw_header */
+    NPU_PARAM_FW_RELEASE = 24,     /* of the firmware that runs, as in struct npu_fw_header */
+    NPU_PARAM_NOC_PRIORITY = 25    /* index: client of the memory system, in its order. NPU_REG_NOC_QOS_BASE of it, 0..NPU_NOC_PRIORITIES - 1: a higher one goes first */
 };
 enum npu_platform { NPU_PLATFORM_SIMULATED = 2 };
 enum npu_capability { NPU_CAP_METRIC_STREAMER = 1, NPU_CAP_DMA_MEMORY_RANGE = 2, NPU_CAP_MANAGE_CMDQ = 3, NPU_CAP_USER_POINTERS = 4 };
+/* SET: NOC_PRIORITY alone can be set, of the whole device: the firmware writes the register, and the driver has it do so again after each reset of the device, until the
+ * module is loaded anew. EINVAL: another parameter, an index that is no client, a value beyond the last priority; EPERM for who may not; EOPNOTSUPP: a firmware before NPU_FW_NOC_PRIORITY;
+ * ETIMEDOUT and what else a message to the firmware fails with. */
 struct npu_param_arg { uint32_t param; uint32_t index; /* [in] */ uint64_t value; /* [out] GET, [in] SET */ };
 _Static_assert(sizeof(struct npu_param_arg) == 16, "npu_param_arg");
 

@@ -1,6 +1,6 @@
-"""The blob container: a compiled model or a kernel library in memory (`BlobImage`), as an ELF file (`write`, `read`), as text, and verified.
+"""The blob container: a compiled model or a kernel library in memory (`BlobImage`), as an ELF file (`write`, `read`), as text, verified and proved.
 
-`disassemble`, `assemble`, `verify` and `hazards` are loaded on first use: a loader needs none of them.
+`disassemble`, `assemble`, `verify` and `prove` are loaded on first use: a loader needs none of them.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ __all__ = [
     "Relocation",
     "assemble",
     "disassemble",
-    "hazards",
     "kernel_library",
+    "prove",
     "read",
     "section_table",
     "verify",
@@ -44,11 +44,11 @@ def verify(image: BlobImage, profile: Profile | None = None) -> list[Problem]:
     return verifier.verify(image, profile)
 
 
-def hazards(image: BlobImage, profile: Profile | None = None) -> list[Problem]:
-    """Return every pair of conflicting tasks of `image` that nothing orders; see race.py."""
-    from libnpu.blob import race
+def prove(image: BlobImage, profile: Profile | None = None) -> list[Problem]:
+    """Return what is missing in the proof that `image` has one result, whatever order its tasks run in; see proof.py."""
+    from libnpu.blob import proof
 
-    return race.hazards(image, profile)
+    return proof.prove(image, profile)
 
 
 def disassemble(image: BlobImage, weights: Literal["inline", "digest"] = "inline") -> str:

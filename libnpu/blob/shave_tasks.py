@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from npu_abi import C
+from npu_model.footprint import Box, Dims
 from npu_model.shave_decode import ProgramCache, run_closed
 from npu_model.shave_machine import Machine
+from npu_model.shave_pointers import address_words
 
-from libnpu.blob import elf
+from libnpu.blob import elf, symbols
 from libnpu.blob.image import BlobError
 from libnpu.blob.records import field_offset
 
 if TYPE_CHECKING:
+    from npu_model.footprint import Footprint
     from npu_model.profile import Profile
     from numpy.typing import NDArray
 
     from libnpu.blob.image import BlobImage
 
 ARGS_VA = C.NPU_VA_LOW_BASE
-SYMBOL_BITS = 40  # symbols get address ranges of this size, above everything that a blob can name directly
+SYMBOLS_VA = 1 << 40  # symbols get address ranges from here on, above everything that a blob can name directly,
+SYMBOL_STEP = 1 << 32  # of a multiple of this size, with as much free before the next
+FREE_VA, FREE_STEP = 1 << 46, 1 << 40  # where pointers point, one after the other, when their values do not matter
 INVOCATIONS, RANGES = ".npu.tasks.shave_invocation", ".npu.tasks.shave_range"
+
+
+Free: TypeAlias = tuple[int, int, int, Dims]  # pointer from 1, 0 = none; offset from it; width and dimensions of a box
 
 
 @dataclass(slots=True)
@@ -31,9 +39,10 @@ class _Arguments:
     """Device memory as a SHAVE program sees it here: the argument blocks."""
 
     content: NDArray[np.uint8]
+    va: int = ARGS_VA
 
     def view(self, addr: int, nbytes: int, write: bool) -> NDArray[Any]:
-        first = addr - ARGS_VA
+        first = addr - self.va
         if write or first < 0 or first + nbytes > len(self.content):
             raise BlobError(f"a SHAVE program reads {nbytes} bytes at {addr:#x}, outside its arguments")
         return self.content[first : first + nbytes]
@@ -47,29 +56,85 @@ class ShaveTasks:
 
     def __init__(self, image: BlobImage, profile: Profile) -> None:
         self._image, self._profile = image, profile
-        names = (*elf.REFERABLE, *(f"in:{t.name}" for t in image.inputs), *(f"out:{t.name}" for t in image.outputs))
-        self.base = {name: number << SYMBOL_BITS for number, name in enumerate(names, 1)}
+        self.base = _addresses(symbols.sizes(image))
         self.by_place = {(r.section, r.offset): r for r in image.relocations}
         self._programs = ProgramCache()
+        self._words: dict[
+            tuple[bytes, frozenset[int]], list[int]
+        ] = {}  # of code and words: those that are addresses alone
+        self._touched: dict[tuple[bytes, bytes], tuple[list[Free], list[Free]]] = {}
         content = bytearray(image.shave_args)
         for r in image.relocations:
             if r.section == elf.ARGS:
                 value = (self.base[r.symbol] + r.addend) & ((1 << 8 * r.width) - 1)
                 struct.pack_into("<Q" if r.width == 8 else "<I", content, r.offset, value)
         self._arguments = _Arguments(np.frombuffer(bytes(content), np.uint8))
-        self.arguments = range(ARGS_VA, ARGS_VA + len(content))  # addresses of the argument blocks
 
     def run(self, index: int) -> Machine:
         """Return the machine on which invocation `index` has halted. ShaveFault; BlobError for a program that depends on data."""
+        code, args_va = self._program(index)
+        machine = Machine(args_va, self._arguments, self._profile.shave, False)
+        run_closed(machine, self._programs.rows(code))
+        return machine
+
+    def _program(self, index: int) -> tuple[bytes, int]:
+        """Return code and argument block of an invocation."""
         record = self._image.tasks[INVOCATIONS][index]
         ranges = self._image.tasks[RANGES]
         number = int(record["range_index"])
         text = self.by_place[RANGES, number * ranges.dtype.itemsize].addend
         code = self._image.text[text : text + int(ranges[number]["code_bytes"])]
-        relocation = self.by_place.get(
-            (INVOCATIONS, index * record.dtype.itemsize + field_offset(INVOCATIONS, "args_va"))
-        )
-        args_va = ARGS_VA + relocation.addend if relocation else 0
-        machine = Machine(args_va, self._arguments, self._profile.shave, False)
+        place = index * record.dtype.itemsize + field_offset(INVOCATIONS, "args_va")
+        relocation = self.by_place.get((INVOCATIONS, place))
+        return code, ARGS_VA + relocation.addend if relocation else 0
+
+    def touched(self, index: int) -> Footprint:
+        """Return (reads, writes) of invocation `index`, without its argument block. Raises as `run`.
+
+        A program is run once for all invocations whose arguments differ in nothing but addresses.
+        """
+        code, args_va = self._program(index)
+        first = args_va - ARGS_VA
+        size = int(self._image.tasks[INVOCATIONS]["args_bytes"][index]) if args_va else 0
+        block = self._arguments.content[max(first, 0) : max(first, 0) + size].copy()
+        values = block[: size // 8 * 8].view(np.int64)
+        candidates = frozenset((8 * np.flatnonzero(values >= C.NPU_CMX_BASE)).tolist())
+        words = self._words.get((code, candidates))
+        if words is None:
+            words = self._words[code, candidates] = sorted(address_words(code, candidates))
+        pointers = [int(values[word // 8]) for word in words]
+        for number, word in enumerate(words):
+            values[word // 8] = FREE_VA + number * FREE_STEP
+        key = code, block.tobytes()
+        found = self._touched.get(key)
+        if found is None:
+            found = self._touched[key] = self._run_free(code, args_va, block)
+        places = [0, *pointers]
+        reads, writes = ([Box(places[p] + addr, width, dims) for p, addr, width, dims in boxes] for boxes in found)
+        return reads, writes
+
+    def _run_free(self, code: bytes, args_va: int, block: NDArray[np.uint8]) -> tuple[list[Free], list[Free]]:
+        """Run a program with `block` as its arguments, in which the pointers are free."""
+        machine = Machine(args_va, _Arguments(block, args_va), self._profile.shave, False)
         run_closed(machine, self._programs.rows(code))
-        return machine
+        result = machine.result()
+        arguments = range(args_va, args_va + len(block))
+        reads = [_free(box) for box in result.reads if box.addr not in arguments]
+        return reads, [_free(box) for box in result.writes]
+
+
+def _free(box: Box) -> Free:
+    number = (box.addr - FREE_VA + FREE_STEP // 2) // FREE_STEP
+    if number < 0:
+        return 0, box.addr, box.width, box.dims
+    return number + 1, box.addr - FREE_VA - number * FREE_STEP, box.width, box.dims
+
+
+def _addresses(sizes: dict[str, int]) -> dict[str, int]:
+    """Return the first address of each symbol, ascending."""
+    found = {}
+    at = SYMBOLS_VA
+    for name, size in sizes.items():
+        found[name] = at
+        at += (-(-size // SYMBOL_STEP) + 1) * SYMBOL_STEP
+    return found

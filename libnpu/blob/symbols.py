@@ -16,7 +16,7 @@ from libnpu.blob import elf, netdesc
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from libnpu.blob.image import IoTensor, Kernel
+    from libnpu.blob.image import BlobImage, IoTensor, Kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +55,17 @@ def symbol_table(
         symtab += elf.SYM.pack(len(strtab), elf.STB_GLOBAL << 4 | kind, 0, shndx, offset, size)
         strtab += name.encode() + b"\0"
     return SymbolTable(tuple(names), local_count, bytes(symtab), bytes(strtab))
+
+
+def sizes(image: BlobImage) -> dict[str, int]:
+    """Return the bytes of all that relocations of `image` may refer to: its sections, inputs and outputs."""
+    return {
+        **dict.fromkeys(elf.REFERABLE, 0),
+        **{name: len(array) * array.dtype.itemsize for name, array in image.tasks.items()},
+        elf.TEXT: len(image.text),
+        elf.ARGS: len(image.shave_args),
+        elf.WEIGHTS: image.weight_bytes,
+        elf.SCRATCH: image.scratch_bytes,
+        **{f"in:{t.name}": t.size_bytes for t in image.inputs},
+        **{f"out:{t.name}": t.size_bytes for t in image.outputs},
+    }

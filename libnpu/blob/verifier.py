@@ -7,6 +7,8 @@ lists (`walk`). Values are not its business.
 
 from __future__ import annotations
 
+import dataclasses
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,11 +18,11 @@ from npu_model.descriptors import DescriptorError
 from npu_model.dtypes import DtypeError
 from npu_model.profile import Profile, ProfileError, load_profile
 
-from libnpu.blob import elf
+from libnpu.blob import elf, symbols
 from libnpu.blob.image import TASK_SECTIONS, BlobImage, Relocation
 from libnpu.blob.problem import Problem
 from libnpu.blob.records import field_offset
-from libnpu.blob.walk import bits, walk
+from libnpu.blob.walk import Step, bits, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,20 +45,36 @@ def verify(image: BlobImage, profile: Profile | None = None) -> list[Problem]:
 
     `profile` is the image's own by default; a profile of that name must exist.
     """
+    return examine(image, profile).problems
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What `examine` found. `steps` (in one legal order) and `footprints` (of invariants, by index) are whole when there is no problem."""
+
+    problems: list[Problem]
+    steps: list[Step] = dataclasses.field(default_factory=list)
+    footprints: dict[int, footprint.Footprint] = dataclasses.field(default_factory=dict)
+    profile: Profile | None = None
+
+
+def examine(image: BlobImage, profile: Profile | None = None) -> Examined:
+    """Do what `verify` does, and keep what a proof goes on with."""
     if image.kernels:
-        return [*_kernels(image)]
+        return Examined([*_kernels(image)])
     if profile is None:
         try:
             profile = load_profile(image.profile)
         except ProfileError as error:
-            return [Problem("profile", elf.PLATFORM, str(error))]
+            return Examined([Problem("profile", elf.PLATFORM, str(error))])
     verifier = _Verifier(image, profile)
     problems = [*verifier.resources(), *verifier.barriers(), *verifier.masks()]
     consistent = not problems
     problems += [*verifier.dma(), *verifier.dpu(), *verifier.shave(), *verifier.stray_relocations()]
+    steps: list[Step] = []
     if consistent:
-        problems += walk(image, profile.core.fifo_depth)
-    return problems
+        problems += walk(image, profile.core.fifo_depth, steps)
+    return Examined(problems, steps, verifier.footprints, profile)
 
 
 def _kernels(image: BlobImage) -> Iterator[Problem]:
@@ -81,15 +99,8 @@ class _Verifier:
         self.profile = profile
         self.by_place = {(r.section, r.offset): r for r in image.relocations}
         self.used: set[tuple[str, int]] = set()
-        self.sizes = {
-            **{name: len(array) * array.dtype.itemsize for name, array in image.tasks.items()},
-            elf.TEXT: len(image.text),
-            elf.ARGS: len(image.shave_args),
-            elf.WEIGHTS: image.weight_bytes,
-            elf.SCRATCH: image.scratch_bytes,
-            **{f"in:{t.name}": t.size_bytes for t in image.inputs},
-            **{f"out:{t.name}": t.size_bytes for t in image.outputs},
-        }
+        self.sizes = symbols.sizes(image)
+        self.footprints: dict[int, footprint.Footprint] = {}  # of invariants
 
     def count(self, section: str) -> int:
         return len(self.image.tasks.get(section, ()))
@@ -271,6 +282,7 @@ class _Verifier:
             except (DescriptorError, DtypeError) as error:
                 yield Problem("dpu-shape", where, str(error))
                 continue
+            self.footprints[index] = reads, writes
             for what, boxes in (("reads", reads), ("writes", writes)):
                 for box in boxes:
                     if not self.in_cmx(box.addr, box.end):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from libnpu.compiler.schedule import BarrierPlan, Schedule, ScheduledOp
 
 _ALIGNMENT = 64
+_STRIDE = int(C.NPU_CMX_TILE_STRIDE)
 _DMA = (".npu.tasks.dma0", ".npu.tasks.dma1")
 _INVARIANTS, _VARIANTS = ".npu.tasks.dpu_invariant", ".npu.tasks.dpu_variant"
 _RANGES, _INVOCATIONS = ".npu.tasks.shave_range", ".npu.tasks.shave_invocation"
@@ -42,8 +43,8 @@ def emit(graph: Graph, program: TileProgram, schedule: Schedule, plan: BarrierPl
     image = BlobImage(
         name=graph.name or "model",
         profile=profile.name,
-        tile_count=1,
-        cmx_bytes=max((a + b.size_bytes for b, a, _, _ in schedule.residency), default=0),
+        tile_count=_tile_count(schedule, plan, profile),
+        cmx_bytes=max((a % _STRIDE + b.size_bytes for b, a, _, _ in schedule.residency), default=0),
         barrier_count=plan.ids_used,
         inputs=[_io(value) for value in graph.inputs],
         outputs=[_io(value) for value in graph.outputs],
@@ -61,9 +62,17 @@ def emit(graph: Graph, program: TileProgram, schedule: Schedule, plan: BarrierPl
     for port, section in enumerate(_DMA):
         _emit_dma(image, section, lists.get((Engine.DMA, port), []), plan)
     _emit_dpu(image, lists.get((Engine.DPU, 0), []), plan)
-    _emit_shave(image, lists.get((Engine.SHAVE, 0), []), plan)
+    _emit_shave(image, lists.get((Engine.SHAVE, 0), []), plan, profile.shaves_per_tile)
     _emit_barriers(image, plan)
     return image
+
+
+def _tile_count(schedule: Schedule, plan: BarrierPlan, profile: Profile) -> int:
+    """Return how many tiles have an engine, bytes or barriers that are used."""
+    units = {Engine.DPU: 1, Engine.SHAVE: profile.shaves_per_tile}
+    engines = {s.queue.unit // units[s.queue.engine] for s in schedule.ops if s.queue.engine in units}
+    memory = {address // _STRIDE + b.copies - 1 for b, address, _, _ in schedule.residency}
+    return max(1 + max(engines | memory, default=0), -(-plan.ids_used // profile.barriers_per_tile))
 
 
 def _io(value: Value) -> IoTensor:
@@ -84,7 +93,8 @@ def place_scratch(tensors: Sequence[DdrTensor]) -> int:
 def _cmx_address(scheduled: ScheduledOp, ref: Ref) -> int:
     """Return the address of a CMX operand; 0 for one in DDR, which a relocation fills in."""
     if isinstance(ref.target, Buffer):
-        return int(C.NPU_CMX_BASE) + scheduled.addresses[ref.target] + ref.offset
+        (place,) = scheduled.places(ref.target, write=False)
+        return int(C.NPU_CMX_BASE) + place + ref.offset
     return 0
 
 
@@ -122,11 +132,14 @@ def _emit_dpu(image: BlobImage, ops: Numbered, plan: BarrierPlan) -> None:
         return
     payloads = [s.op.payload for _, s in ops if isinstance(s.op.payload, DpuPayload)]
     invariants, variants = dpu_records(payloads, lambda i, ref: _cmx_address(ops[i][1], ref))
+    invariants["tile"] = [scheduled.queue.unit for _, scheduled in ops]
+    copies = [p.refs["out_addr"].target.copies for p in payloads if isinstance(p.refs["out_addr"].target, Buffer)]
+    invariants["out_tiles"] = [(1 << count) - 1 if count > 1 else 0 for count in copies]
     _synchronise(invariants, ops, plan)
     image.tasks[_INVARIANTS], image.tasks[_VARIANTS] = invariants, variants
 
 
-def _emit_shave(image: BlobImage, ops: Numbered, plan: BarrierPlan) -> None:
+def _emit_shave(image: BlobImage, ops: Numbered, plan: BarrierPlan, shaves_per_tile: int) -> None:
     if not ops:
         return
     programs: dict[bytes, int] = {}
@@ -143,11 +156,14 @@ def _emit_shave(image: BlobImage, ops: Numbered, plan: BarrierPlan) -> None:
             text += payload.code
         block = payload.args([_cmx_address(scheduled, ref) for ref in payload.refs])
         arguments += bytes(-len(arguments) % _ALIGNMENT)
+        for word, operand in payload.args.slots:
+            ref = payload.refs[operand]
+            _relocate(image, _ARGS, len(arguments) + 8 * word, Ref(ref.target, ref.offset + payload.args.words[word]))
         place = index * records.itemsize + offsets["args_va"]
         image.relocations.append(Relocation(_INVOCATIONS, place, _ARGS, len(arguments), 4))
         records[index]["range_index"] = programs[payload.code]
         records[index]["args_bytes"] = len(block)
-        records[index]["shave"] = scheduled.queue.unit
+        records[index]["tile"], records[index]["shave"] = divmod(scheduled.queue.unit, shaves_per_tile)
         arguments += block
     _synchronise(records, ops, plan)
     ranges = np.zeros(len(starts), dtype("npu_shave_range"))
@@ -200,5 +216,9 @@ def _debug(program: TileProgram, schedule: Schedule, plan: BarrierPlan, profile:
             "macs": program.macs,
             "profile": profile.name,
         },
-        "cmx": [[b.name, address, b.size_bytes, used[0], used[-1]] for (b, address), used in touched.items()],
+        "cmx": [
+            [b.name, address + tile * _STRIDE, b.size_bytes, used[0], used[-1]]
+            for (b, address), used in touched.items()
+            for tile in range(b.copies)
+        ],
     }

@@ -27,6 +27,15 @@ OPS: dict[str, dict[str, str]] = {
     # inputs x [N, C, H, W], w [O, C/group, kh, kw] (constant), bias [O] float constant (float32 under fp16) or None. 1-D is H = 1 after a Reshape.
     "MatMul": {"act": "see above", "scale": "float, multiplies the product before bias"},
     # inputs a [..., M, K], b [..., K, N] with NumPy broadcasting, bias [N] as for Conv.
+    "ConvInteger": {
+        "strides": "[y, x]",
+        "pads": "as Conv's; they add nothing",
+        "dilations": "[y, x]",
+        "group": "int",
+        "zeros": "zero points of both operands",
+    },
+    "MatMulInteger": {"zeros": "zero points of both operands"},
+    # inputs as those of Conv and MatMul, int8 or uint8 each, no bias; the result is int32. The sums stay below 2^24.
     "MaxPool": {"kernel": "[y, x]", "strides": "[y, x]", "pads": "[t, l, b, r]", "dilations": "[y, x]"},
     "AvgPool": {"kernel": "[y, x]", "strides": "[y, x]", "pads": "[t, l, b, r]", "count_include_pad": "bool"},
     # Vector engine, element by element with NumPy broadcasting: one node may hold a whole fused expression.
@@ -143,3 +152,7 @@ class Graph:
     nodes: list[Node]
     notes: list[str] = field(default_factory=list)  # what a person should know: saturated weights, dropped ranges
     is_plan: bool = False  # large constants have no values (`hollow`); int8 stands for numbers of unknown scales
+
+    def is_quantised(self, value: Value) -> bool:
+        """Whether the int8 elements of `value` stand for other numbers, so that the matrix engine may work on them."""
+        return self.is_plan and value.dtype == "int8"

@@ -34,7 +34,7 @@ class UnknownPass(BadOption):
 
 @dataclass(slots=True, frozen=True)
 class CompileOptions:
-    """`shapes` fixes input shapes by name; `cmx_bytes` limits CMX below the profile's; `dump` names passes to keep as text.
+    """`shapes` fixes input shapes by name; `tiles` and `cmx_bytes` limit tiles and their CMX below the profile's; `dump` names passes to keep as text.
 
     Raises BadOption, UnknownPass for `dump`.
     """
@@ -42,15 +42,19 @@ class CompileOptions:
     precision: str = "fp16"  # "fp32", or of a plan "int8"
     profile: str = "npu-37xx"  # name, alias or path
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    cmx_bytes: int | None = None
+    tiles: int | None = None  # that work in parallel; None: all that the profile has
+    cmx_bytes: int | None = None  # of each tile
     prefetching_level_limit: int = 35  # compute operations that a load may run ahead
     pingpong: bool = True  # load the next tile while the engine works
     plan_only: bool = False  # tasks, memory and times without the values of large constants, which the model may lack
     dump: tuple[str, ...] = ()  # of PASSES
+    explain: bool = False  # put what-ifs into the report, each of which is compiled as well
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise BadOption(f"precision {self.precision!r}; one of {', '.join(PRECISIONS)}")
+        if self.tiles is not None and self.tiles < 1:
+            raise BadOption(f"tiles {self.tiles}; at least 1, or None for all that the profile has")
         if self.precision == "int8" and not self.plan_only:
             raise BadOption("precision 'int8' needs plan_only: scales of int8 values are not chosen here")
         if self.cmx_bytes is not None and self.cmx_bytes < 1:

@@ -7,6 +7,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from npu_abi import C
 from npu_model.profile import Profile, load_profile
 
 from libnpu import blob
@@ -16,6 +17,7 @@ from libnpu.compiler.emit import emit
 from libnpu.compiler.lower import CompileError, lower
 from libnpu.compiler.lower.text import program_text, schedule_text
 from libnpu.compiler.lower.verify import verify_program
+from libnpu.compiler.quality import lower_bound, measures, what_ifs
 from libnpu.compiler.schedule import DoesNotFit, FeasibleMemoryScheduler, OutOfBarriers, synchronise
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
     from libnpu.compiler.ir import Graph, Value
     from libnpu.compiler.options import CompileOptions
+    from libnpu.compiler.program import TileProgram
+    from libnpu.compiler.schedule import Schedule
 
 
 @dataclass(slots=True, eq=False)
@@ -63,32 +67,58 @@ def compile_graph(graph: Graph, options: CompileOptions, dumps: dict[str, str] |
             dumps[name] = text()
 
     profile = load_profile(options.profile)
-    cmx_bytes = min(options.cmx_bytes or profile.cmx.workspace_bytes, profile.cmx.workspace_bytes)
-    program = lower(graph, profile, cmx_bytes, options.pingpong)
-    dump("DpuTiler", lambda: dpu_tiles_text(program))
-    dump("TileActShaveKernelTask", lambda: shave_tiles_text(program))
-    dump("tiles", lambda: program_text(program))
-    verify_program(program, cmx_bytes)
-    try:
-        scheduler = FeasibleMemoryScheduler(
-            program, profile, cmx_bytes, options.prefetching_level_limit, options.pingpong
-        )
-        schedule = scheduler.run()
-    except DoesNotFit as error:
-        raise CompileError(str(error)) from None
+    tiles = min(options.tiles or profile.tiles, profile.tiles)
+
+    def check(program: TileProgram) -> None:
+        dump("DpuTiler", lambda: dpu_tiles_text(program))
+        dump("TileActShaveKernelTask", lambda: shave_tiles_text(program))
+        dump("tiles", lambda: program_text(program))
+        verify_program(program, _cmx_bytes(options, profile) * tiles)
+
+    program, schedule = _schedule(graph, profile, options, tiles, check)
     dump("FeasibleMemoryScheduler", lambda: decisions_text(schedule))
     dump("schedule", lambda: schedule_text(schedule))
     try:
-        plan = synchronise(schedule, profile.barriers_per_tile)
+        plan = synchronise(schedule, min(profile.barriers_per_tile * tiles, int(C.NPU_MAX_BARRIER_IDS)))
     except OutOfBarriers as error:
         op = schedule.ops[error.operation].op
         raise CompileError(f"{op.layer} ({op.name}): {error}") from None
     dump("barriers", lambda: barriers_text(plan))
     image = emit(graph, program, schedule, plan, profile)
+    image.debug["stats"] |= measures(schedule, lower_bound(graph, profile, tiles))
     dump("blob", lambda: blob.disassemble(image, "digest"))
     _verify_image(image, profile)
     report = {**image.debug["stats"], "warnings": list(graph.notes), "dumps": dumps}
+    if options.explain:
+
+        def makespan_ps(profile: Profile, tiles: int, edit: Callable[[TileProgram], None]) -> int | None:
+            try:
+                return _schedule(graph, profile, options, tiles, edit)[1].makespan_ps
+            except CompileError:
+                return None
+
+        report["what_ifs"] = what_ifs(graph, makespan_ps, profile, tiles, schedule.makespan_ps)
     return Compiled(blob.write(image), image, report)
+
+
+def _cmx_bytes(options: CompileOptions, profile: Profile) -> int:
+    return min(options.cmx_bytes or profile.cmx.workspace_bytes, profile.cmx.workspace_bytes)
+
+
+def _schedule(
+    graph: Graph, profile: Profile, options: CompileOptions, tiles: int, edit: Callable[[TileProgram], None]
+) -> tuple[TileProgram, Schedule]:
+    """Lower a graph and schedule what `edit` has made of the program. Raises CompileError."""
+    cmx_bytes = _cmx_bytes(options, profile)
+    program = lower(graph, profile, cmx_bytes, options.pingpong, tiles)
+    edit(program)
+    try:
+        scheduler = FeasibleMemoryScheduler(
+            program, profile, cmx_bytes, options.prefetching_level_limit, options.pingpong, tiles
+        )
+        return program, scheduler.run()
+    except DoesNotFit as error:
+        raise CompileError(str(error)) from None
 
 
 def _check_sizes(graph: Graph, profile: Profile) -> None:
@@ -108,6 +138,6 @@ def _check_sizes(graph: Graph, profile: Profile) -> None:
 
 
 def _verify_image(image: BlobImage, profile: Profile) -> None:
-    problems = blob.verify(image, profile)
+    problems = [p for p in blob.prove(image, profile) if p.rule != "unread-load"]  # which is slow, and not wrong
     if problems:
-        raise AssertionError("the emitted blob breaks its own rules: " + "; ".join(map(str, problems[:5])))
+        raise AssertionError("the emitted blob cannot be proved: " + "; ".join(map(str, problems[:5])))

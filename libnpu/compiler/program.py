@@ -12,11 +12,11 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from libnpu.compiler.kernels.program import ArgsTemplate
 
 
 class Engine(IntEnum):
-    """Which engine runs an operation; the scheduler picks the DMA port or the SHAVE."""
+    """Which engine runs an operation; the scheduler picks the DMA port, or the tile with its DPU or SHAVE."""
 
     DMA = 1
     DPU = 2
@@ -34,10 +34,15 @@ class DdrKind(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Buffer:
-    """A contiguous CMX range of tile 0, placed by the scheduler (64-byte aligned), possibly elsewhere after a spill."""
+    """A contiguous range of one tile's CMX, placed by the scheduler (64-byte aligned), possibly elsewhere after a spill.
+
+    With `copies` it is at the same place in so many tiles, which are all: DPUs write all of them and read their own. To others
+    its bytes are those of the first tile; an offset of whole tile strides more names another copy.
+    """
 
     name: str
     size_bytes: int
+    copies: int = 1
 
 
 @dataclass(slots=True, eq=False)
@@ -97,18 +102,29 @@ class DpuPayload:
     variants: list[dict[str, Any]]
 
 
+FAR = {
+    "act_addr": 1,
+    "wt_addr": 2,
+    "act2_addr": 2,
+    "out_addr": 4,
+}  # operands of a DPU task, as bits of TileOp.far_ps' indices
+
+
 @dataclass(slots=True, eq=False)
 class ShavePayload:
     """A program (`code`, shared between operations when equal) and its argument block, made when addresses are known."""
 
     code: bytes
-    refs: list[Ref]  # CMX operands
-    args: Callable[[list[int]], bytes]  # addresses of `refs`, in order -> argument block
+    refs: list[Ref]  # operands, in DDR only what the program reads row by row
+    args: ArgsTemplate  # addresses of `refs`, in order -> argument block
 
 
 @dataclass(slots=True, eq=False)
 class TileOp:
-    """One task. `cost_ps` is the predicted duration on an idle engine."""
+    """One task. `cost_ps` is the predicted duration on an idle engine.
+
+    Of a DPU task `far_ps` has it by what lies in another tile's CMX than the DPU's: the sum of FAR of these operands.
+    """
 
     name: str
     layer: str
@@ -118,6 +134,7 @@ class TileOp:
     writes: list[Access]
     payload: DmaPayload | DpuPayload | ShavePayload
     attrs: dict[str, Any] = field(default_factory=dict)  # for dumps: tile, what it is
+    far_ps: tuple[int, ...] = ()  # empty: `cost_ps` everywhere
 
 
 @dataclass(slots=True, eq=False)

@@ -9,6 +9,7 @@ that of `products.py` where the result goes into a blob.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -121,6 +122,17 @@ def _matmul(node: Node, operands: Sequence[Array | None], product: Product) -> A
     if len(operands) > 2 and operands[2] is not None:
         result = result + _wide(operands[2])
     return _activated(node, result)
+
+
+def _conv_integer(node: Node, operands: Sequence[Array | None], product: Product) -> Array:
+    x, weights = (_wide(array) - zero for array, zero in zip(operands, node.attrs["zeros"], strict=True))
+    plain = replace(node, attrs=node.attrs | {"act": None})
+    return _conv(plain, [x, weights], product)
+
+
+def _matmul_integer(node: Node, operands: Sequence[Array | None], product: Product) -> Array:
+    a, b = (_wide(array) - zero for array, zero in zip(operands, node.attrs["zeros"], strict=True))
+    return product(a, b)
 
 
 def _max_pool(node: Node, operands: Sequence[Array | None]) -> Array:
@@ -307,7 +319,12 @@ _FUNCTIONS: dict[str, Any] = {
     "clip": lambda x, low, high: np.minimum(np.maximum(x, low), high),
     "hard_sigmoid": lambda x, alpha, beta: np.clip(x * alpha + beta, 0, 1),
 }
-_PRODUCTS: dict[str, Any] = {"Conv": _conv, "MatMul": _matmul}
+_PRODUCTS: dict[str, Any] = {
+    "Conv": _conv,
+    "MatMul": _matmul,
+    "ConvInteger": _conv_integer,
+    "MatMulInteger": _matmul_integer,
+}
 _OPERATORS: dict[str, Any] = {
     "MaxPool": _max_pool,
     "AvgPool": _avg_pool,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import npu_abi
 from npu_abi import C
+from npu_model.memory_ranges import NPU_CLIENTS
 
 from libnpu.errors import NpuError
 from libnpu.faults import FIELDS, fault_of
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
     from libnpu.runtime.guard import Guard
     from libnpu.syscalls import Node
+
+NPU = "npu"  # as a client of memory: all of the device itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,8 @@ class DeviceMachine:
 
     @public
     def mmio(self, offset: int, value: int | None = None) -> int:
-        """Return the register at a byte offset of npu_hw.h, one of the device's own blocks; with `value`, write that and return it.
+        """Return the register at a byte offset of npu_hw.h, one of the device's own blocks; with `value`, write that and return it: one that is
+        read only (RO) drops it.
 
         Costs no virtual time. Raises INVALID_VALUE for a register of the driver's, NOT_PERMITTED.
         """
@@ -152,7 +156,7 @@ class DeviceMachine:
         seed: int = 1,
     ) -> None:
         """Let a client of the memory system without an engine, such as "cpu", ask for memory from now on, in bursts at times that `seed`
-        decides; 0 bytes per second ends it. Fidelity "full" only (docs/memory.md). Raises INVALID_VALUE, NOT_PERMITTED.
+        decides; 0 bytes per second ends it. docs/memory.md has more. Raises INVALID_VALUE, NOT_PERMITTED.
         """
         names = [one.name for one in self.node.profile.memory_system.clients]
         if instance_of(client, str, "client") not in names:
@@ -172,6 +176,36 @@ class DeviceMachine:
         ):  # fmt: skip
             setattr(arg, name, unsigned(number, name, 64))
         self.node.ioctl(request)
+
+    @public
+    def set_noc_priority(self, client: str, priority: int) -> None:
+        """Let a client of the memory system, or "npu" for those of the device itself, go before those of a lower priority, 0 to 7, at every port
+        of the network on chip. The firmware does it; it holds for all users, also after a recovery, until the module is loaded anew.
+
+        Raises INVALID_VALUE, NOT_PERMITTED, Unimplemented with a firmware that is too old.
+        """
+        level = unsigned(priority, "priority", 64)
+        for number in self._noc_clients(client):
+            request = Request(C.NPU_IOCTL_SET_PARAM, "npu_param_arg", "SET_PARAM NOC_PRIORITY")
+            request.arg.param, request.arg.index, request.arg.value = C.NPU_PARAM_NOC_PRIORITY, number, level
+            self.node.ioctl(request)
+
+    @public
+    def noc_priorities(self) -> dict[str, int]:
+        """Return the priority of each client of the memory system at the ports of the network on chip."""
+        clients = self.node.profile.memory_system.clients
+        return {client.name: self._param(C.NPU_PARAM_NOC_PRIORITY, number) for number, client in enumerate(clients)}
+
+    def _noc_clients(self, client: str) -> list[int]:
+        """Return the numbers of the clients that a name is for. Raises INVALID_VALUE."""
+        names = [one.name for one in self.node.profile.memory_system.clients]
+        if instance_of(client, str, "client") == NPU:
+            return [names.index(own) for own in NPU_CLIENTS]
+        if client not in names:
+            raise NpuError(
+                C.NPU_ERROR_INVALID_VALUE, f"no client {client!r} of memory; there are {NPU}, {', '.join(names)}"
+            )
+        return [names.index(client)]
 
     @public
     def trace(self) -> NDArray[np.void]:

@@ -42,7 +42,10 @@ COMMANDS = {
     "smi": ("smi", "show who uses the device, and what it did"),
     "dump": ("dump", "show the state of driver and firmware"),
     "kmd": ("kmd", "show the parameters of the kernel module, or load it anew with others"),
-    "fw": ("fw", "show the firmware that is installed, or make an image of another release of it"),
+    "fw": (
+        "fw",
+        "show the firmware that is installed, make an image of another release of it, or set priorities on the network on chip",
+    ),
     "trace": ("trace", "run a program and show what it asks of the driver"),
     "check": ("check", "run a program and report what order between host, streams and memory it takes for granted"),
     "museum": ("museum", "show and run programs with a bug of synchronisation each, and what the checker says of them"),

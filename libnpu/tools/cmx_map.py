@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npu_abi import C
-
+from libnpu.blob import BlobError
+from libnpu.blob.stays import Stay, stays
 from libnpu.tools.console import ToolError
 
 if TYPE_CHECKING:
@@ -22,34 +22,12 @@ def letter(index: int) -> str:
     return _LETTERS[index % len(_LETTERS)]
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """A buffer's stay in CMX: bytes [offset, offset + size_bytes) of `tile`, from task `first` to task `last`."""
-
-    name: str
-    tile: int
-    offset: int
-    size_bytes: int
-    first: int
-    last: int
-
-
-def placements(image: BlobImage) -> list[Placement]:
+def placements(image: BlobImage) -> list[Stay]:
     """Return the buffers in CMX in order of their first task. Raises ToolError when .npu.debug has no such map."""
-    entries = image.debug.get("cmx")
-    if not isinstance(entries, list):
-        raise ToolError("the blob has no CMX map in .npu.debug")
-    found = []
     try:
-        for name, address, size_bytes, first, last in entries:
-            relative = int(address) % C.NPU_CMX_BASE  # offsets in tile 0 and addresses of the window are both in use
-            tile, offset = divmod(relative, C.NPU_CMX_TILE_STRIDE)
-            found.append(Placement(str(name), tile, offset, int(size_bytes), int(first), int(last)))
-    except (TypeError, ValueError):
-        raise ToolError(
-            "the CMX map in .npu.debug is not a list of [name, address, bytes, first task, last task]"
-        ) from None
-    return sorted(found, key=lambda p: (p.first, p.tile, p.offset))
+        return stays(image)
+    except BlobError as error:
+        raise ToolError(str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +39,7 @@ class Step:
     buffers: int
 
 
-def live_bytes(found: Sequence[Placement]) -> list[Step]:
+def live_bytes(found: Sequence[Stay]) -> list[Step]:
     """Return how much of one tile's CMX is live over time, a step per change."""
     changes: dict[int, tuple[int, int]] = {}
     for p in found:
@@ -76,7 +54,7 @@ def live_bytes(found: Sequence[Placement]) -> list[Step]:
     return steps
 
 
-def draw(found: Sequence[Placement], cmx_bytes: int, columns: int = 96, rows: int = 24) -> list[str]:
+def draw(found: Sequence[Stay], cmx_bytes: int, columns: int = 96, rows: int = 24) -> list[str]:
     """Return the map as text: addresses down, tasks across, a letter per buffer, `.` for free, the largest share wins."""
     if not found or not cmx_bytes:
         return []

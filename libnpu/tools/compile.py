@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from libnpu.compiler.options import UnknownPass
 from libnpu.tools import source
-from libnpu.tools.console import ToolError, format_bytes, print_json, print_table, progress
+from libnpu.tools.console import ToolError, format_bytes, format_time, print_json, print_table, progress
 from libnpu.tools.files import check_targets, write_file
 from libnpu.tools.shapes import SHAPES
 
@@ -40,6 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tasks, memory and times alone: large weights, which the model may lack, get a place and no bytes",
     )
     parser.add_argument("--stats", action="store_true", help="print what the compiler decided and counted")
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="say why the program takes the time it takes, and which one change would help most; compiles once for each",
+    )
     parser.add_argument("--json", action="store_true", help="print the statistics as JSON")
 
 
@@ -66,11 +71,24 @@ def run(options: argparse.Namespace) -> int:
     for name in options.dump_pass:
         print(f"# after {name}\n{dumps[name]}")
     if sys.stdout.isatty() and not options.stats:
-        print(f"{output}: {format_bytes(len(compiled.blob))} for {compiled.image.profile}")
+        report = compiled.report
+        print(
+            f"{output}: {format_bytes(len(compiled.blob))} for {compiled.image.profile}, "
+            f"{format_time(report['predicted_makespan_ps'])} predicted, {report['makespan_over_bound']:.2f} times the lower bound "
+            f"({report['binding_resource']})"
+        )
     if options.stats:
         rows = [("blob", output), ("size", format_bytes(len(compiled.blob)))]
-        rows += [(key, _text(value)) for key, value in compiled.report.items() if key not in ("dumps", "warnings")]
+        rows += [
+            (key, _text(value))
+            for key, value in compiled.report.items()
+            if key not in ("dumps", "warnings", "what_ifs")
+        ]
         print_table(f"{compiled.image.name} for {compiled.image.profile}", ("what", "value"), rows, left=2)
+    if options.explain:
+        from libnpu.compiler.quality import explain
+
+        print("\n".join(explain(compiled.report)))
     return 0
 
 

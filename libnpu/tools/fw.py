@@ -1,4 +1,5 @@
-"""`npu fw version`, `npu fw set-version X.Y.Z`: the firmware image that is installed, and one that is of another release.
+"""`npu fw version`, `npu fw set-version X.Y.Z`, `npu fw qos`: the firmware image that is installed, one that is of another release, and the
+priorities on the network on chip that the firmware of npud's device (NPU_DEVICE=unix:PATH), or of a new one in this process, sets.
 
 What a firmware can do goes by the release in its header (enum npu_fw_since of npu_fw.h): an image of an older one lacks what came later.
 """
@@ -14,32 +15,49 @@ from typing import TYPE_CHECKING, Any
 from npu_abi import C, offsetof, view
 
 from libnpu.syscalls import installed_firmware, load_module, module_params, open_module
-from libnpu.tools.console import ToolError, print_json
+from libnpu.tools.console import ToolError, print_json, print_table
 from libnpu.tools.files import check_targets, write_file
+from libnpu.tools.memory_loads import parse_priority
 
 if TYPE_CHECKING:
     import argparse
 
 INTERFACES = {"boot": C.NPU_FW_API_BOOT, "job": C.NPU_FW_API_JSM}
 VERSION_BYTES = 128  # of the text for people in struct npu_fw_header
-CAPABILITIES = {"coherent_dma": C.NPU_FW_COHERENT_DMA}
+CAPABILITIES = {"coherent_dma": C.NPU_FW_COHERENT_DMA, "noc_priority": C.NPU_FW_NOC_PRIORITY}
+OWN = {  # options, by the action that they are of, and how they are named
+    "set-version": (("release", "output"), "a release and --output are"),
+    "qos": (("client", "prio", "profile"), "--client, --prio and --profile are"),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("action", choices=("version", "set-version"), help="show an image, or make one of a release")
+    parser.add_argument(
+        "action",
+        choices=("version", "set-version", "qos"),
+        help="show an image, make one of a release, or show and set priorities of the network on chip",
+    )
     parser.add_argument("release", nargs="?", metavar="X.Y.Z", help="of set-version")
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="of set-version: the image to write (npu_fw-X.Y.Z.bin); npud loads it"
     )
+    parser.add_argument("--client", metavar="NAME", help="of qos: of the memory system, or npu, the device itself")
+    parser.add_argument(
+        "--prio", type=parse_priority, metavar="N", help="of qos: 0 to 7, a higher one goes first at every port"
+    )
+    parser.add_argument("--profile", metavar="NAME", help="of qos: of a device in this process (npu-37xx)")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show the installed image; or write one of another release, and have npud (NPU_DEVICE=unix:PATH) load its module anew with it."""
+    """Show the installed image; write one of another release, and have npud (NPU_DEVICE=unix:PATH) load its module anew with it; or show priorities."""
+    for action, (names, words) in OWN.items():
+        if action != options.action and any(getattr(options, name) is not None for name in names):
+            raise ToolError(f"{words} of npu fw {action}")
+    if options.action == "qos":
+        return _qos(options)
     if options.action == "version":
-        if options.release or options.output:
-            raise ToolError("a release and --output are of npu fw set-version")
         said = describe(installed_firmware())
         text = "\n".join(f"{name}: {value}" for name, value in said.items())
     else:
@@ -52,6 +70,26 @@ def run(options: argparse.Namespace) -> int:
         print_json(said)
     else:
         print(text)
+    return 0
+
+
+def _qos(options: argparse.Namespace) -> int:
+    """Have the firmware set the priority of a client, if one is named, and print those of all."""
+    from libnpu.runtime import Device
+    from libnpu.tools.smi import open_node
+
+    if (options.client is None) != (options.prio is None):
+        raise ToolError("npu fw qos sets a priority with --client NAME and --prio N")
+    with open_node(options.profile or "npu-37xx") as node:
+        device = Device(node, compute=True)
+        if options.client is not None:
+            device.set_noc_priority(options.client, options.prio)
+        found = device.noc_priorities()
+    if options.json:
+        print_json({"profile": node.profile.name, "priorities": found})
+    else:
+        rows = [(name, str(priority)) for name, priority in found.items()]
+        print_table("network on chip", ("client", "priority"), rows)
     return 0
 
 

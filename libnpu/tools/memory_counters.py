@@ -61,7 +61,7 @@ def _minus(now: Counts, before: Counts) -> Counts:
 
 
 def look(device: Device) -> Look:
-    """Read the registers of `device`. At fidelity `fast` there are no clients, links, ports and channels."""
+    """Read the registers of `device`, at fidelity `full`."""
     system = device.profile.memory_system
     clients = system.clients[: device.mmio(C.NPU_REG_NOC_CLIENTS)]
     links = system.links()[: device.mmio(C.NPU_REG_NOC_LINKS)]

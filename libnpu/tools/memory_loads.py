@@ -5,6 +5,7 @@ The loads are descriptors of a blob as a compiler makes them, from scratch memor
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,6 @@ from libnpu.tools.memory_counters import Look, look
 from libnpu.trace.slices import slices_of
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Sequence
 
     from npu_model.profile import Profile
@@ -113,22 +113,14 @@ class Measured:
 def run_pattern(
     profile: str, pattern: str, traffic: dict[str, int], priorities: dict[str, int] | None = None, seed: int = 1
 ) -> Measured:
-    """Run a pattern of PATTERNS once on a new device. `traffic`: client -> bytes per second; `priorities`: client -> 0 to 7."""
+    """Run a pattern of PATTERNS once on a new device. `traffic`: client -> bytes per second; `priorities`: client, or npu, -> 0 to 7."""
     with libnpu.open(profile, compute=False, fidelity="full", trace=True, where="") as device:
         loads = PATTERNS[pattern](device.profile.cmx.workspace_bytes // device.profile.dma_ports)
-        set_priorities(device, priorities or {})
+        for client, priority in (priorities or {}).items():
+            device.set_noc_priority(client, priority)
         for client, rate in traffic.items():
             device.traffic(client, rate, seed=seed)
         return _measure(device, pattern, loads)
-
-
-def set_priorities(device: Device, priorities: dict[str, int]) -> None:
-    """Write the priority registers of clients by name."""
-    from npu_abi import C
-
-    names = [client.name for client in device.profile.memory_system.clients]
-    for client, priority in priorities.items():
-        device.mmio(C.NPU_REG_NOC_QOS_BASE + 4 * names.index(client), priority)
 
 
 def _measure(device: Device, pattern: str, loads: Sequence[Load]) -> Measured:
@@ -192,6 +184,13 @@ def load_image(profile: Profile, loads: Sequence[Load]) -> BlobImage:
         scratch_bytes=SPAN_BYTES,
         relocations=relocations,
     )
+
+
+def parse_priority(text: str) -> int:
+    """Return a priority of the network on chip, 0 to 7: a type of argparse."""
+    if text not in "01234567" or len(text) != 1:
+        raise argparse.ArgumentTypeError(f"expected a priority, 0 to 7, found {text!r}")
+    return int(text)
 
 
 def parse_traffic(text: str) -> dict[str, int]:

@@ -54,9 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--text", action="store_true", help="the whole blob in the text form, from which it can be made again"
     )
-    parser.add_argument("--verify", action="store_true", help="check every rule; exit status 1 when one is broken")
     parser.add_argument(
-        "--hazards", action="store_true", help="with --verify: also find conflicting tasks that nothing orders"
+        "--verify",
+        action="store_true",
+        help="check every rule, and prove that tasks which share bytes are ordered; exit status 1 when something is wrong",
     )
     parser.add_argument(
         "--check-flat",
@@ -71,12 +72,8 @@ def run(options: argparse.Namespace) -> int:
     data, image = source.read_blob(options.blob)
     if options.depth and not (options.weights_by_layer or options.all):
         raise ToolError("--depth goes with --weights-by-layer")
-    if options.hazards and not options.verify:
-        raise ToolError("--hazards goes with --verify")
     _check_options(options, bool(image.kernels))
-    problems = blob.verify(image) if options.verify else []
-    if options.hazards and not problems:
-        problems = blob.hazards(image)
+    problems = blob.prove(image) if options.verify else []
     if options.check_flat:
         problems += _repeated(image)
     wanted = [name for name in _PARTS if options.all or getattr(options, name)]
@@ -122,7 +119,7 @@ def _check_options(options: argparse.Namespace, is_library: bool) -> None:
     if is_library:
         what, without = (
             "a kernel library, which has no tasks",
-            (*_PARTS.keys() - set(_LIBRARY_PARTS), "hazards", "check_flat"),
+            (*_PARTS.keys() - set(_LIBRARY_PARTS), "check_flat"),
         )
     else:
         what, without = "a compiled model, which has no table of kernels", ("kernels",)

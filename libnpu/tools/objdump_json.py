@@ -44,7 +44,7 @@ def blob_json(image: BlobImage, data: bytes, problems: Sequence[blob.Problem] | 
         "debug": image.debug,
     }
     if problems is not None:
-        found["problems"] = [str(problem) for problem in problems]
+        found["problems"] = [_problem_json(problem) for problem in problems]
     return found
 
 
@@ -75,6 +75,20 @@ def kernel_json(kernel: blob.Kernel) -> dict[str, Any]:
             for p in kernel.params
         ],
     }
+
+
+def _problem_json(problem: blob.Problem) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "rule": problem.rule,
+        "kind": problem.kind,
+        "where": problem.where,
+        "message": problem.message,
+    }
+    if problem.other:
+        found["other"] = problem.other
+    if problem.place:
+        found |= {"place": problem.place, "first": problem.first, "past": problem.past}
+    return found
 
 
 def _tensor_json(tensor: blob.IoTensor) -> dict[str, Any]:

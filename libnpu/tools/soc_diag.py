@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +12,12 @@ from libnpu.tools.console import ToolError, format_count, print_json, print_tabl
 from libnpu.tools.memory_loads import GB, Measured
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from npu_model.memory import MemorySystem
 
-NPU = "npu_dma"
+STREAM = "npu_dma"  # the client whose ports are looked at
 LOADS = (0.0, 0.2, 0.4, 0.6, 0.8)  # of a link, that the CPU asks for in the contention experiment: chosen
 
 
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bg", metavar="cpu=GB/s", default="", help="of --credits: traffic of other clients meanwhile")
     parser.add_argument(
         "--qos",
-        type=_priority,
+        type=memory_loads.parse_priority,
         metavar="N",
         default=None,
         help="priority of the NPU, 0 to 7: of --credits, and (7) of the experiment",
@@ -183,14 +183,14 @@ def contention(profile: str, priority: int, loads: Sequence[float] = LOADS) -> l
     for level in dict.fromkeys((0, priority)):
         for load in loads:
             rate = round(load * system.noc.link_bytes_per_second)
-            measured = memory_loads.run_pattern(profile, "seq", {"cpu": rate}, {NPU: level})
+            measured = memory_loads.run_pattern(profile, "seq", {"cpu": rate}, _priorities(level))
             found.append(_point(system, measured, rate, level, found[0] if found else None))
     return found
 
 
 def _point(system: MemorySystem, m: Measured, rate: int, priority: int, alone: Contention | None) -> Contention:
     cycles = m.counters.cycles
-    fullest = max(port.occupancy for port in m.counters.ports if port.client == NPU)
+    fullest = max(port.occupancy for port in m.counters.ports if port.client == STREAM)
     moved = (m.counters.channel_sum("reads") + m.counters.channel_sum("writes")) * system.dram.access_bytes
     return Contention(
         rate,
@@ -226,10 +226,4 @@ def _print_contention(system: MemorySystem, options: argparse.Namespace) -> int:
 
 
 def _priorities(priority: int | None) -> dict[str, int]:
-    return {} if priority is None else {NPU: priority}
-
-
-def _priority(text: str) -> int:
-    if text not in "01234567" or len(text) != 1:
-        raise argparse.ArgumentTypeError(f"expected a priority, 0 to 7, found {text!r}")
-    return int(text)
+    return {} if priority is None else {"npu": priority}

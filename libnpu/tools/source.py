@@ -43,6 +43,9 @@ def add_model_arguments(parser: argparse.ArgumentParser, profile_default: str = 
     parser.add_argument(
         "--shape", action="append", default=[], metavar="NAME=1,3,224,224", help="fix an input's shape; repeatable"
     )
+    parser.add_argument(
+        "--tiles", type=positive, default=None, metavar="N", help="work on at most so many tiles (default all)"
+    )
     parser.add_argument("--no-pingpong", action="store_true", help="do not load the next tile while an engine works")
 
 
@@ -192,6 +195,7 @@ def compile_options(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> 
     given = {
         "precision": options.precision,
         "profile": options.profile,
+        "tiles": options.tiles,
         "cmx_bytes": options.cmx_bytes,
         "prefetching_level_limit": options.prefetching_level_limit,
     }
@@ -199,6 +203,7 @@ def compile_options(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> 
         shapes=parse_shapes(options.shape),
         pingpong=not options.no_pingpong,
         plan_only=getattr(options, "plan_only", False),
+        explain=getattr(options, "explain", False),
         dump=dump,
         **{name: value for name, value in given.items() if value is not None},
     )
@@ -206,6 +211,6 @@ def compile_options(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> 
 
 def _no_compile_options(options: argparse.Namespace) -> None:
     """Raise ToolError when an option of the compiler is given with a blob."""
-    for name in ("precision", "cmx_bytes", "prefetching_level_limit", "shape", "no_pingpong"):
+    for name in ("precision", "tiles", "cmx_bytes", "prefetching_level_limit", "shape", "no_pingpong"):
         if getattr(options, name):
             raise ToolError(f"--{name.replace('_', '-')}: {options.model} is a blob, compiled already")

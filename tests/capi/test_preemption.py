@@ -1,6 +1,6 @@
 """A C program whose realtime stream preempts inferences of two lower ones."""
 
-from libnpu.compiler import compile_model
+from libnpu.compiler import CompileOptions, compile_model
 from tests.preemption.conftest import X, small_model
 
 BODY = r"""
@@ -67,6 +67,6 @@ int main(int argc, char **argv)
 
 def test_inferences_that_a_realtime_stream_preempts_give_the_same_bytes(run, tmp_path):
     blob, x = tmp_path / "small.blob", tmp_path / "x.raw"
-    blob.write_bytes(compile_model(small_model()).blob)
+    blob.write_bytes(compile_model(small_model(), CompileOptions(tiles=1)).blob)
     x.write_bytes(X.tobytes())
     assert run(BODY, str(blob), str(x)) == ["0 1"]

@@ -56,3 +56,52 @@ def test_conv_transpose(attrs, group, check, rng):
 def test_pad_by_copies(mode, check, rng):
     constants = {"p": np.array([0, 2, 1, 0, 1, 3])}
     check([("Pad", ["x", "p"], ["y"], {"mode": mode})], {"x": f32(rng, 2, 3, 5)}, constants=constants, opset=13)
+
+
+@pytest.mark.parametrize("transform", ["half_pixel", "asymmetric", "align_corners"])
+@pytest.mark.parametrize("attrs", [{}, {"cubic_coeff_a": -0.5}, {"exclude_outside": 1}])
+@pytest.mark.parametrize("sizes", [(7, 9), (3, 4)])
+def test_cubic_resize(transform, attrs, sizes, check, rng):
+    attrs = attrs | {"mode": "cubic", "coordinate_transformation_mode": transform}
+    constants = {"sizes": np.array([1, 2, *sizes])}
+    check(
+        [("Resize", ["x", "", "", "sizes"], ["y"], attrs)], {"x": f32(rng, 1, 2, 5, 6)}, constants=constants, opset=18
+    )
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_smoothed_resize_of_the_axes_that_are_given(mode, check, rng):
+    attrs = {"mode": mode, "antialias": 1, "axes": [2, 3]}
+    constants = {"sizes": np.array([3, 2])}
+    check(
+        [("Resize", ["x", "", "", "sizes"], ["y"], attrs)], {"x": f32(rng, 1, 2, 8, 7)}, constants=constants, opset=18
+    )
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+def test_a_crop_extrapolates_beside_the_image(mode, check, rng):
+    attrs = {
+        "mode": mode,
+        "coordinate_transformation_mode": "tf_crop_and_resize",
+        "extrapolation_value": 7.0,
+    }
+    constants = {"roi": np.array([0, 0, -0.2, 0.3, 1, 1, 0.8, 1.4], np.float32), "sizes": np.array([1, 1, 4, 5])}
+    nodes = [("Resize", ["x", "roi", "", "sizes"], ["y"], attrs)]
+    check(nodes, {"x": f32(rng, 1, 1, 6, 7)}, constants=constants, opset=18)
+
+
+@pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
+def test_resize_that_keeps_the_aspect_ratio(policy, check, rng):
+    attrs = {"mode": "nearest", "keep_aspect_ratio_policy": policy, "axes": [2, 3]}
+    constants = {"sizes": np.array([7, 8])}
+    check(
+        [("Resize", ["x", "", "", "sizes"], ["y"], attrs)], {"x": f32(rng, 1, 1, 2, 4)}, constants=constants, opset=18
+    )
+
+
+def test_linear_resize_of_a_leading_axis(check, rng):
+    constants = {"sizes": np.array([5, 7, 2, 2])}
+    attrs = {"mode": "linear"}
+    check(
+        [("Resize", ["x", "", "", "sizes"], ["y"], attrs)], {"x": f32(rng, 5, 3, 2, 2)}, constants=constants, opset=18
+    )

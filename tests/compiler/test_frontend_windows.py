@@ -25,6 +25,13 @@ def test_convolution_with_computed_weights_and_bias(x, w, attrs, check, rng):
     assert "MatMul" in {node.op for node in graph.nodes}
 
 
+def test_a_kernel_longer_than_the_engine_s_is_several(check, rng):
+    constants = {"w": f32(rng, 2, 3, 600), "b": f32(rng, 2)}
+    attrs = {"strides": [64], "pads": [10, 30]}
+    graph = check([("Conv", ["x", "w", "b"], ["y"], attrs)], {"x": f32(rng, 1, 3, 1000)}, constants=constants)
+    assert [node.op for node in graph.nodes].count("Conv") == 3
+
+
 def test_only_the_bias_computed_leaves_the_engine_its_convolution(check, rng):
     feeds = {"x": f32(rng, 1, 3, 5, 5), "b": f32(rng, 4)}
     graph = check([("Conv", ["x", "w", "b"], ["y"], {})], feeds, constants={"w": f32(rng, 4, 3, 3, 3)})
@@ -90,6 +97,16 @@ def test_max_pool_of_integers_and_in_three_dimensions(check, rng):
 def test_lp_pool(p, check, rng):
     attrs = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1], "p": p}
     check([("LpPool", ["x"], ["y"], attrs)], {"x": f32(rng, 1, 2, 6, 5)})
+
+
+@pytest.mark.parametrize("attrs", [{}, {"strides": [2, 1], "pads": [1, 0, 1, 2]}, {"dilations": [2, 2]}])
+def test_columns_back_to_an_image(attrs, check, rng):
+    strides, pads = attrs.get("strides", [1, 1]), attrs.get("pads", [0] * 4)
+    reach = [(k - 1) * d + 1 for k, d in zip((3, 2), attrs.get("dilations", [1, 1]), strict=True)]
+    counts = [(size + pads[i] + pads[2 + i] - reach[i]) // strides[i] + 1 for i, size in enumerate((6, 5))]
+    constants = {"i": np.array([6, 5]), "k": np.array([3, 2])}
+    feeds = {"x": f32(rng, 2, 12, counts[0] * counts[1])}
+    check([("Col2Im", ["x", "i", "k"], ["y"], attrs)], feeds, constants=constants, opset=18)
 
 
 @pytest.mark.parametrize("size", [3, 5])

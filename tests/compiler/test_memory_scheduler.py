@@ -128,7 +128,7 @@ def test_sweep_of_the_limit_on_the_device_is_never_slower_and_takes_no_less_cmx(
     model = make_model(nodes, {"x": (np.float32, (1, 256, 8, 8))}, ["y"], weights)
     latencies, peaks = [], []
     for limit in (0, 1, 3, 6):
-        compiled = compile_model(model, CompileOptions(prefetching_level_limit=limit))
+        compiled = compile_model(model, CompileOptions(tiles=1, prefetching_level_limit=limit))
         run = execute(
             compiled.blob,
             compiled.image,
@@ -197,7 +197,7 @@ def test_a_small_cmx_spills_as_much_out_as_in_and_the_values_stay(make_model, or
     feeds = {"x": rng.normal(0, 1, (1, 32, 16, 16)).astype(np.float32)}
     values, spilled = [], []
     for cmx_bytes in (1 << 20, 64 << 10):
-        compiled = compile_model(model, CompileOptions(cmx_bytes=cmx_bytes))
+        compiled = compile_model(model, CompileOptions(tiles=1, cmx_bytes=cmx_bytes))
         run = execute(compiled.blob, compiled.image, "npu-37xx", lambda tensors: feeds)
         values.append(run.outputs["y"])
         spilled.append((compiled.report["spill_out_bytes"], compiled.report["spill_in_bytes"]))

@@ -202,7 +202,8 @@ print(sum(len(a) for name, a in image.tasks.items() if name.endswith(("dma0", "d
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(600)
 def test_b02_a_model_of_7e9_parameters_is_planned_in_a_minute_and_a_gibibyte():
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime, time.monotonic()
     done = subprocess.run(

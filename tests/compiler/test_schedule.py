@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from npu_abi import C
+from npu_model.footprint import Box, overlaps
 from npu_model.profile import load_profile
 
 from libnpu.compiler.program import Access, Buffer, DdrKind, DdrTensor, DmaPayload, Engine, Ref, TileOp, TileProgram
@@ -20,6 +21,7 @@ from libnpu.compiler.schedule import (
     synchronise,
     unordered_pairs,
 )
+from libnpu.compiler.schedule.dependences import Touch
 from libnpu.compiler.schedule.synchronise import touches
 
 PROFILE = load_profile("npu-37xx")
@@ -269,6 +271,32 @@ def test_looking_at_bytes_only_where_no_order_is_known_keeps_the_same_orders(pro
     queue_of = [queues.index(one.queue) for one in ops]
     accesses = [touches(one) for one in ops]
     assert kept_dependences(accesses, queue_of) == reduce_dependences(byte_dependences(accesses), queue_of)
+
+
+@given(st.integers(0, 2**32), st.sampled_from([64, 96, 4096]), st.integers(90, 110))
+@settings(max_examples=25)
+def test_orders_of_boxes_at_one_distance_are_those_of_their_bytes(seed, pitch, count):
+    """Many boxes of one pitch, with whole rows, ranges across rows and boxes of other strides between them."""
+    generator = random.Random(seed)
+    accesses = []
+    for _ in range(count):
+        column = generator.randrange(0, pitch, 8)
+        rows, start = generator.randint(1, 9), generator.randrange(60) * pitch
+        box = generator.choice((
+            *[Box(start + column, generator.randint(1, pitch - column), ((rows, pitch),))] * 12,
+            Box(start + column, generator.randint(1, 3 * pitch), ()),
+            Box(start, pitch // 2, ((2, 4 * pitch), (2, pitch))),
+            Box(start + column, 8, ((3, 24),)),
+        ))  # fmt: skip
+        accesses.append([Touch("tensor", box, generator.random() < 0.6)])
+    ordered = []
+    for number, before in enumerate(byte_dependences(accesses)):
+        ordered.append(before.union(*(ordered[other] for other in before)))
+        for other in range(number):
+            (one,), (two,) = accesses[other], accesses[number]
+            conflict = (one.write or two.write) and overlaps(one.box, two.box)
+            assert not (conflict and other not in ordered[number])
+            assert not (other in before and not conflict)
 
 
 def test_reduction_drops_what_queue_order_and_other_orders_imply():

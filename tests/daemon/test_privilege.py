@@ -25,7 +25,8 @@ PRIVILEGED = [
     (C.NPU_SYS_MODULE_LOAD, "npu_module", {}),
     *((C.NPU_IOCTL_EMU_INJECT, "npu_emu_inject", {"action": action, "point": C.NPU_POINT_ALLOC, "kind": C.NPU_FAULT_NO_MEMORY})
       for action in (C.NPU_INJECT_ARM, C.NPU_INJECT_DISARM, C.NPU_INJECT_QUERY)),
-    (C.NPU_IOCTL_EMU_REGISTER, "npu_emu_register", {"offset": C.NPU_REG_NOC_QOS_BASE, "action": C.NPU_REGISTER_WRITE}),
+    (C.NPU_IOCTL_EMU_REGISTER, "npu_emu_register", {"offset": C.NPU_REG_LIVENESS, "action": C.NPU_REGISTER_WRITE}),
+    (C.NPU_IOCTL_SET_PARAM, "npu_param_arg", {"param": C.NPU_PARAM_NOC_PRIORITY, "value": 7}),
 ]  # fmt: skip
 
 
@@ -83,6 +84,7 @@ def test_a_program_of_another_user_is_told(served):
             lambda: device.recover(engine=True),
             device.disarm_faults,
             lambda: device.inject("alloc", "no_memory"),
+            lambda: device.set_noc_priority("npu", 7),
         ):
             with pytest.raises(libnpu.NpuError) as error:
                 call()

@@ -60,3 +60,19 @@ def test_an_older_firmware_at_npud_refuses_cached_mappings(start, npu, monkeypat
     user.close()
     until(lambda: npu("fw", "set-version", "2.1.0", "-o", path)[0] == 0)
     assert mapped() == 0
+
+
+def test_r037_a_priority_at_npud_is_of_its_device_until_the_module_is_loaded_anew(daemon, npu, monkeypatch):
+    monkeypatch.setenv("NPU_DEVICE", daemon.where)
+
+    def seen():
+        return list(json.loads(npu("fw", "qos", "--json")[1])["priorities"].values())
+
+    assert npu("fw", "qos", "--client", "npu", "--prio", "7")[0] == 0
+    assert seen() == [7, 7, 0]  # in another process, when the one that set it has gone
+    user = Client(daemon)
+    assert user.call(C.NPU_IOCTL_RECOVER, "npu_recover", kind=C.NPU_RECOVER_FULL)[0] == 0
+    assert [user.param(C.NPU_PARAM_NOC_PRIORITY, client) for client in range(3)] == [7, 7, 0]
+    user.close()
+    until(lambda: npu("kmd", "reload")[0] == 0)
+    assert seen() == [0, 0, 0]

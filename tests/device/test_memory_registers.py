@@ -9,11 +9,9 @@ from tests.device.rig import CMX, Blob, Rig
 SIZE = 1 << 17
 
 
-def copied(priority=None):
+def copied():
     """Return a rig of fidelity `full` that has copied from DDR."""
     rig = Rig("npu-37xx", compute=False, fidelity="full")
-    if priority is not None:
-        rig.bus.write32(C.NPU_REG_NOC_QOS_BASE, priority)
     blob = Blob()
     blob.add_dma(rig.alloc(SIZE), CMX, SIZE)
     assert rig.execute(rig.inference(blob)).job_status == C.NPU_JOB_SUCCESS
@@ -61,29 +59,36 @@ def test_credit_occupancy_of_every_port():
     assert sum(used.values()) == used[system.client("npu_dma")] + used[system.client("npu_code")]
 
 
-def test_priorities_are_set_and_reset():
-    bus = Device("npu-37xx", fidelity="full").bus
-    system = Device("npu-37xx").profile.memory_system
+def test_priorities_are_the_cores_to_write_until_a_reset():
+    rig = Rig("npu-37xx", fidelity="full")
+    bus, hal, system = rig.bus, rig.device.core.hal, rig.device.profile.memory_system
     clients = bus.read32(C.NPU_REG_NOC_CLIENTS)
     offsets = [C.NPU_REG_NOC_QOS_BASE + 4 * client for client in range(clients)]
     assert [bus.read32(offset) for offset in offsets] == [client.priority for client in system.clients]
     for offset in offsets:
-        bus.write32(offset, 0xFFFFFFF5)
+        hal.write_register(offset, 0xFFFFFFF5)
     assert [bus.read32(offset) for offset in offsets] == [5] * clients
+    assert [hal.read_register(offset) for offset in offsets] == [5] * clients
+    for offset in offsets:
+        bus.write32(offset, 1)
+    assert [bus.read32(offset) for offset in offsets] == [5] * clients
+    assert bus.bad_accesses == clients
     bus.write32(C.NPU_REG_IP_RESET, C.NPU_IP_RESET_TRIGGER)
     assert [bus.read32(offset) for offset in offsets] == [client.priority for client in system.clients]
 
 
 @pytest.mark.parametrize("profile", ["npu-37xx", "npu-40xx", "unit", "npu-37xx+edge-soc"])
-def test_blocks_do_not_overlap_and_fast_has_none(profile):
+def test_blocks_do_not_overlap_and_fast_has_priorities_alone(profile):
     full, fast = Device(profile, fidelity="full").bus, Device(profile).bus
     ports, channels = full.read32(C.NPU_REG_NOC_PORTS) & 0xFFFF, full.read32(C.NPU_REG_DDRC_CHANNELS)
     assert C.NPU_REG_NOC_CREDIT_BASE + ports * C.NPU_NOC_CREDIT_STRIDE <= C.NPU_REG_NOC_CLIENT_BASE
     assert C.NPU_DDRC_COUNTER_STRIDE >= 8 * C.NPU_DDRC_COUNTER_COUNT
     assert ports > 0
     assert channels > 0
-    for offset in (C.NPU_REG_NOC_PORTS, C.NPU_REG_NOC_CLIENTS, C.NPU_REG_NOC_CYCLES_LO, C.NPU_REG_DDRC_CHANNELS):
+    for offset in (C.NPU_REG_NOC_PORTS, C.NPU_REG_NOC_LINKS, C.NPU_REG_NOC_CYCLES_LO, C.NPU_REG_DDRC_CHANNELS):
         assert fast.read32(offset) == 0
+    assert fast.read32(C.NPU_REG_NOC_CLIENTS) == full.read32(C.NPU_REG_NOC_CLIENTS)
+    assert fast.read32(C.NPU_REG_NOC_QOS_BASE) == full.read32(C.NPU_REG_NOC_QOS_BASE)
     assert fast.bad_accesses == 0
-    assert fast.read32(C.NPU_REG_NOC_QOS_BASE) == 0xFFFFFFFF
+    assert fast.read32(C.NPU_REG_NOC_CLIENT_BASE) == 0xFFFFFFFF
     assert fast.bad_accesses == 1

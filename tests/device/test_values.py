@@ -134,3 +134,34 @@ def test_cmx_is_poison_when_a_job_starts():
     second.add_dma(CMX, out, 4096)
     assert rig.execute(rig.inference(first)).job_status == C.NPU_JOB_SUCCESS
     assert np.isnan(outcome(rig, second, out, 4096)).all()
+
+
+def mirrored(rig, out_tiles, racing=()):
+    """Multiply in tile 1, for the tiles of `out_tiles`, and fetch the place of the result from each of two tiles."""
+    ones, outs = rig.alloc(np.ones(2048, np.float16).tobytes()), [rig.alloc(4096), rig.alloc(4096)]
+    blob, own = Blob(tiles=2), C.NPU_CMX_TILE_STRIDE
+    loaded, done = blob.barrier(consumers=1 + len(racing)), blob.barrier(producers=1 + len(racing), consumers=2)
+    blob.add_dma(
+        ones, own + CMX, 0x2000 - 4096, num_planes=2, src_plane_stride=0, dst_plane_stride=4096, posts=[loaded]
+    )
+    blob.add_matmul(
+        own + ACT, own + WEIGHTS, own + OUT, M, K, N, waits=[loaded], posts=[done], tile=1, out_tiles=out_tiles
+    )
+    for place in racing:
+        blob.add_dma(ones, place, 64, waits=[loaded], posts=[done], port=1)
+    for tile in (0, 1):
+        blob.add_dma(tile * own + OUT, outs[tile], 2 * M * N, waits=[done])
+    assert rig.execute(rig.inference(blob)).job_status == C.NPU_JOB_SUCCESS
+    return [rig.memory(out)[: 2 * M * N].view(np.float16) for out in outs]
+
+
+@pytest.mark.parametrize("out_tiles", [0, 1, 2, 3])
+def test_an_output_goes_to_each_tile_that_is_named(out_tiles):
+    other, own = mirrored(Rig("npu-37xx"), out_tiles)
+    assert (own == K).all()
+    assert (other == K).all() if out_tiles & 1 else np.isnan(other).all()
+
+
+def test_who_writes_to_a_copy_meanwhile_spoils_all():
+    """The claim of a task covers every copy."""
+    assert all(np.isnan(values).all() for values in mirrored(Rig("npu-37xx"), 1, [OUT]))

@@ -25,8 +25,8 @@ ARRAYS = {
     ],
     "BARRIER_BASE": lambda p: range(0, 8 * p.tiles * p.barriers_per_tile, 4),
     "TILE_BASE": lambda p: range(0, 8 * p.tiles, 4),
-    "NOC_QOS_BASE": None,  # of fidelity `full`
-    "NOC_CREDIT_BASE": None,
+    "NOC_QOS_BASE": lambda p: range(0, 4 * len(p.memory_system.clients), 4),
+    "NOC_CREDIT_BASE": None,  # of fidelity `full`
     "NOC_CLIENT_BASE": None,
     "NOC_LINK_BASE": None,
     "DDRC_COUNTER_BASE": None,

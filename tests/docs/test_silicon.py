@@ -7,7 +7,8 @@ from benchmarks import silicon
 PAGE = silicon.PAGE.read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(900)
 def test_the_table_is_what_the_command_prints():
     assert silicon.update(PAGE) == PAGE, "python -m benchmarks.silicon --update"
 

@@ -115,6 +115,16 @@ def test_the_device_snoops_nothing_with_an_older_firmware(tmp_path):
         assert kernel.device.fabric.mmu.snooping is snooping
 
 
+@pytest.mark.parametrize(("release", "ret"), [("2.1.255", -errno.EOPNOTSUPP), ("2.2.0", 0)])
+def test_r037_an_older_firmware_sets_no_priority_and_one_can_be_read(tmp_path, release, ret):
+    process = Process(tmp_path, release)
+    assert process.call(C.NPU_IOCTL_SET_PARAM, "npu_param_arg", param=C.NPU_PARAM_NOC_PRIORITY, value=7)[0] == ret
+    assert process.param(C.NPU_PARAM_NOC_PRIORITY) == (0 if ret else 7)
+    if ret:
+        said = "firmware 2.1.255 sets no priority of the network on chip, which came with 2.2.0"
+        assert said in process.kernel.log[-1]
+
+
 def test_a_program_is_told_and_works_on_a_board_that_does_not_snoop(tmp_path):
     path = tmp_path / "npu_fw.bin"
     path.write_bytes(of_release(firmware_image(), "2.0.9"))
@@ -147,13 +157,10 @@ def test_a_file_that_is_no_firmware_is_named(tmp_path, content, message):
 
 def test_an_image_of_another_release_differs_in_nothing_else():
     image = firmware_image()
-    assert describe(image)["release"] == "2.1.0"
+    assert describe(image)["release"] == "2.2.0"
     older = of_release(image, "2.0.9")
     said, was = describe(older), describe(image)
-    assert (said.pop("release"), said.pop("version"), said.pop("coherent_dma")) == (
-        "2.0.9",
-        "libnpu firmware 2.0.9",
-        False,
-    )
+    differ = [said.pop(name) for name in ("release", "version", "coherent_dma", "noc_priority")]
+    assert differ == ["2.0.9", "libnpu firmware 2.0.9", False, False]
     assert said.items() <= was.items()
-    assert of_release(older, "2.1.0") == image
+    assert of_release(older, "2.2.0") == image

@@ -79,7 +79,7 @@ def test_the_times_of_a_block(compute):
     assert first["picked_ps"] - first["taken_ps"] == 250_000 + 150_000
     assert first["load_ps"] == first["picked_ps"]
     assert 0 <= int(first["start_ps"] - first["load_ps"]) - 956_000 - 16 * 10**6 // 975 < 2 * 1026
-    assert int(first["end_ps"] - first["start_ps"]) in (8205, 8206)  # 8 cycles
+    assert int(first["end_ps"] - first["start_ps"]) in range(8205, 8206 + 1026)  # 8 cycles from the next edge on
     assert last["picked_ps"] - first["picked_ps"] == 4 * 150_000
     assert (last["unit"], first["unit"]) == (0, 0)
     assert (

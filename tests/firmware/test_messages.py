@@ -67,6 +67,25 @@ def test_a_state_dump_without_room_is_refused(wrong):
     assert Rig().request(C.NPU_JSM_STATE_DUMP, body).result == C.NPU_JSM_INVALID
 
 
+def test_r037_a_priority_of_the_network_on_chip_is_a_register_that_the_firmware_writes():
+    rig = Rig()
+    priorities = [C.NPU_REG_NOC_QOS_BASE + 4 * client for client in range(3)]
+    body = new("npu_jsm_set_noc_priority", client=1, priority=7)
+    reply = rig.request(C.NPU_JSM_SET_NOC_PRIORITY, body)
+    assert (reply.type, reply.result) == (C.NPU_JSM_SET_NOC_PRIORITY_DONE, C.NPU_JSM_OK)
+    assert [rig.bus.read32(offset) for offset in priorities] == [0, 7, 0]
+
+
+@pytest.mark.parametrize("wrong", [{"client": 3}, {"client": 0xFFFFFFFF}, {"priority": 8}, {"priority": 0xFFFFFFFF}])
+def test_r037_a_priority_that_is_none_is_refused(wrong):
+    rig = Rig()
+    reply = rig.request(
+        C.NPU_JSM_SET_NOC_PRIORITY, new("npu_jsm_set_noc_priority", **({"client": 0, "priority": 7} | wrong))
+    )
+    assert reply.result == C.NPU_JSM_INVALID
+    assert rig.bus.read32(C.NPU_REG_NOC_QOS_BASE) == 0
+
+
 def test_a_state_dump_tells_queues_heads_jobs_and_barriers():
     rig = Rig()
     dump, source = rig.alloc(4096, 0, IPC_TX + 0x10000), rig.alloc(4096)

@@ -106,6 +106,8 @@ CASES = [
     (2, 0, "in_z", 0, C.NPU_PARSE_BAD_DPU),
     (2, 0, "tile", 1, C.NPU_PARSE_BAD_DPU),
     (2, 0, "mpe_grid", 3, C.NPU_PARSE_BAD_DPU),
+    (2, 0, "out_tiles", 2, C.NPU_PARSE_BAD_DPU),  # a tile that the job has not
+    (2, 0, "out_tiles", 1 << 31, C.NPU_PARSE_BAD_DPU),
     (2, 0, "groups", 3, C.NPU_PARSE_BAD_DPU),
     (2, 0, "act_addr", 0, C.NPU_PARSE_BAD_DPU),
     (2, 0, "out_addr", CMX + 65536 - 511, C.NPU_PARSE_BAD_DPU),

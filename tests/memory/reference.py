@@ -325,10 +325,9 @@ class ReferenceMemory:
             if bank.row == row:
                 continue
             if bank.row is None:
-                column = ticks + self.ticks(dram.trcd_ns)
-                if bank.activate <= ticks and ceil(Fraction(column, self.cycle)) * self.cycle < ch.due:
+                if bank.activate <= ticks:
                     bank.row = row
-                    bank.column = column
+                    bank.column = ticks + self.ticks(dram.trcd_ns)
                     bank.precharge = ticks + self.ticks(dram.tras_ns)
                     if access.found == "hits":
                         access.found = "misses"

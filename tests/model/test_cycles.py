@@ -171,6 +171,36 @@ def test_an_output_that_goes_to_several_tiles_leaves_by_the_line():
     assert four == 160 + 112 * 112 + 256
 
 
+FAR = C.NPU_CMX_BASE + C.NPU_CMX_TILE_STRIDE
+HERE = {"act_addr": C.NPU_CMX_BASE, "act2_addr": C.NPU_CMX_BASE + 4096, "out_addr": C.NPU_CMX_BASE + 8192}
+
+
+def eltwise_costs(**where):
+    task = dpu(C.NPU_DPU_ELTWISE_ADD, (64, 64), 64, act_dtype=C.NPU_DT_F16, out_dtype=C.NPU_DT_F16, **HERE | where)
+    cycles, _, written = dpu_costs(NPU37, *task)
+    return int(cycles[0]), int(written[0])
+
+
+def test_between_tiles_goes_a_line_a_cycle():
+    """A sum of 64 x 64 x 64 halves: 512 KiB of each operand, which share 92 bytes a cycle, and a last context of 16 KiB."""
+    size = 64 * 64 * 64 * 2
+    near, written = eltwise_costs()
+    assert written == size
+    assert near == 200 + -(-2 * size // 92) + 256
+    assert near == eltwise_costs(tile=1, **{name: value + C.NPU_CMX_TILE_STRIDE for name, value in HERE.items()})[0]
+    assert eltwise_costs(act_addr=FAR)[0] == eltwise_costs(act2_addr=FAR)[0] == 200 + size // 32 + 256
+    slow, _ = eltwise_costs(out_addr=FAR)
+    assert near <= slow <= near + size // 32
+
+
+def test_an_output_for_all_tiles_leaves_by_the_line_and_counts_in_each():
+    near, written = eltwise_costs()
+    assert eltwise_costs(out_tiles=1) == (near, written)  # its own
+    cycles, twice = eltwise_costs(out_tiles=3)
+    assert twice == 2 * written
+    assert cycles == eltwise_costs(out_addr=FAR)[0]
+
+
 def test_grid_trades_weight_reads_for_activation_reads():
     grids = (C.NPU_MPE_16X16, C.NPU_MPE_8X16, C.NPU_MPE_4X16)
     reads = [int(read_bytes(NPU37, *dpu(C.NPU_DPU_CONV, (16, 16), 256, 64, mpe_grid=grid))[0]) for grid in grids]

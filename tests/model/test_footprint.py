@@ -153,6 +153,13 @@ def test_matmul_reads_its_rows_and_columns():
     assert writes == [Box(OUT + 2 * 40 + 4 * 2, 10, ((3, 40),))]
 
 
+def test_an_output_for_several_tiles_is_written_in_each():
+    stride, out = C.NPU_CMX_TILE_STRIDE, C.NPU_CMX_BASE + C.NPU_CMX_TILE_STRIDE + 64
+    record = dpu(C.NPU_DPU_MATMUL, (1, 10, 8), 20, out_addr=out, out_tiles=0b111)
+    _, writes = dpu_footprint(record, variant(0, 1, 0, 10, 0, 20))
+    assert writes == [Box(place, 400) for place in (out, out - stride, out + stride)]
+
+
 def test_convolution_reads_halo_but_no_padding():
     pad = (1, 1, 1, 1)
     record = dpu(C.NPU_DPU_CONV, (8, 8, 4), 16, kernel=(3, 3), pad=pad)

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import libnpu
 from libnpu.blob import KernelSource, kernel_library
-from libnpu.compiler import compile_model
+from libnpu.compiler import CompileOptions, compile_model
 from tests.firmware.launches import busy
 
 X = np.random.default_rng(0).standard_normal((1, 3, 24, 24)).astype(np.float32)
@@ -49,7 +49,7 @@ def spin_library():
 @pytest.fixture(scope="session")
 def small_blob():
     """The small model, compiled for npu-37xx: one tile."""
-    return compile_model(small_model()).blob
+    return compile_model(small_model(), CompileOptions(tiles=1)).blob
 
 
 class Pair:

@@ -9,6 +9,7 @@ import errno
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import npu_abi
 import numpy as np
@@ -230,6 +231,46 @@ def test_a_kind_that_cannot_strike_at_a_point_is_invalid(rig):
     assert caught.value.result == C.NPU_ERROR_INVALID_VALUE
     with pytest.raises(libnpu.NpuError, match="'moon' is none of boot_image, "):
         rig.device.inject("moon", "no_memory")
+
+
+def registers_of(rig):
+    return [rig.device.mmio(C.NPU_REG_NOC_QOS_BASE + 4 * client) for client in range(3)]
+
+
+@pytest.mark.parametrize(
+    "kind", ["message_lost", "message_twice", "message_garbage", "irq_lost", "fw_silent", "fw_crash"]
+)
+def test_a_priority_whose_answer_fails_is_set(rig, kind):
+    rig.device.set_noc_priority("npu_code", 2)
+    rig.device.inject("message_reply", kind)
+    rig.device.set_noc_priority("npu_dma", 7)
+    assert registers_of(rig) == [7, 2, 0]
+    assert rig.run() == WANTED
+
+
+def test_a_priority_that_the_firmware_does_not_take_is_none(rig):
+    rig.device.set_noc_priority("npu_code", 2)
+    rig.kernel.device.core.replace(SimpleNamespace(step=lambda: 0))
+    with pytest.raises(
+        libnpu.NpuError, match="SET_PARAM NOC_PRIORITY: no answer to NPU_JSM_SET_NOC_PRIORITY"
+    ) as caught:
+        rig.device.set_noc_priority("npu_dma", 7)
+    assert caught.value.errno == errno.ETIMEDOUT
+    assert registers_of(rig) == [0, 2, 0]  # the firmware was silent, and has been started again
+    assert rig.kernel.recovery.full_resets == 1
+
+
+def test_a_firmware_that_is_silent_after_each_boot_leaves_the_priorities_of_the_memory_system(rig):
+    rig.device.set_noc_priority("npu_dma", 7)
+    rig.device.set_noc_priority("npu_code", 2)
+    rig.device.inject("message_reply", "fw_silent", count=1000)
+    rig.device.recover()
+    assert registers_of(rig) == [7, 0, 0]
+    assert "no priorities of the network on chip: ETIMEDOUT: no answer to NPU_JSM_SET_NOC_PRIORITY" in rig.log
+    assert rig.kernel.recovery.full_resets == 1
+    rig.device.disarm_faults()
+    rig.device.recover()
+    assert registers_of(rig) == [7, 2, 0]
 
 
 def test_a_fault_strikes_at_its_count(rig):

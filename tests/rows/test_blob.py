@@ -111,7 +111,7 @@ def test_objdump_shows_the_mapped_inference_whose_structure_is_in_the_header(npu
     assert found["invariants"] > 0 and found["barrier_configs"] > 0
     status, out, _ = npu("objdump", chain_blob, "--mapped-inference")
     assert status == 0
-    assert "MappedInference: tiles 1" in out
+    assert "MappedInference: tiles 2" in out
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,8 @@ def test_the_scheduler_lists_its_four_decisions(npu, models):
     kinds = set()
     for model, cmx in (("chain", "96K"), ("skips", "52K")):
         status, out, _ = npu(
-            "compile", models[model], "--cmx", cmx, "-o", "/dev/null", "--dump-pass", "FeasibleMemoryScheduler"
+            *("compile", models[model], "--tiles", "1", "--cmx", cmx, "-o", "/dev/null"),
+            *("--dump-pass", "FeasibleMemoryScheduler"),
         )
         assert status == 0
         kinds |= {word for word in ("alloc", "prefetch", "spill", "ping-pong") if re.search(rf"\b{word} ", out)}
@@ -106,17 +107,19 @@ def test_live_buffers_never_overlap_and_never_exceed_cmx(compiled, models, model
     entries = [(address % C.NPU_CMX_BASE, size, first, last) for _, address, size, first, last in dump["debug"]["cmx"]]
     assert len(entries) > 5
     for n, (address, size, first, last) in enumerate(entries):
-        assert address + size <= cmx << 10
+        assert address % C.NPU_CMX_TILE_STRIDE + size <= cmx << 10
         for other, other_size, other_first, other_last in entries[:n]:
             if first <= other_last and other_first <= last:
                 assert address + size <= other or other + other_size <= address
     for now in range(max(last for *_, last in entries) + 1):
-        assert sum(size for _, size, first, last in entries if first <= now <= last) <= cmx << 10
+        for tile in range(PROFILE.tiles):
+            here = [entry for entry in entries if entry[0] // C.NPU_CMX_TILE_STRIDE == tile]
+            assert sum(size for _, size, first, last in here if first <= now <= last) <= cmx << 10
 
 
 def test_loads_that_run_further_ahead_hide_more_latency_until_nothing_is_left_to_hide(npu, npu_json, models):
     """E022: latency falls, then stays; peak CMX does not fall; the bytes of DDR are the same."""
-    points = npu_json("sweep", models["small chain"], "--prefetchingLevelLimit", "0..4")
+    points = npu_json("sweep", models["small chain"], "--tiles", "1", "--prefetchingLevelLimit", "0..4")
     assert [p["prefetching_level_limit"] for p in points] == [0, 1, 2, 3, 4]
     predicted = [p["predicted_ps"] for p in points]
     assert predicted == sorted(predicted, reverse=True)
@@ -133,7 +136,7 @@ def test_loads_that_run_further_ahead_hide_more_latency_until_nothing_is_left_to
 def test_a_small_cmx_spills_as_much_as_it_brings_back_and_changes_no_value(npu, npu_json, models, tmp_path):
     """E023."""
     target = tmp_path / "s.blob"
-    stats = npu_json("compile", models["skips"], "--cmx", "52K", "-o", target)
+    stats = npu_json("compile", models["skips"], "--tiles", "1", "--cmx", "52K", "-o", target)
     assert stats["spill_out_bytes"] == stats["spill_in_bytes"] > 0
     kinds = [task["kind"] for task in npu_json("objdump", target)["debug"]["tasks"]]
     assert kinds.count("spill_out") == kinds.count("spill_in") > 0

@@ -272,7 +272,7 @@ def test_physical_barriers_are_used_again_after_they_retire(chain_run, models, n
     image, records = chain_run
     barriers = image.tasks[".npu.barriers"]
     path = tmp_path / "b.blob"
-    stats = npu_json("compile", models["chain"], "--cmx", "96K", "-o", path)
+    stats = npu_json("compile", models["chain"], "--tiles", "1", "--cmx", "96K", "-o", path)
     assert stats["barriers"] > stats["barrier_ids"]
     assert npu_json("run", path, "--no-compute")["latency_ps"] > 0
     loads, retires = times(records, C.NPU_TRACE_BARRIER_LOAD), times(records, C.NPU_TRACE_BARRIER_RETIRE)
@@ -300,8 +300,12 @@ def test_every_task_runs_where_and_when_the_blob_says(chain_run):
         (".npu.tasks.dma0", C.NPU_ENGINE_DMA, 0),
         (".npu.tasks.dma1", C.NPU_ENGINE_DMA, 1),
         (".npu.tasks.dpu_invariant", C.NPU_ENGINE_DPU, 0),
+        (".npu.tasks.dpu_invariant", C.NPU_ENGINE_DPU, 1),
     ):
         mine = records[
             (records["kind"] == C.NPU_TRACE_START) & (records["engine"] == engine) & (records["unit"] == unit)
         ]
-        assert mine["task_id"].tolist() == image.tasks[section]["task_id"].tolist()
+        listed = image.tasks[section]
+        if engine == C.NPU_ENGINE_DPU:
+            listed = listed[listed["tile"] == unit]
+        assert mine["task_id"].tolist() == listed["task_id"].tolist()

@@ -66,11 +66,26 @@ def test_counters_of_links_and_clients_agree():
         assert 0 < requests <= MIB // (16 * 32) + 16
 
 
-def test_a_priority_is_a_register_that_a_program_can_write():
-    with libnpu.open(EDGE, fidelity="full", compute=False, where="") as device:
+@pytest.mark.parametrize("fidelity", ["full", "fast"])
+def test_r037_a_priority_is_set_by_the_firmware_and_not_by_who_writes_the_register(fidelity):
+    with libnpu.open(EDGE, fidelity=fidelity, compute=False, where="") as device:
+        assert device.noc_priorities() == {"npu_dma": 0, "npu_code": 0, "cpu": 0}
+        device.mmio(C.NPU_REG_NOC_QOS_BASE, 7)
         assert device.mmio(C.NPU_REG_NOC_QOS_BASE) == 0
-        assert device.mmio(C.NPU_REG_NOC_QOS_BASE, 7) == 7
-        assert device.mmio(C.NPU_REG_NOC_QOS_BASE) == 7
+        assert device.mmio(C.NPU_REG_BAD_MMIO) == 1
+        device.set_noc_priority("npu", 7)
+        device.set_noc_priority("cpu", 3)
+        assert device.noc_priorities() == {"npu_dma": 7, "npu_code": 7, "cpu": 3}
+        assert [device.mmio(C.NPU_REG_NOC_QOS_BASE + 4 * number) for number in range(3)] == [7, 7, 3]
+
+
+@pytest.mark.parametrize("again", [lambda d: d.recover(engine=True), lambda d: d.recover(), lambda d: d.reset()])
+def test_r037_a_priority_outlives_recoveries(again):
+    with libnpu.open("unit", where="") as device:
+        device.set_noc_priority("npu_dma", 5)
+        again(device)
+        assert device.noc_priorities()["npu_dma"] == 5
+        assert device.mmio(C.NPU_REG_NOC_QOS_BASE) == 5
 
 
 @pytest.mark.parametrize(
@@ -82,6 +97,9 @@ def test_a_priority_is_a_register_that_a_program_can_write():
         (lambda d: d.traffic("cpu", -1), "bytes_per_second is -1; 0 to"),
         (lambda d: d.traffic("cpu", 1, write_share=1.1), r"write_share is 1\.1; 0 to 1 are allowed"),
         (lambda d: d.traffic("cpu", 1, burst_bytes=4096, span_bytes=64), "at least burst_bytes, 4096, is needed"),
+        (lambda d: d.set_noc_priority("gpu", 1), "no client 'gpu' of memory; there are npu, npu_dma, npu_code, cpu"),
+        (lambda d: d.set_noc_priority("npu", 8), "priority 8 of client 0; 0 to 7 are allowed"),
+        (lambda d: d.set_noc_priority("npu", -1), "priority is -1; 0 to"),
         (lambda d: d.mmio(C.NPU_REG_IP_RESET, 1), "register 0x1800160; multiples of 4 from 0x1a00000"),
         (lambda d: d.mmio(1 << 32), r"offset is 4294967296; 0 to 2\^32 - 1 are allowed"),
     ],
@@ -93,8 +111,16 @@ def test_wrong_arguments_are_named(call, message):
         assert caught.value.result == C.NPU_ERROR_INVALID_VALUE
 
 
-def test_at_fidelity_fast_there_are_no_clients():
-    with libnpu.open(EDGE, compute=False, where="") as device:
-        assert device.mmio(C.NPU_REG_NOC_CLIENTS) == 0
-        with pytest.raises(libnpu.NpuError, match="client 2; the memory path has 0"):
-            device.traffic("cpu", 1)
+def test_at_fidelity_fast_there_are_the_same_clients_and_priorities_and_nothing_is_counted():
+    seen = []
+    for rate, priority in ((0, 0), (16, 0), (16, 7)):
+        with libnpu.open("npu-37xx", compute=False, where="") as device:
+            assert device.mmio(C.NPU_REG_NOC_CLIENTS) == len(device.profile.memory_system.clients)
+            assert device.mmio(C.NPU_REG_NOC_LINKS) == 0
+            source, target = device.alloc(MIB), device.alloc(MIB)
+            device.set_noc_priority("npu_dma", priority)
+            device.traffic("cpu", rate * 10**9)
+            device.copy(target, source, MIB)
+            device.synchronize()
+            seen.append(device.now_ps)
+    assert seen[0] <= seen[2] < seen[1]

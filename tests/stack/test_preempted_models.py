@@ -12,10 +12,12 @@ pytestmark = [pytest.mark.models, pytest.mark.timeout(300)]
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
 def test_ppocr_v2_cls_gives_the_same_bytes_however_often_it_is_preempted(models, precision):
     path, shapes = models.model_path("ppocr_v2_cls"), models.shapes("ppocr_v2_cls")
-    blob = compile_model(path, CompileOptions(precision=precision, shapes=shapes)).blob
+    blob = compile_model(path, CompileOptions(precision=precision, shapes=shapes, tiles=1)).blob
     with libnpu.open("npu-37xx", trace=True) as device:
         pair = Pair(device, blob, models.inputs(path, fixed=shapes))
-        urgent = Pair(device, compile_model(small_model()).blob, {"x": X}, device.create_context())
+        urgent = Pair(
+            device, compile_model(small_model(), CompileOptions(tiles=1)).blob, {"x": X}, device.create_context()
+        )
         left = 0
         for first_ns in (0, 7_000, 23_000):
             low = pair.begin()

@@ -215,17 +215,17 @@ def test_a_wait_for_an_earlier_task_of_the_same_queue_is_implied_and_one_of_anot
 
 def test_every_wait_that_nothing_implies_is_visible_when_it_is_removed():
     inputs = {"x": np.random.default_rng(3).standard_normal((1, 8, 20, 20)).astype(np.float32)}
-    check_every_wait(model(), CompileOptions(cmx_bytes=72 << 10), inputs)
+    check_every_wait(model(), CompileOptions(tiles=1, cmx_bytes=72 << 10), inputs)
 
 
 def test_so_is_every_wait_of_a_blob_that_spills(skips):
     inputs = {"x": np.random.default_rng(3).standard_normal((1, 16, 20, 20)).astype(np.float32)}
-    compiled = check_every_wait(skips, CompileOptions(cmx_bytes=52 << 10), inputs)
+    compiled = check_every_wait(skips, CompileOptions(tiles=1, cmx_bytes=52 << 10), inputs)
     assert compiled.report["spill_out_bytes"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_so_is_every_wait_of_a_blob_of_many_tiles():
     inputs = {"x": np.random.default_rng(3).standard_normal((1, 8, 20, 20)).astype(np.float32)}
-    check_every_wait(model(), CompileOptions(cmx_bytes=40 << 10, precision="fp32"), inputs)
+    check_every_wait(model(), CompileOptions(tiles=1, cmx_bytes=40 << 10, precision="fp32"), inputs)

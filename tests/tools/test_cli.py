@@ -79,7 +79,7 @@ def test_help_loads_neither_numpy_nor_rich_nor_the_compiler():
         (["timeline", "{deep}"], 1, "deep: not a trace file of npu run --trace: it is nested too deeply"),
         (["advise", "{deep}"], 1, "deep: not a trace file of Device.export_trace: it is nested too deeply"),
         (["objdump", "--tasks", "{library}"], 1, "--tasks: {library} is a kernel library, which has no tasks"),
-        (["objdump", "--verify", "--hazards", "{library}"], 1, "--hazards: {library} is a kernel library"),
+        (["objdump", "--verify", "--tasks", "{library}"], 1, "--tasks: {library} is a kernel library"),
         (["objdump", "--kernels", "{blob}"], 1, "--kernels: {blob} is a compiled model, which has no table of kernels"),
         (["info", "--profile", "nope"], 1, "no hardware profile named 'nope'"),
         (["run", "{model}"], 1, "input x: shape [1, 3, h, 8] is not static; give one with --shape x=N,N,..."),

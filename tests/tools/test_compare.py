@@ -17,6 +17,7 @@ OPTIONS = {
     "precision": None,
     "profile": None,
     "cmx_bytes": None,
+    "tiles": None,
     "prefetching_level_limit": None,
     "shape": ["x=1,3,8,8"],
     "no_pingpong": False,

@@ -51,12 +51,20 @@ def test_kmd(npu):
 def test_fw(npu, tmp_path):
     status, out, _ = npu("fw", "version", "--json")
     installed = json.loads(out)
-    assert (status, installed["release"], installed["coherent_dma"]) == (0, "2.1.0", True)
+    assert (status, installed["release"], installed["coherent_dma"]) == (0, "2.2.0", True)
     assert "coherent_dma: True" in npu("fw", "version")[1]
     path = tmp_path / "old.bin"
     assert npu("fw", "set-version", "2.0.9", "-o", path) == (0, f"firmware={path}\n", "")
     made = json.loads(npu("fw", "set-version", "2.0.9", "-o", path, "--json")[1])
     assert (made["release"], made["coherent_dma"], made["digest"]) == ("2.0.9", False, installed["digest"])
+
+
+def test_r037_fw_qos(npu):
+    status, out, _ = npu("fw", "qos", "--client", "npu", "--prio", "7", "--profile", "unit", "--json")
+    assert (status, json.loads(out)["priorities"]) == (0, {"npu_dma": 7, "npu_code": 7, "cpu": 0})
+    status, out, _ = npu("fw", "qos", "--client", "cpu", "--prio", "3", "--profile", "unit")
+    assert (status, out.split()[-2:]) == (0, ["cpu", "3"])
+    assert npu("fw", "qos", "--client", "npu", "--prio", "8")[0] == 2
 
 
 @pytest.mark.parametrize(
@@ -69,6 +77,11 @@ def test_fw(npu, tmp_path):
         (("set-version", "2.0.9", "-o", "/nowhere/old.bin"), "there is no folder /nowhere"),
         (("set-version", "2.0.9", "-o", "an old.bin"), "a module parameter has no spaces"),
         (("version", "2.0.9"), "a release and --output are of npu fw set-version"),
+        (("version", "--client", "npu"), "--client, --prio and --profile are of npu fw qos"),
+        (("qos", "2.0.9"), "a release and --output are of npu fw set-version"),
+        (("qos", "--client", "npu"), "npu fw qos sets a priority with --client NAME and --prio N"),
+        (("qos", "--prio", "0"), "npu fw qos sets a priority with --client NAME and --prio N"),
+        (("qos", "--client", "gpu", "--prio", "7"), "no client 'gpu' of memory; there are npu, npu_dma, npu_code, cpu"),
     ],
 )
 def test_fw_names_what_is_wrong(npu, tmp_path, monkeypatch, arguments, message):

@@ -50,12 +50,12 @@ def test_a_broken_rule_is_printed_and_fails(npu, tmp_path, blob_path):
     path.write_bytes(blob.write(image))
     status, out, err = npu("objdump", path, "--verify")
     assert status == 1
-    assert "tile 3; expected below 1 (tile)" in out
+    assert "tile 3; expected below 2 (tile)" in out
     assert err.startswith("npu: error: ")
 
 
-def test_hazards_are_found_on_request(npu, tmp_path, blob_path):
-    assert npu("objdump", blob_path, "--verify", "--hazards")[0] == 0
+def test_a_missing_wait_is_named_with_both_tasks_and_the_edge(npu, tmp_path, blob_path):
+    assert npu("objdump", blob_path, "--verify")[0] == 0
     with open(blob_path, "rb") as file:
         image = blob.read(file.read())
     invariant = image.tasks[".npu.tasks.dpu_invariant"]
@@ -64,17 +64,22 @@ def test_hazards_are_found_on_request(npu, tmp_path, blob_path):
     image.tasks[".npu.barriers"]["consumer_count"][1] -= 1
     path = tmp_path / "race.blob"
     path.write_bytes(blob.write(image))
-    assert npu("objdump", path, "--verify")[0] == 0
-    status, out, err = npu("objdump", path, "--verify", "--hazards")
+    status, out, err = npu("objdump", path, "--verify")
     assert status == 1
-    assert ".npu.tasks.dpu_invariant[0]: not ordered after .npu.tasks.dma1[0]" in out
+    assert ".npu.tasks.dpu_invariant[0]: nothing orders it after .npu.tasks.dma1[0]" in out
+    assert "let it wait for virtual barrier 1 (id 1), which the other posts (missing-barrier)" in out
     assert err.startswith("npu: error: ")
-    assert npu("objdump", path, "--hazards")[0] == 1
+    status, out, _ = npu("objdump", path, "--verify", "--json")
+    assert status == 1
+    problems = json.loads(out)["problems"]
+    (problem,) = (p for p in problems if p["where"] == ".npu.tasks.dpu_invariant[0]" and "other" in p)
+    assert {"rule", "kind", "where", "message", "other", "place", "first", "past"} == {*problem}
+    assert (problem["kind"], problem["other"]) == ("missing barrier", ".npu.tasks.dma1[0]")
 
 
 def test_the_cmx_map_draws_addresses_down_and_tasks_across():
     found = [
-        cmx_map.Placement("a", 0, 0, 50, 0, 3),
-        cmx_map.Placement("b", 0, 50, 50, 2, 5),
+        cmx_map.Stay("a", 0, 0, 50, 0, 3),
+        cmx_map.Stay("b", 0, 50, 50, 2, 5),
     ]
     assert cmx_map.draw(found, 100, columns=6, rows=2)[:2] == ["0x0000000 AAAA..", "0x0000032 ..BBBB"]

@@ -53,12 +53,11 @@ def test_json_has_cycles_of_engines_and_energy(npu, blob_path):
     energy, profile = report["energy"], load_profile("npu-37xx")
     assert energy["total_fj"] == sum(energy["parts_fj"].values())
     assert energy["parts_fj"]["dpu"] == report["macs"] * profile.energy.mac_fj["f16"]
-    ddr = (
-        report["ddr_read_bytes"]
-        + report["ddr_write_bytes"]
-        + sum(counters[name] for name in ("SHAVE_DDR_READ", "SHAVE_DDR_WRITE", "CODE_LOAD"))
+    asked = ("SHAVE_DDR_READ", "SHAVE_DDR_WRITE", "CODE_LOAD")
+    assert counters["DDR_MOVED"] >= report["ddr_read_bytes"] + report["ddr_write_bytes"] + sum(
+        counters[name] for name in asked
     )
-    assert energy["parts_fj"]["ddr"] == ddr * profile.energy.ddr_byte_fj
+    assert energy["parts_fj"]["ddr"] == counters["DDR_MOVED"] * profile.energy.ddr_byte_fj
     assert energy["parts_fj"]["static"] == pytest.approx(energy["time_ps"] * profile.energy.static_mw, rel=1e-3)
     assert energy["watts"] == pytest.approx(energy["total_fj"] / energy["time_ps"] / 1000)
 

@@ -40,6 +40,15 @@ def test_r035_r109_credits_of_each_port_show_the_link_that_is_full(npu):
     assert not any(client == "cpu" for client, *_ in alone)
 
 
+def test_r037_priority_7_through_the_firmware_lets_the_occupancy_of_the_port_fall_beside_the_cpu(npu):
+    port = ("npu_dma", "gate", "hub")  # where it shares the way back with the CPU
+    last, first = (answer(npu, "--credits", "--bg", "cpu=25", "--qos", priority) for priority in ("0", "7"))
+    assert by_link(last)[port]["occupancy"] > 0.9
+    assert by_link(first)[port]["occupancy"] < 0.8
+    assert by_link(first)["cpu", "gate", "hub"]["occupancy"] > by_link(last)["cpu", "gate", "hub"]["occupancy"] + 0.3
+    assert first["bytes_per_second"] > 1.4 * last["bytes_per_second"]
+
+
 def test_r033_the_cpu_takes_more_than_30_percent_while_the_pins_are_not_saturated_and_priority_gives_it_back():
     alone, heavy, alone_first, heavy_first = soc_diag.contention("npu-37xx+edge-soc", 7, loads=(0.0, 0.4))
     assert heavy.cpu_bytes_per_second == 20_480_000_000

@@ -75,9 +75,9 @@ def test_other_sizes_are_refused(text):
 
 def test_live_bytes_change_where_buffers_begin_and_behind_where_they_end():
     found = [
-        cmx_map.Placement("a", 0, 0, 50, 0, 3),
-        cmx_map.Placement("b", 0, 50, 20, 2, 5),
-        cmx_map.Placement("c", 0, 0, 50, 4, 4),
+        cmx_map.Stay("a", 0, 0, 50, 0, 3),
+        cmx_map.Stay("b", 0, 50, 20, 2, 5),
+        cmx_map.Stay("c", 0, 0, 50, 4, 4),
     ]
     steps = [(s.task, s.live_bytes, s.buffers) for s in cmx_map.live_bytes(found)]
     assert steps == [(0, 50, 1), (2, 70, 2), (5, 20, 1), (6, 0, 0)]

@@ -69,6 +69,11 @@ class Scene:
         memory = kernel.memory
         found = [memory.free_bytes, sorted(memory._sizes.items()), sorted(memory._shares.items()), kernel.params.text()]
         found += [sorted(kernel.files), sorted((d, q.cmdq_id) for d, q in kernel.doorbells.items())]
+        clients = range(len(kernel.device.clients))
+        found += [
+            sorted(kernel.firmware.noc_priorities.items()),
+            [kernel.device.bus.read32(C.NPU_REG_NOC_QOS_BASE + 4 * c) for c in clients],
+        ]
         for ssid, context in sorted(kernel.contexts.items()):
             found.append(
                 (

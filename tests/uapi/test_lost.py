@@ -6,7 +6,7 @@ What only looks at the context, or ends something in it, goes on when it is lost
 
 from __future__ import annotations
 
-from errno import EBADFD, EBUSY, EINVAL, ENODEV
+from errno import EBADFD, EBUSY, ENODEV
 
 import pytest
 from npu_abi import C
@@ -21,7 +21,7 @@ AFTER = {
     "NPU_SYS_MODULE_LOAD": (EBUSY, ENODEV),
     "NPU_SYS_MODULE_PARAMS": (0, ENODEV),
     "NPU_IOCTL_GET_PARAM": (0, ENODEV),
-    "NPU_IOCTL_SET_PARAM": (EINVAL, ENODEV),  # no parameter can be set
+    "NPU_IOCTL_SET_PARAM": (0, ENODEV),  # of the whole device
     "NPU_IOCTL_BO_CREATE": (EBADFD, ENODEV),
     "NPU_IOCTL_BO_INFO": (0, ENODEV),
     "NPU_IOCTL_BO_SYNC": (0, ENODEV),
@@ -49,7 +49,7 @@ AFTER = {
     "NPU_IOCTL_EMU_JOB": (0, 0),
     "NPU_IOCTL_EMU_INJECT": (0, 0),
     "NPU_IOCTL_EMU_REGISTER": (0, 0),
-    "NPU_IOCTL_EMU_TRAFFIC": (EINVAL, EINVAL),  # at fidelity fast
+    "NPU_IOCTL_EMU_TRAFFIC": (0, 0),
     "NPU_SYS_CLOSE": (0, 0),
 }
 

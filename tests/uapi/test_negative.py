@@ -45,10 +45,11 @@ CALLS = {
         "used_bytes": OUT,
     }),
     "NPU_IOCTL_GET_PARAM": ({"param": C.NPU_PARAM_DEVICE_ID}, {
-        "param": [(6, EINVAL), (25, EINVAL), (U32, EINVAL)], "index": [(1, EINVAL), (U32, EINVAL)], "value": OVERWRITTEN,
+        "param": [(6, EINVAL), (26, EINVAL), (U32, EINVAL)], "index": [(1, EINVAL), (U32, EINVAL)], "value": OVERWRITTEN,
     }),
     "NPU_IOCTL_SET_PARAM": (None, {
-        "param": [(C.NPU_PARAM_DEVICE_ID, EINVAL), (25, EINVAL), (U32, EINVAL)], "index": [(U32, EINVAL)], "value": [(U64, EINVAL)],
+        "param": [(C.NPU_PARAM_DEVICE_ID, EINVAL), (24, EINVAL), (26, EINVAL), (U32, EINVAL)], "index": [(3, EINVAL), (U32, EINVAL)],
+        "value": [(C.NPU_NOC_PRIORITIES, EINVAL), (U32, EINVAL), (1 << 32, EINVAL), (U64, EINVAL)],
     }),
     "NPU_IOCTL_BO_CREATE": ({"size": 4096}, {
         "size": [(0, EINVAL), (1 << 40, 12), (1 << 63, 12), (U64, 12)],
@@ -112,7 +113,7 @@ CALLS = {
         "offset": [(0, EINVAL), (C.NPU_REG_IP_RESET, EINVAL), (C.NPU_REG_ID_MAGIC + 2, EINVAL), (C.NPU_BAR0_SIZE, EINVAL), (U32, EINVAL)],
         "action": [(2, EINVAL), (U32, EINVAL)], "value": OUT,
     }),
-    "NPU_IOCTL_EMU_TRAFFIC": (None, {  # at fidelity fast no client is there
+    "NPU_IOCTL_EMU_TRAFFIC": (None, {
         "client": [(0, EINVAL), (U32, EINVAL)], "write_permille": [(1001, EINVAL), (U32, EINVAL)], "bytes_per_second": [(U64, EINVAL)],
         "burst_bytes": [(0, EINVAL), (C.NPU_MAX_TRAFFIC_BURST_BYTES + 1, EINVAL), (U64, EINVAL)], "address": [(1 << 40, EINVAL), (U64, EINVAL)],
         "span_bytes": [(0, EINVAL), (255, EINVAL), (U64, EINVAL)], "seed": SEED,
@@ -120,7 +121,7 @@ CALLS = {
 }  # fmt: skip
 # Calls that change what the others need: right but for the one field.
 CHANGING = {
-    "NPU_IOCTL_SET_PARAM": {"param": 0},
+    "NPU_IOCTL_SET_PARAM": {"param": C.NPU_PARAM_NOC_PRIORITY, "value": 7},
     "NPU_IOCTL_BO_FREE": {"handle": "bo"},
     "NPU_IOCTL_BO_CREATE_FROM_USERPTR": {"ptr": 1 << 20, "size": 4096},
     "NPU_IOCTL_BO_IMPORT": {},
@@ -216,7 +217,13 @@ def test_who_is_not_privileged_may_not_reset_load_or_inject(scene, structure):
     was, kernel.current = kernel.current, replace(kernel.current, privileged=False)
     before = scene.fingerprint()
     try:
-        for call in ("NPU_IOCTL_RECOVER", "NPU_SYS_MODULE_LOAD", "NPU_IOCTL_EMU_INJECT", "NPU_IOCTL_EMU_TRAFFIC"):
+        for call in (
+            "NPU_IOCTL_RECOVER",
+            "NPU_SYS_MODULE_LOAD",
+            "NPU_IOCTL_SET_PARAM",
+            "NPU_IOCTL_EMU_INJECT",
+            "NPU_IOCTL_EMU_TRAFFIC",
+        ):
             request, row = ROWS[call]
             arg = structure(row.struct, **CHANGING.get(call, {}))
             assert scene.file.raw(request, arg)[0] == -EPERM

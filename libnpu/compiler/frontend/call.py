@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,11 +14,11 @@ from libnpu.errors import Unimplemented, Unsupported
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     from libnpu.compiler.frontend.builder import Builder
     from libnpu.compiler.frontend.infer import Shape
-    from libnpu.compiler.ir import Value
+    from libnpu.compiler.ir import Expr, Value
 
 
 @dataclass(slots=True)
@@ -32,6 +32,10 @@ class Call:
     attrs: dict[str, Any]
     output_count: int
     build: Builder
+    declared: list[Shape | None] = field(default_factory=list)  # shapes that the model says of the outputs
+    checks: list[Value] = field(
+        default_factory=list
+    )  # truths on which the outputs depend, tested when the program runs
 
     def input(self, index: int) -> Value:
         """Return a mandatory operand; raises ModelError."""
@@ -59,6 +63,55 @@ class Call:
             return None if array is None else [int(item) for item in array.reshape(-1)]
         given = self.attrs.get(attr)
         return None if given is None else [int(item) for item in given]
+
+    def implied(
+        self, index: int, what: str, expected: Sequence[int] | None, alternatives: Sequence[ArrayLike] = ()
+    ) -> list[int]:
+        """Return integers that say a shape; of a computed operand, those that follow from what the model declares.
+
+        The program then checks that each is as expected, or one of its `alternatives`. Raises Unsupported when nothing is declared.
+        """
+        value = self.input(index)
+        if value.const is not None or expected is None or shape_product(value.shape) != len(expected):
+            array = self.array(index, what)
+            assert array is not None
+            return [int(item) for item in array.reshape(-1)]
+        kind = np.float32 if is_float(value) else np.int32
+        choices = [self.build.const(np.broadcast_to(np.asarray(choice, kind), value.shape).copy(), "implied")
+                   for choice in (np.reshape(expected, value.shape), *alternatives)]  # fmt: skip
+        holds: Expr = ("eq", ("in", 0), ("in", 1))
+        for other in range(2, len(choices) + 1):
+            holds = ("or", holds, ("eq", ("in", 0), ("in", other)))
+        self.require(holds, [value, *choices])
+        return [int(item) for item in expected]
+
+    def is_computed(self, index: int) -> bool:
+        """True for an operand that is not known now, where the model declares the first output's shape."""
+        value = self.optional(index)
+        return value is not None and value.const is None and self.shape() is not None
+
+    def shape(self, output: int = 0) -> Shape | None:
+        """Return the declared shape of an output, None when the model says none."""
+        return self.declared[output] if output < len(self.declared) else None
+
+    def require(self, holds: Expr, inputs: list[Value]) -> None:
+        """Let the program fault when not all elements of an expression are true: its outputs would be wrong."""
+        self.checks.append(self.build.elementwise(holds, inputs, np.dtype(np.int32)))
+
+    def checked(self, result: Value) -> Value:
+        """Return a result that the program gives only when the checks hold: another index has no place in the table."""
+        if not self.checks or result.name == "":
+            return result
+        build, passed = self.build, None
+        for check in self.checks:
+            one = build.reduce(check, "min", range(len(check.shape)), False) if check.shape else check
+            passed = one if passed is None else build.elementwise(("and", ("in", 0), ("in", 1)), [passed, one])
+        assert passed is not None
+        place = build.elementwise(("sub", ("mul", ("in", 0), ("const", 2)), ("const", 2)), [passed])  # 0, or -2 of one
+        table = build.const(np.zeros(1, np.int32), "checked")
+        zero = build.reshape(build.emit("Gather", [table, build.reshape(place, (1,))], {"axis": 0}), ())
+        same: Expr = ("where", ("eq", ("in", 1), ("const", 0)), ("in", 0), ("in", 0))
+        return build.elementwise(same, [result, zero])
 
     def scalar(self, index: int, attr: str, since: int) -> float | int | None:
         """As `ints`, for one number of either type."""

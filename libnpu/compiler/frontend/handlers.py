@@ -16,6 +16,8 @@ from libnpu.compiler.frontend import ops_scatter as scatter
 from libnpu.compiler.frontend import ops_trigonometry as trigonometry
 from libnpu.compiler.frontend import ops_window as window
 from libnpu.compiler.frontend.ops_einsum import einsum
+from libnpu.compiler.frontend.ops_quantised import QUANTISED
+from libnpu.compiler.frontend.ops_sample import grid_sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +36,7 @@ HANDLERS: dict[str, Handler] = {
     "AveragePool": matrix.average_pool,
     "GlobalAveragePool": matrix.global_pool,
     "GlobalMaxPool": matrix.global_pool,
+    "Col2Im": window.col2im,
     "LpPool": window.lp_pool,
     "LRN": window.lrn,
     "MatMul": matrix.matmul,
@@ -87,6 +90,11 @@ HANDLERS: dict[str, Handler] = {
     "Pad": movement.pad,
     "Gather": movement.gather,
     **dict.fromkeys(recurrence.GATES, recurrence.recurrent),
+    "GridSample": grid_sample,
+    "QuantizeLinear": integer.quantize,
+    "DequantizeLinear": integer.dequantize,
+    **QUANTISED,
+    "Compress": index.compress,
     "Einsum": einsum,
     "ScatterElements": scatter.scatter_elements,
     "Scatter": scatter.scatter_elements,
@@ -102,8 +110,8 @@ HANDLERS: dict[str, Handler] = {
     "GatherElements": index.gather_elements,
     "GatherND": index.gather_nd,
     "ReverseSequence": index.reverse_sequence,
-    "ConstantOfShape": index.constant_shape,
-    "Range": index.constant_shape,
+    "ConstantOfShape": index.constant_of_shape,
+    "Range": index.range_,
     "DepthToSpace": movement.depth_to_space,
     "SpaceToDepth": movement.space_to_depth,
 }

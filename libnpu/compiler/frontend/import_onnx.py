@@ -20,8 +20,16 @@ from libnpu.compiler.frontend.call import Call
 from libnpu.compiler.frontend.constants import RANDOM, constant_of, evaluate, hollow_array, tensor_array
 from libnpu.compiler.frontend.handlers import HANDLERS
 from libnpu.compiler.frontend.infer import ShapeMismatch
-from libnpu.compiler.frontend.source import STANDARD_DOMAINS, ModelError, input_shapes, may_lack_data, opset_of
+from libnpu.compiler.frontend.source import (
+    STANDARD_DOMAINS,
+    ModelError,
+    declared_shape,
+    input_shapes,
+    may_lack_data,
+    opset_of,
+)
 from libnpu.compiler.frontend.types import check_types
+from libnpu.compiler.frontend.unroll import batched_scan, scan
 from libnpu.compiler.ir import Graph, Value
 from libnpu.errors import Unimplemented, Unsupported
 
@@ -137,6 +145,8 @@ class _Walk:
         self.opset = opset_of(model)
         self.functions = {(function.domain, function.name): function for function in model.functions}
         self.count = 0
+        infos = (*model.graph.value_info, *model.graph.output)
+        self.declared = {info.name: shape for info in infos if (shape := declared_shape(info)) is not None}
         # Inputs keep their names; outputs get theirs last, by force.
         for name in dict.fromkeys(info.name for info in (*model.graph.input, *model.graph.output)):
             self.build.unique(name)
@@ -177,13 +187,18 @@ class _Walk:
                 return known
             if node.op_type == "If":
                 return self._branch(node, name, inputs, body)
+            if node.op_type == "Scan":
+                return self._scan(node, name, inputs, body)
             handler = HANDLERS.get(node.op_type)
             if handler is not None:
                 attrs = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
-                call = Call(node.op_type, name, self.opset, inputs, attrs, sum(map(bool, node.output)), self.build)
+                declared = [self.declared.get(output) if body.depth == 0 else None for output in node.output]
+                count = sum(map(bool, node.output))
+                call = Call(node.op_type, name, self.opset, inputs, attrs, count, self.build, declared)
                 first = len(self.build.nodes)
                 result = handler(call)
-                return self._named(node, result if isinstance(result, list) else [result], first)
+                values = [call.checked(value) for value in (result if isinstance(result, list) else [result])]
+                return self._named(node, values, first)
         function = self.functions.get((node.domain, node.op_type)) or self._schema_body(node, inputs)
         if function is None:
             raise Unimplemented(f"node {name}: operator {node.op_type}")
@@ -239,11 +254,26 @@ class _Walk:
             raise Unsupported(f"node {name}: If with a condition that is computed at run time")
         wanted = "then_branch" if condition.reshape(-1)[0] else "else_branch"
         branch = next(item.g for item in node.attribute if item.name == wanted)
+        return self._graph(branch, [], name, body)
+
+    def _scan(self, node: onnx.NodeProto, name: str, inputs: list[Value | None], body: _Body) -> list[Value]:
+        attrs = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
+
+        def step(given: list[Value], number: int) -> list[Value]:
+            return self._graph(attrs["body"], given, f"{name}/{number}", body)
+
+        if self.opset < 9:
+            return batched_scan(self.build, name, attrs, inputs, step)
+        return scan(self.build, name, attrs, [value for value in inputs if value is not None], step)
+
+    def _graph(self, graph: onnx.GraphProto, given: list[Value], name: str, body: _Body) -> list[Value]:
+        """Return the outputs of a graph inside of a node, for the values of its inputs."""
         inner = dict(body.scope)
-        for tensor in branch.initializer:
+        for tensor in graph.initializer:
             inner[tensor.name] = self.build.const(tensor_array(tensor), tensor.name)
-        self.nodes(branch.node, _Body(inner, body.parameters, f"{name}/", body.depth + 1))
-        results = [self._operand(output.name, inner, name) for output in branch.output]
+        inner |= {info.name: value for info, value in zip(graph.input, given, strict=True)}
+        self.nodes(graph.node, _Body(inner, body.parameters, f"{name}/", body.depth + 1))
+        results = [self._operand(output.name, inner, name) for output in graph.output]
         return [_nothing() if value is None else value for value in results]
 
     def _function(

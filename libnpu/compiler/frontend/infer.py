@@ -20,9 +20,9 @@ def infer_shape(op: str, shapes: Sequence[Shape], attrs: dict[str, Any]) -> Shap
     Raises ShapeMismatch when the operands do not fit. `shapes` are those of the present inputs, in order.
     """
     match op:
-        case "Conv":
+        case "Conv" | "ConvInteger":
             return _conv(shapes[0], shapes[1], attrs)
-        case "MatMul":
+        case "MatMul" | "MatMulInteger":
             return _matmul(shapes[0], shapes[1])
         case "MaxPool" | "AvgPool":
             return _pool(shapes[0], attrs)

@@ -62,10 +62,9 @@ def eye_like(call: Call) -> Value:
 def one_hot(call: Call) -> Value:
     """OneHot; an index outside of [-depth, depth) has no place."""
     indices, values, build = call.input(0), call.input(2), call.build
-    depth = call.array(1, "depth")
-    assert depth is not None
-    count = int(depth.reshape(-1)[0])
+    declared = call.shape()
     axis = call.axis(int(call.attrs.get("axis", -1)), len(indices.shape) + 1)
+    (count,) = call.implied(1, "depth", [declared[axis]] if declared else None)
     if is_float(indices):
         indices = build.elementwise(("cast_i32", X), [indices], INT32)
     shape = (*indices.shape[:axis], count, *indices.shape[axis:])
@@ -206,12 +205,59 @@ def reverse_sequence(call: Call) -> Value:
     return gather_flat(build, x, place)
 
 
-def constant_shape(call: Call) -> Value:
-    """ConstantOfShape and Range are constants, or depend on what is known at run time only."""
-    what = ("shape",) if call.op == "ConstantOfShape" else ("start", "limit", "delta")
-    for index, name in enumerate(what):
-        call.array(index, name)
-    raise AssertionError(f"{call.name}: {call.op} of constants is one")
+def compress(call: Call) -> Value:
+    """Compress, where the length is declared: the element of rank r is the one before which the condition holds r times."""
+    x, condition, build = call.input(0), call.input(1), call.build
+    declared = call.shape()
+    if declared is None:
+        raise call.unimplemented("a result whose shape is not declared")
+    if "axis" in call.attrs:
+        axis = call.axis(int(call.attrs["axis"]), len(x.shape))
+    else:
+        x, axis = build.reshape(x, (shape_product(x.shape),)), 0
+    count, length = declared[axis], min(condition.shape[0], x.shape[axis])
+    kept = build.slice(condition, {0: (0, length, 1)}) if length < condition.shape[0] else condition
+    flags = build.elementwise(("cast_bool", X), [kept], INT32)
+    before: Expr = ("where", ("lt", Y, Z), X, ("const", 0))  # whether an earlier one is kept
+    rows, columns = positions(build, (length, 1), 0), positions(build, (1, length), 1)
+    pairs = build.elementwise(before, [build.reshape(flags, (1, length)), columns, rows], INT32)
+    rank = build.reduce(pairs, "sum", [1], False)
+    total = build.reduce(flags, "sum", [0], False)
+    call.require(("eq", X, ("const", count)), [total])
+    wanted = [build.reshape(rank, (1, length)), positions(build, (count, 1), 0), build.reshape(flags, (1, length))]
+    found = build.elementwise(("and", ("eq", X, Y), Z), wanted, INT32)
+    place = build.emit("ArgMax", [found], {"axis": 1, "keepdims": False}, dtype=INT32)
+    return build.emit("Gather", [x, place], {"axis": axis})
+
+
+def constant_of_shape(call: Call) -> Value:
+    """ConstantOfShape of a computed operand, where the shape is declared; of a constant it is one itself."""
+    shape = call.implied(0, "shape", call.shape())
+    value = onnx.numpy_helper.to_array(call.attrs["value"]).reshape(()) if "value" in call.attrs else np.float32(0)
+    return call.build.const(np.full(shape, value), f"{call.name}.filled")
+
+
+def range_(call: Call) -> Value:
+    """Range of computed bounds, where the length is declared: the last element is within the limit, the next one is not."""
+    start, limit, delta = (call.build.reshape(call.input(index), ()) for index in range(3))
+    declared = call.shape()
+    if declared is None or len(declared) != 1:
+        for index, what in enumerate(("start", "limit", "delta")):
+            call.array(index, what)
+    assert declared is not None
+    count, build = declared[0], call.build
+    zero, one = (0.0, 1.0) if is_float(start) else (0, 1)
+    number = float(count) if is_float(start) else count
+
+    def within(steps: Expr) -> Expr:
+        at: Expr = ("add", X, ("mul", steps, Z))
+        return ("where", ("gt", Z, ("const", zero)), ("lt", at, Y), ("gt", at, Y))
+
+    last: Expr = within(("const", number - one)) if count else ("const", 1)
+    call.require(("and", last, ("not", within(("const", number)))), [start, limit, delta])
+    place: Expr = ("cast_f32", X) if is_float(start) else X
+    inputs = [positions(build, (count,), 0), start, delta]
+    return build.elementwise(("add", Y, ("mul", place, Z)), inputs, start.dtype)
 
 
 def _strides(shape: Shape) -> list[int]:

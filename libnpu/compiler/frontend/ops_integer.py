@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+import onnx
+
 from libnpu.compiler.frontend import unsigned
+from libnpu.compiler.frontend.source import ModelError
 
 if TYPE_CHECKING:
     from libnpu.compiler.frontend.call import Call
@@ -47,3 +52,46 @@ def mod(call: Call) -> Value:
     else:
         expr = ("fmod" if call.attrs.get("fmod", 0) else "mod", X, Y)
     return call.build.elementwise(expr, [x, y])
+
+
+def quantize(call: Call) -> Value:
+    """QuantizeLinear to integers of 8 and 16 bits: per tensor, along an axis, or in blocks of one."""
+    x, scale, zero, build = call.input(0), call.input(1), call.optional(2), call.build
+    if zero is None:
+        kind = int(call.attrs.get("output_dtype", 0))
+        target = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind)) if kind else np.dtype(np.uint8)
+    else:
+        target = zero.dtype
+    if target.kind not in "iu" or target.itemsize > 2:
+        raise call.unimplemented(f"the type {target}")
+    info = np.iinfo(target)
+    rounded: Expr = ("round", ("div", X, Y))
+    moved: Expr = rounded if zero is None else ("add", rounded, ("cast_f32", ("in", 2)))
+    inside: Expr = ("clip", moved, ("const", float(info.min)), ("const", float(info.max)))
+    inputs = [x, spread(call, x, scale), *([] if zero is None else [spread(call, x, zero)])]
+    return build.elementwise(("cast_i32", inside), inputs, target)
+
+
+def dequantize(call: Call) -> Value:
+    """DequantizeLinear: (x - zero point) · scale."""
+    x, scale, zero = call.input(0), call.input(1), call.optional(2)
+    if x.dtype.kind not in "iu" or x.dtype.itemsize > 4:
+        raise call.unimplemented(f"the type {x.dtype}")
+    whole: Expr = X if zero is None else ("sub", X, ("in", 2))
+    inputs = [x, spread(call, x, scale), *([] if zero is None else [spread(call, x, zero)])]
+    return call.build.elementwise(("mul", ("cast_f32", whole), Y), inputs, scale.dtype)
+
+
+def spread(call: Call, x: Value, value: Value) -> Value:
+    """Return a scale or zero point so that it broadcasts to `x`: one number, one per element of the axis, or one per block."""
+    build, rank = call.build, len(x.shape)
+    if math.prod(value.shape) == 1:
+        return build.reshape(value, ())
+    axis = call.axis(int(call.attrs.get("axis", 1)), rank)
+    if len(value.shape) == 1 and value.shape[0] == x.shape[axis]:
+        return build.reshape(value, [size if index == axis else 1 for index, size in enumerate(x.shape)])
+    block = int(call.attrs.get("block_size", 0))
+    if len(value.shape) != rank or not block or value.shape[axis] * block != x.shape[axis]:
+        raise ModelError(f"node {call.name}: {call.op} of {x.name} {x.shape} by {value.name} {value.shape}")
+    apart = build.reshape(value, (*value.shape[: axis + 1], 1, *value.shape[axis + 1 :]))
+    return build.reshape(build.expand(apart, (*value.shape[: axis + 1], block, *value.shape[axis + 1 :])), x.shape)

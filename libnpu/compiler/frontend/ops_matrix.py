@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from libnpu.compiler.frontend.call import is_float
-from libnpu.compiler.frontend.ops_window import convolve, max_by_taps, mean_by_taps, window_of
+from libnpu.compiler.frontend.ops_window import MAX_KERNEL, convolve, max_by_taps, mean_by_taps, window_of
 from libnpu.compiler.frontend.source import ModelError
 
 if TYPE_CHECKING:
     from libnpu.compiler.frontend.call import Call
     from libnpu.compiler.ir import Value
-
-MAX_KERNEL = 255  # npu_dpu_invariant.kernel_x and kernel_y are 8 bits wide
 
 
 def conv(call: Call) -> Value:

@@ -13,6 +13,7 @@ from libnpu.compiler.frontend.source import ModelError
 
 if TYPE_CHECKING:
     from libnpu.compiler.frontend.call import Call
+    from libnpu.compiler.frontend.infer import Shape
     from libnpu.compiler.ir import Value
 
 
@@ -29,6 +30,11 @@ def identity(call: Call) -> list[Value]:
 
 def reshape(call: Call) -> Value:
     x = call.input(0)
+    if call.is_computed(1) and (shape := call.shape()) is not None and len(shape) == shape_product(call.input(1).shape):
+        whole = [dim if axis < len(x.shape) and x.shape[axis] == dim else -1 for axis, dim in enumerate(shape)]
+        zeros = [-1 if dim == -1 or call.attrs.get("allowzero", 0) else 0 for dim in whole]
+        call.implied(1, "shape", shape, [-1, zeros])
+        return call.build.reshape(x, shape)
     wanted = call.ints(1, "shape", 5)
     if wanted is None:
         raise ModelError(f"node {call.name}: Reshape lacks its shape")
@@ -54,6 +60,9 @@ def flatten(call: Call) -> Value:
 
 def squeeze(call: Call) -> Value:
     x = call.input(0)
+    if call.is_computed(1) and (shape := call.shape()) is not None:
+        _implied_axes(call, x.shape, len(x.shape) - len(shape))
+        return call.build.reshape(x, shape)
     axes = call.ints(1, "axes", 13)
     rank = len(x.shape)
     dropped = [i for i, dim in enumerate(x.shape) if dim == 1] if axes is None else call.axes(axes, rank)
@@ -64,11 +73,21 @@ def squeeze(call: Call) -> Value:
 
 def unsqueeze(call: Call) -> Value:
     x = call.input(0)
+    if call.is_computed(1) and (shape := call.shape()) is not None:
+        _implied_axes(call, shape, len(shape) - len(x.shape))
+        return call.build.reshape(x, shape)
     axes = call.ints(1, "axes", 13) or []
     rank = len(x.shape) + len(axes)
     inserted = call.axes(axes, rank)
     dims = iter(x.shape)
     return call.build.reshape(x, [1 if axis in inserted else next(dims) for axis in range(rank)])
+
+
+def _implied_axes(call: Call, shape: Shape, count: int) -> None:
+    """Let the program check that each of `count` computed axes is one of a single element."""
+    ones = [axis for axis, dim in enumerate(shape) if dim == 1]
+    places = [place for axis in ones for place in (axis, axis - len(shape))]
+    call.implied(1, "axes", places[:1] * count if ones else None, places[1:])
 
 
 def transpose(call: Call) -> Value:
@@ -98,7 +117,12 @@ def slice_(call: Call) -> Value:
 def split(call: Call) -> list[Value]:
     x = call.input(0)
     axis = call.axis(int(call.attrs.get("axis", 0)), len(x.shape))
-    sizes = call.ints(1, "split", 13)
+    if call.opset >= 13 and call.optional(1) is not None:
+        shapes = [call.shape(index) for index in range(call.output_count)]
+        declared = [shape[axis] for shape in shapes if shape is not None and len(shape) == len(x.shape)]
+        sizes: list[int] | None = call.implied(1, "split", declared if len(declared) == len(shapes) else None)
+    else:
+        sizes = call.ints(1, "split", 13)
     if sizes is None:
         count = int(call.attrs.get("num_outputs", call.output_count))
         each = -(-x.shape[axis] // count)
@@ -119,14 +143,25 @@ def concat(call: Call) -> Value:
 
 def expand(call: Call) -> Value:
     x = call.input(0)
-    wanted = call.ints(1, "shape", 8) or []
+    wanted: Shape | list[int] | None = call.shape() if call.is_computed(1) else None
+    if wanted is not None:
+        padded = (1,) * (len(wanted) - len(x.shape)) + x.shape
+        last = len(wanted) - shape_product(call.input(1).shape)  # axes that only the operand has
+        grown = [1 if dim == own else dim for dim, own in zip(wanted, padded, strict=True)]
+        call.implied(1, "shape", wanted[last:], [grown[last:]])
+    else:
+        wanted = call.ints(1, "shape", 8) or []
     return call.build.expand(x, np.broadcast_shapes(x.shape, tuple(wanted)))
 
 
 def tile(call: Call) -> Value:
     """Tile: a new axis of the repeats before each axis, broadcast, merged."""
     x = call.input(0)
-    repeats = call.ints(1, "repeats", 6) or []
+    shape = call.shape()
+    if call.is_computed(1) and shape is not None and len(shape) == len(x.shape) and 0 not in x.shape:
+        repeats = call.implied(1, "repeats", [after // dim for after, dim in zip(shape, x.shape, strict=True)])
+    else:
+        repeats = call.ints(1, "repeats", 6) or []
     if len(repeats) != len(x.shape) or min(repeats, default=0) < 0:
         raise ModelError(f"node {call.name}: Tile of {x.name} {x.shape} by {repeats}")
     split_shape = [size for dim in x.shape for size in (1, dim)]

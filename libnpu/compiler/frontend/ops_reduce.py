@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from libnpu.compiler.frontend.call import is_float, shape_product
+from libnpu.compiler.frontend.infer import infer_shape
 from libnpu.compiler.frontend.unsigned import is_unsigned_word, ordered, ordered_value
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 X: Expr = ("in", 0)
 Y: Expr = ("in", 1)
+MAX_RANK = 8  # chosen: of what is reduced over computed axes
 MAX_INTEGER_COUNT = 46340  # the sum of so many remainders by it stays within 32 bits
 KINDS = {"ReduceSum": "sum", "ReduceMean": "mean", "ReduceMax": "max", "ReduceMin": "min", "ReduceProd": "prod"}
 
@@ -23,12 +26,20 @@ KINDS = {"ReduceSum": "sum", "ReduceMean": "mean", "ReduceMax": "max", "ReduceMi
 def reduce(call: Call) -> Value:
     """Reduce*; axes are an attribute up to opset 17 (ReduceSum: 12), an input from then on."""
     x = call.input(0)
-    axes = call.ints(1, "axes", 13 if call.op == "ReduceSum" else 18)
+    since = 13 if call.op == "ReduceSum" else 18
+    if call.opset >= since and call.is_computed(1) and 0 not in call.input(1).shape:
+        return _by_computed_axes(call, x)
+    given = call.optional(1)
+    axes = [] if given is not None and 0 in given.shape else call.ints(1, "axes", since)
     if not axes:
         if call.attrs.get("noop_with_empty_axes", 0):
             return _after(call, x, _before(call, x))
         axes = list(range(len(x.shape)))
-    axes = sorted(call.axes(axes, len(x.shape)))
+    return _over(call, x, sorted(call.axes(axes, len(x.shape))))
+
+
+def _over(call: Call, x: Value, axes: list[int]) -> Value:
+    """Return the result over sorted axes."""
     keepdims = bool(call.attrs.get("keepdims", 1))
     if call.op == "ReduceLogSumExp" and axes:
         return _log_sum_exp(call, x, axes, keepdims)
@@ -41,6 +52,33 @@ def reduce(call: Call) -> Value:
         extreme = call.build.reduce(ordered_value(call.build, x), KINDS[call.op], axes, keepdims)
         return call.build.elementwise(ordered(X), [extreme], x.dtype)
     return _after(call, x, call.build.reduce(before, KINDS.get(call.op, "sum"), axes, keepdims))
+
+
+def _by_computed_axes(call: Call, x: Value) -> Value:
+    """Return the one, of the results over all axes that give the declared shape, that the operand means."""
+    build, axes, rank = call.build, call.input(1), len(x.shape)
+    keepdims, declared = bool(call.attrs.get("keepdims", 1)), call.shape()
+    choices = [
+        list(choice)
+        for choice in combinations(range(rank), shape_product(axes.shape))
+        if infer_shape("Reduce", [x.shape], {"axes": list(choice), "keepdims": keepdims}) == declared
+    ]
+    if not choices or rank > MAX_RANK:
+        raise call.unsupported(f"computed axes {axes.name} {axes.shape} of {x.name} {x.shape}, declared {declared}")
+    from_start: Expr = ("where", ("lt", X, ("const", 0)), ("add", X, ("const", rank)), X)
+    inside: Expr = ("and", ("ge", X, ("const", -rank)), ("lt", X, ("const", rank)))
+    bits = build.elementwise(("where", inside, ("shl", ("const", 1), from_start), ("const", 1 << rank)), [axes])
+    meant = build.reduce(bits, "sum", list(range(len(axes.shape))), False)
+    marks = [sum(1 << axis for axis in choice) for choice in choices]
+    known: Expr = ("eq", X, ("const", marks[0]))
+    for mark in marks[1:]:
+        known = ("or", known, ("eq", X, ("const", mark)))
+    call.require(known, [meant])
+    result = _over(call, x, choices[0])
+    for choice, mark in zip(choices[1:], marks[1:], strict=True):
+        chosen: Expr = ("where", ("eq", X, ("const", mark)), Y, ("in", 2))
+        result = build.elementwise(chosen, [meant, _over(call, x, choice), result], result.dtype)
+    return result
 
 
 def softmax(call: Call) -> Value:

@@ -24,15 +24,13 @@ _ROUND: dict[str, Any] = {
 
 
 def resize(call: Call) -> Value:
-    """Resize and Upsample, nearest and linear: a gather per axis, or a product with a matrix of weights per axis."""
+    """Resize and Upsample: a gather per axis of nearest elements, else a product with a matrix of weights per axis."""
     x = call.input(0)
     mode = call.attrs.get("mode", b"nearest").decode()
-    if mode not in ("nearest", "linear"):
-        raise call.unimplemented(f"mode {mode}")
-    if call.attrs.get("antialias", 0):
-        raise call.unimplemented("antialias")
+    outside: Value | None = None
     for axis, (size, scale) in _targets(call, x).items():
-        places = _places(call, x.shape[axis], size, scale)
+        places = _places(call, x.shape[axis], size, scale, axis)
+        outside = _outside(call, outside, places, x, axis)
         if mode == "nearest":
             rounding = call.attrs.get("nearest_mode", b"round_prefer_floor").decode()
             rounding = rounding if call.opset >= 11 and call.op == "Resize" else "floor"
@@ -41,8 +39,21 @@ def resize(call: Call) -> Value:
             indices = np.clip(_ROUND[rounding](exact), 0, x.shape[axis] - 1).astype(np.int32)
             x = take(call, x, indices, axis)
         else:
-            x = _blend(call, x, places, axis)
-    return x
+            x = _blend(call, x, _weights(call, mode, x.shape[axis], places, scale), axis)
+    if outside is None:
+        return x
+    value = float(call.attrs.get("extrapolation_value", 0.0))
+    return call.build.elementwise(("where", ("in", 1), ("const", value), ("in", 0)), [x, outside])
+
+
+def _outside(call: Call, outside: Value | None, places: NDArray[np.float64], x: Value, axis: int) -> Value | None:
+    """Return the elements that get extrapolation_value, which only crops do: those that lie outside on some axis."""
+    mask = (places < 0) | (places > x.shape[axis] - 1)
+    if call.attrs.get("coordinate_transformation_mode", b"") != b"tf_crop_and_resize" or not mask.any():
+        return outside
+    own = mask.reshape([-1 if index == axis else 1 for index in range(len(x.shape))])
+    before = False if outside is None or outside.const is None else outside.const
+    return call.build.const(own | before, f"{call.name}.outside")
 
 
 def take(call: Call, x: Value, indices: NDArray[np.int32], axis: int) -> Value:
@@ -109,11 +120,15 @@ def _targets(call: Call, x: Value) -> dict[int, tuple[int, float]]:
     elif call.opset < 11:
         scales, sizes = call.array(1, "scales"), None
     else:
-        scales, sizes = call.array(2, "scales"), call.array(3, "sizes")
+        scales = call.array(2, "scales")
+        sizes = None if scales is not None and scales.size else _sizes(call)
         scales = None if scales is not None and not scales.size else scales
-    if call.attrs.get("keep_aspect_ratio_policy", b"stretch") != b"stretch":
-        raise call.unimplemented("keep_aspect_ratio_policy")
     axes = call.axes([int(axis) for axis in call.attrs.get("axes", range(rank))], rank)
+    policy = call.attrs.get("keep_aspect_ratio_policy", b"stretch").decode()
+    if sizes is not None and policy != "stretch":
+        one = [float(sizes[index]) / x.shape[axis] for index, axis in enumerate(axes)]
+        common = min(one) if policy == "not_larger" else max(one)
+        sizes = np.floor([common * x.shape[axis] + 0.5 for axis in axes])
     targets = {}
     for index, axis in enumerate(axes):
         if scales is not None:
@@ -124,12 +139,23 @@ def _targets(call: Call, x: Value) -> dict[int, tuple[int, float]]:
             scale = size / x.shape[axis]
         else:
             raise ModelError(f"node {call.name}: {call.op} has neither scales nor sizes")
-        if size != x.shape[axis] or scale != 1.0:
+        crops = call.attrs.get("coordinate_transformation_mode", b"") == b"tf_crop_and_resize"
+        if size != x.shape[axis] or scale != 1.0 or crops:
             targets[axis] = (size, scale)
     return targets
 
 
-def _places(call: Call, old: int, new: int, scale: float) -> NDArray[np.float64]:
+def _sizes(call: Call) -> NDArray[Any] | None:
+    """Return the output's sizes on the given axes; computed ones are those that the model declares."""
+    shape = call.shape()
+    stretched = call.attrs.get("keep_aspect_ratio_policy", b"stretch") == b"stretch"
+    if shape is None or call.optional(3) is None or not stretched:
+        return call.array(3, "sizes")
+    axes = [int(axis) for axis in call.attrs.get("axes", range(len(shape)))]
+    return np.asarray(call.implied(3, "sizes", [shape[axis] for axis in axes]))
+
+
+def _places(call: Call, old: int, new: int, scale: float, axis: int) -> NDArray[np.float64]:
     """Return where each output element lies on the input axis."""
     index = np.arange(new, dtype=np.float64)
     transform = call.attrs.get("coordinate_transformation_mode", b"half_pixel").decode()
@@ -146,25 +172,67 @@ def _places(call: Call, old: int, new: int, scale: float) -> NDArray[np.float64]
             return index * (old - 1) / (new - 1) if new > 1 else np.zeros(1)
         case "asymmetric":
             return index / scale
+        case "tf_crop_and_resize":
+            roi = call.array(1, "roi")
+            if roi is None:
+                raise ModelError(f"node {call.name}: {call.op} by tf_crop_and_resize lacks its roi")
+            rank = len(call.input(0).shape)
+            place = call.axes([int(item) for item in call.attrs.get("axes", range(rank))], rank).index(axis)
+            start, end = float(roi[place]), float(roi[place + len(roi) // 2])
+            if new == 1:
+                return np.full(1, 0.5 * (start + end) * (old - 1))
+            return start * (old - 1) + index * (end - start) * (old - 1) / (new - 1)
     raise call.unimplemented(f"coordinate_transformation_mode {transform}")
 
 
-def _blend(call: Call, x: Value, places: NDArray[np.float64], axis: int) -> Value:
-    old, new, rank = x.shape[axis], len(places), len(x.shape)
-    if axis < rank - 2:
-        raise call.unimplemented(f"mode linear on axis {axis} of {rank}")
-    low = np.clip(np.floor(places), 0, old - 1).astype(np.int64)
-    high = np.minimum(low + 1, old - 1)
-    part = np.clip(places, 0, old - 1) - low
+def _weights(call: Call, mode: str, old: int, places: NDArray[np.float64], scale: float) -> NDArray[np.float64]:
+    """Return the share [outputs, inputs] that each input element has in each output element."""
+    new = len(places)
     matrix = np.zeros((new, old), np.float64)
-    np.add.at(matrix, (np.arange(new), low), 1 - part)
-    np.add.at(matrix, (np.arange(new), high), part)
+    smoothed, strict = bool(call.attrs.get("antialias", 0)), bool(call.attrs.get("exclude_outside", 0))
+    if mode == "linear" and not (smoothed or strict):
+        low = np.clip(np.floor(places), 0, old - 1).astype(np.int64)
+        part = np.clip(places, 0, old - 1) - low
+        np.add.at(matrix, (np.arange(new), low), 1 - part)
+        np.add.at(matrix, (np.arange(new), np.minimum(low + 1, old - 1)), part)
+        return matrix
+    if mode not in ("linear", "cubic"):
+        raise call.unimplemented(f"mode {mode}")
+    stretch = min(scale, 1.0) if smoothed else 1.0
+    reach = (1 if mode == "linear" else 2) / stretch
+    for row, place in enumerate(places):
+        taps = np.arange(np.ceil(place - reach), np.floor(place + reach) + 1)
+        distance = np.abs(taps - place) * stretch
+        share = np.maximum(1 - distance, 0) if mode == "linear" else _cubic(call, distance)
+        if strict:
+            share = np.where((taps < 0) | (taps >= old), 0, share)
+        share = share / share.sum() if smoothed or strict else share
+        np.add.at(matrix[row], np.clip(taps, 0, old - 1).astype(np.int64), share)
+    return matrix
+
+
+def _cubic(call: Call, distance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the weights of elements at distances up to 2."""
+    a = float(call.attrs.get("cubic_coeff_a", -0.75))
+    near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
+    far = ((distance - 5) * distance + 8) * distance * a - 4 * a
+    return np.where(distance <= 1, near, np.where(distance < 2, far, 0))
+
+
+def _blend(call: Call, x: Value, matrix: NDArray[np.float64], axis: int) -> Value:
+    """Return weighted sums along an axis; one that is not among the last two changes places with the last."""
+    rank, build = len(x.shape), call.build
     attrs = {"act": None, "scale": 1.0}
+    if rank == 1:
+        return build.reshape(_blend(call, build.reshape(x, (1, x.shape[0])), matrix, 1), (len(matrix),))
+    if axis < rank - 2:
+        order = [rank - 1 if index == axis else axis if index == rank - 1 else index for index in range(rank)]
+        return build.transpose(_blend(call, build.transpose(x, order), matrix, rank - 1), order)
     if axis == rank - 1:
-        columns = call.build.const(np.ascontiguousarray(matrix.T).astype(x.dtype), f"{call.name}.columns")
-        return call.build.emit("MatMul", [x, columns, None], attrs)
-    rows = call.build.const(matrix.astype(x.dtype), f"{call.name}.rows")
-    return call.build.emit("MatMul", [rows, x, None], attrs)
+        columns = build.const(np.ascontiguousarray(matrix.T).astype(x.dtype), f"{call.name}.columns")
+        return build.emit("MatMul", [x, columns, None], attrs)
+    rows = build.const(matrix.astype(x.dtype), f"{call.name}.rows")
+    return build.emit("MatMul", [rows, x, None], attrs)
 
 
 def _transposed_pads(call: Call, x: Value, strides: list[int], reach: list[int], extra: list[int]) -> list[int]:

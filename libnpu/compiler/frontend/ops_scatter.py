@@ -98,11 +98,9 @@ def _neutral(kind: str, dtype: np.dtype[Any]) -> float | int:
 def top_k(call: Call) -> list[Value]:
     """TopK: the rank of an element is the number of those that come before it."""
     x, build = call.input(0), call.build
-    given = call.ints(1, "k", 10) if call.opset >= 10 else [int(call.attrs["k"])]
-    assert given is not None
-    k = given[0]
     axis = call.axis(int(call.attrs.get("axis", -1)), len(x.shape))
-    size = x.shape[axis]
+    size, declared = x.shape[axis], call.shape()
+    (k,) = call.implied(1, "k", [declared[axis]] if declared else None) if call.opset >= 10 else [int(call.attrs["k"])]
     if not 0 < k <= size:
         raise ModelError(f"node {call.name}: TopK of {k} elements on an axis of {size}")
     rest = [index for index in range(len(x.shape)) if index != axis]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 X: Expr = ("in", 0)
 Y: Expr = ("in", 1)
+MAX_KERNEL = 255  # npu_dpu_invariant.kernel_x and kernel_y are 8 bits wide
 MAX_TAPS = 1024  # chosen: a graph of so many nodes for one operator
 
 
@@ -119,6 +120,9 @@ def convolve(call: Call, x: Value, w: Value, bias: Value | None, window: Window,
     build, rank = call.build, window.rank
     if w.shape[1] * group != x.shape[1] or w.shape[0] % group or 0 in w.shape:
         raise ModelError(f"node {call.name}: {call.op} of {x.name} {x.shape} by {w.name} {w.shape}, {group} groups")
+    if w.const is not None and rank <= 2 and max(window.kernel) > MAX_KERNEL:
+        total = _in_parts(call, x, w, window, group)
+        return total if bias is None else build.elementwise(("add", X, Y), [total, _per_channel(build, bias, rank)])
     own = bias if bias is None or bias.const is not None else None  # what the engine adds by itself
     if w.const is not None and rank <= 2:
         attrs = window.attrs("strides", "pads", "dilations") | {"group": group, "act": None}
@@ -132,7 +136,36 @@ def convolve(call: Call, x: Value, w: Value, bias: Value | None, window: Window,
         result = _product_of_taps(call, x, w, window, group)
     if bias is None or own is not None:
         return result
-    return build.elementwise(("add", X, Y), [result, build.reshape(bias, (bias.shape[0], *[1] * rank))])
+    return build.elementwise(("add", X, Y), [result, _per_channel(build, bias, rank)])
+
+
+def _per_channel(build: Builder, bias: Value, rank: int) -> Value:
+    return build.reshape(bias, (bias.shape[0], *[1] * rank))
+
+
+def _in_parts(call: Call, x: Value, w: Value, window: Window, group: int) -> Value:
+    """Return a convolution whose kernel is longer than the engine's as the sum of those of its parts along the longest axis."""
+    build, rank = call.build, window.rank
+    assert w.const is not None
+    outputs = window.counts(x.shape[2:])
+    if any(window.pads):
+        pads = [(0, 0), (0, 0), *zip(window.pads[:rank], window.pads[rank:], strict=True)]
+        x = build.emit("Pad", [x], {"pads": pads, "value": 0.0})
+    axis = int(np.argmax(window.kernel))
+    stride, dilation = window.strides[axis], window.dilations[axis]
+    total: Value | None = None
+    for first in range(0, window.kernel[axis], MAX_KERNEL):
+        kernel = list(window.kernel)
+        kernel[axis] = min(MAX_KERNEL, window.kernel[axis] - first)
+        start = first * dilation
+        stop = start + (outputs[axis] - 1) * stride + (kernel[axis] - 1) * dilation + 1
+        taps_of_part = (slice(None), slice(None), *[slice(None)] * axis, slice(first, first + kernel[axis]))
+        weights = build.const(np.ascontiguousarray(w.const[taps_of_part]), w.name)
+        part = Window(kernel, window.strides, window.dilations, [0] * 2 * rank)
+        result = convolve(call, build.slice(x, {2 + axis: (start, stop, 1)}), weights, None, part, group)
+        total = result if total is None else build.elementwise(("add", X, Y), [total, result])
+    assert total is not None
+    return total
 
 
 def _product_of_taps(call: Call, x: Value, w: Value, window: Window, group: int) -> Value:
@@ -250,3 +283,45 @@ def turned(build: Builder, w: Value, group: int) -> Value:
             backwards = build.const(np.arange(w.shape[axis], dtype=np.int32)[::-1].copy(), "backwards")
             w = build.emit("Gather", [w, backwards], {"axis": axis})
     return build.reshape(build.transpose(build.reshape(w, shape), [0, 2, 1, *range(3, 3 + rank)]), final)
+
+
+def col2im(call: Call) -> Value:
+    """Col2Im: each place of the kernel puts its columns back where the window took them, and what meets is added."""
+    x, build = call.input(0), call.build
+    sizes = call.implied(1, "image_shape", None if call.shape() is None else (call.shape() or ())[2:])
+    kernel = call.ints(2, "block_shape", 18)
+    assert kernel is not None
+    rank, count = len(sizes), math.prod(kernel)
+    whole = [int(pad) for pad in call.attrs.get("pads", [0] * 2 * rank)]
+    strides = [int(step) for step in call.attrs.get("strides", [1] * rank)]
+    window = Window(kernel, strides, [int(d) for d in call.attrs.get("dilations", [1] * rank)], whole)
+    outputs = window.counts(tuple(sizes))
+    if x.shape[1] % count or x.shape[2:] != (math.prod(outputs),):
+        raise ModelError(f"node {call.name}: Col2Im of {x.name} {x.shape} into {sizes} by {kernel}")
+    channels = x.shape[1] // count
+    columns = build.reshape(x, (x.shape[0], channels, count, *outputs))
+    padded = [size + before + after for size, before, after in zip(sizes, whole[:rank], whole[rank:], strict=True)]
+    total: Value | None = None
+    for number, place in enumerate(np.ndindex(*kernel)):
+        part = build.reshape(build.slice(columns, {2: (number, number + 1, 1)}), (x.shape[0], channels, *outputs))
+        part = _apart(build, part, strides)
+        starts = [i * dilation for i, dilation in zip(place, window.dilations, strict=True)]
+        room = [(start, size - start - dim) for start, size, dim in zip(starts, padded, part.shape[2:], strict=True)]
+        placed = build.emit("Pad", [part], {"pads": [(0, 0), (0, 0), *room], "value": 0.0}) if np.any(room) else part
+        total = placed if total is None else build.elementwise(("add", X, Y), [total, placed])
+    assert total is not None
+    inner = {2 + i: (whole[i], whole[i] + size, 1) for i, size in enumerate(sizes)}
+    return build.slice(total, inner) if any(whole) else total
+
+
+def _apart(build: Builder, x: Value, strides: list[int]) -> Value:
+    """Return an image with zeros between its elements, none behind the last."""
+    sizes = x.shape[2:]
+    if max(strides) == 1:
+        return x
+    apart = build.reshape(x, (*x.shape[:2], *(dim for size in sizes for dim in (size, 1))))
+    gaps = [(0, 0), (0, 0), *(gap for stride in strides for gap in ((0, 0), (0, stride - 1)))]
+    wide = build.emit("Pad", [apart], {"pads": gaps, "value": 0.0})
+    wide = build.reshape(wide, (*x.shape[:2], *(size * stride for size, stride in zip(sizes, strides, strict=True))))
+    ends = {2 + i: (0, (size - 1) * stride + 1, 1) for i, (size, stride) in enumerate(zip(sizes, strides, strict=True))}
+    return build.slice(wide, ends)

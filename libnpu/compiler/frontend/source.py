@@ -89,6 +89,15 @@ def input_shapes(model: onnx.ModelProto, overrides: Mapping[str, Shape]) -> dict
     return {value.name: _static_shape(value, overrides.get(value.name)) for value in inputs}
 
 
+def declared_shape(info: onnx.ValueInfoProto) -> Shape | None:
+    """Return the shape that the model says of a value, None where it leaves something open."""
+    tensor = info.type.tensor_type
+    if info.type.WhichOneof("value") != "tensor_type" or not tensor.HasField("shape"):
+        return None
+    dims = tuple(dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim)
+    return None if any(size < 0 for size in dims) else dims
+
+
 def may_lack_data(tensor: onnx.TensorProto) -> bool:
     """Whether a plan needs no values of an initialiser: it is large, or has none, and cannot be a shape, an axis or a scalar."""
     elements = prod(tensor.dims)

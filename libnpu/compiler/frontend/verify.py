@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from libnpu.compiler.ir import Graph, Node, Value
 
 _SAME_TYPE = frozenset({"MaxPool", "Gather", "Reshape", "Transpose", "Slice", "Concat", "Expand", "Pad"})
-_CONST_OPERANDS = {"Conv": (1, 2), "MatMul": (2,)}
+_CONST_OPERANDS = {"Conv": (1, 2), "MatMul": (2,), "ConvInteger": (1,)}
 
 
 def verify(graph: Graph, stage: str) -> Graph:

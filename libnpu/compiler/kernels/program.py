@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A strided tensor in CMX: `dims` in elements, `strides` in bytes (0 broadcasts), outermost first.
+    """A strided tensor: `dims` in elements, `strides` in bytes (0 broadcasts), outermost first.
 
     `dtype` is an enum npu_dtype. `address_index` says which of the addresses given to the template is its first element.
     """

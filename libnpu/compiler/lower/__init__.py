@@ -50,6 +50,8 @@ def _lower_elementwise(builder: Builder, node: Node) -> None:
 LOWERINGS: dict[str, Callable[[Builder, Node], None]] = {
     "Conv": lower_conv,
     "MatMul": lower_matmul,
+    "ConvInteger": lower_conv,
+    "MatMulInteger": lower_matmul,
     "MaxPool": lower_max_pool,
     "AvgPool": lower_average_pool,
     "Elementwise": _lower_elementwise,
@@ -66,13 +68,15 @@ LOWERINGS: dict[str, Callable[[Builder, Node], None]] = {
 }
 
 
-def lower(graph: Graph, profile: Profile, cmx_bytes: int | None = None, pingpong: bool = True) -> TileProgram:
-    """Return the tile program of `graph` for one tile of `profile` with `cmx_bytes` of CMX (default: all of it).
+def lower(
+    graph: Graph, profile: Profile, cmx_bytes: int | None = None, pingpong: bool = True, tiles: int = 1
+) -> TileProgram:
+    """Return the tile program of `graph` for `tiles` tiles of `profile` with `cmx_bytes` of CMX each (default: all of it).
 
     Raises CompileError when an operation's smallest tile does not fit, Unimplemented or Unsupported for operators and forms.
     """
     available = min(cmx_bytes or profile.cmx.workspace_bytes, profile.cmx.workspace_bytes)
-    builder = Builder(graph, profile, available, pingpong)
+    builder = Builder(graph, profile, available, pingpong, tiles)
     plan_concats(builder)
     for node in graph.nodes:
         if builder.is_done(node):

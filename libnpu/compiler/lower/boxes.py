@@ -131,12 +131,12 @@ def _box_size(
     limit = prod(shape[k] for k in axes)
     whole = tile_bytes(shape)
     for room, copies in ((rooms[-2], 2), (rooms[-2], 1), (rooms[-1], 1))[0 if builder.pingpong else 1 :]:
-        if whole <= room:
+        if whole <= min(room, rooms[-1]):
             return list(shape)
         pieces = max(1, whole * copies // max(room, 1))
         while True:
             size = chunks(shape, axes, pieces)
-            if tile_bytes(size) * copies <= room:
+            if tile_bytes(size) * copies <= room and tile_bytes(size) <= rooms[-1]:
                 return size
             if pieces >= limit:
                 break

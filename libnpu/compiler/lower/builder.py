@@ -12,13 +12,16 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from npu_abi import C
 from npu_model import cycles
 
 from libnpu.compiler.lower.copy import copies
 from libnpu.compiler.lower.errors import CompileError
+from libnpu.compiler.lower.mirror import mirror
 from libnpu.compiler.lower.records import dma_records, dpu_records
 from libnpu.compiler.lower.view import ALIGNMENT, Order, View, aligned, dense
 from libnpu.compiler.program import (
+    FAR,
     Access,
     Buffer,
     DdrKind,
@@ -40,12 +43,12 @@ if TYPE_CHECKING:
     from libnpu.compiler.ir import Graph, Node, Value
 
 MAX_OPS = 1 << 17  # chosen: far above real models, and what the scheduler orders in minutes; below NPU_MAX_TASKS
-SMALL = 0.25  # of CMX: a value of at most this lives there
-LARGE = 0.42  # of CMX: so does one of at most this, when it and what lives there then take no more than CROWDED
+SMALL = 0.25  # of CMX, and half a tile: a value of at most this lives there
+LARGE = 0.42  # of CMX, and FILL of a tile: so does one of at most this, when it and what lives there then take no more than CROWDED
 CROWDED = 0.67
 FILL = 0.9  # of CMX that one operation should need, what lives there included; the rest is room for gaps
 CHANNELS_LAST: Order = (0, 2, 3, 1)
-_CHANNELS_LAST_OPS = frozenset({"Conv", "MaxPool", "AvgPool"})
+_CHANNELS_LAST_OPS = frozenset({"Conv", "ConvInteger", "MaxPool", "AvgPool"})
 _LAYOUT_NEUTRAL_OPS = frozenset({"Elementwise", "Concat", "Pad", "Slice"})
 _SECTIONS = {DdrKind.WEIGHTS: ".data.weights", DdrKind.SCRATCH: ".bss.scratch"}
 
@@ -53,10 +56,12 @@ _SECTIONS = {DdrKind.WEIGHTS: ".data.weights", DdrKind.SCRATCH: ".bss.scratch"}
 class Builder:
     """Homes of values and the list of operations, for one graph on one profile."""
 
-    def __init__(self, graph: Graph, profile: Profile, cmx_bytes: int, pingpong: bool) -> None:
+    def __init__(self, graph: Graph, profile: Profile, tile_bytes: int, pingpong: bool, tiles: int = 1) -> None:
         self.graph = graph
         self.profile = profile
-        self.cmx_bytes = cmx_bytes
+        self.tiles = tiles
+        self.tile_bytes = tile_bytes  # of CMX in each tile
+        self.cmx_bytes = tile_bytes * tiles
         self.pingpong = pingpong
         self.ops: list[TileOp] = []
         self.ddr: list[DdrTensor] = []
@@ -79,6 +84,11 @@ class Builder:
             tensor = DdrTensor(value.name, _size(value), DdrKind.INPUT, symbol=f"in:{value.name}")
             self.ddr.append(tensor)
             self.homes[value] = dense(tensor, value.shape, value.dtype)
+
+    @property
+    def shaves(self) -> int:
+        """SHAVEs that can work at once."""
+        return self.tiles * self.profile.shaves_per_tile
 
     # ---- homes ------------------------------------------------------------------------------------
 
@@ -180,7 +190,8 @@ class Builder:
         """Return a fresh dense home: CMX when it is small or there is much left, else DDR scratch."""
         size = prod(shape) * dtype.itemsize
         crowded = _total(self._live()) + size > self.cmx_bytes * CROWDED
-        if size <= self.cmx_bytes * (SMALL if crowded else LARGE):
+        small = min(self.cmx_bytes * SMALL, self.tile_bytes // 2 // ALIGNMENT * ALIGNMENT)
+        if size <= (small if crowded else min(self.cmx_bytes * LARGE, self.tile_bytes * FILL)):
             return dense(Buffer(name, size), shape, dtype, order)
         tensor = DdrTensor(name, size, DdrKind.SCRATCH, symbol=_SECTIONS[DdrKind.SCRATCH])
         self.ddr.append(tensor)
@@ -199,7 +210,7 @@ class Builder:
 
     def is_quantised(self, value: Value) -> bool:
         """Whether the int8 elements of `value` stand for other numbers, so that the matrix engine may work on them."""
-        return self.graph.is_plan and value.dtype == np.int8
+        return self.graph.is_quantised(value)
 
     def wants_channels_last(self, value: Value) -> bool:
         """Whether a matrix-engine consumer, possibly behind element-wise ones, reads `value` as [H][W][C]."""
@@ -226,18 +237,25 @@ class Builder:
     # ---- room -------------------------------------------------------------------------------------
 
     def rooms(self, views: Sequence[View]) -> tuple[int, int, int]:
-        """Return the bytes that tile buffers should take beside all that lives in CMX, and may and can take beside `views`."""
+        """Return the bytes that tile buffers should take beside all that lives in CMX, may take beside `views`, and one task can.
+
+        What a task streams fits beside what it finds in CMX, in the tile that has most left of it: tasks can always be placed.
+        """
         own = {view.target: None for view in views if isinstance(view.target, Buffer)}
         fill = int(self.cmx_bytes * FILL)
-        whole = self.cmx_bytes // ALIGNMENT * ALIGNMENT
-        return max(0, fill - _total(own | self._live())), max(0, fill - _total(own)), max(0, whole - _total(own))
+        left = [self.tile_bytes // ALIGNMENT * ALIGNMENT] * self.tiles
+        for size in sorted((aligned(buffer.size_bytes) for buffer in own), reverse=True):
+            tile = next((k for k, room in enumerate(left) if room >= size), 0)
+            left[tile] -= size
+        one = max(left) if min(left) >= 0 else 0
+        return max(0, fill - _total(own | self._live())), max(0, fill - _total(own)), one
 
     def relieve(self, values: Sequence[Value], reserve_bytes: int, node: Node) -> None:
         """Move resident operands of `node` to DDR, the largest first, until `reserve_bytes` fit beside them."""
         while True:
             homes = [self.home(v) for v in values]
             resident = [home.target for home in homes if isinstance(home.target, Buffer)]
-            if not resident or self.rooms(homes)[1] >= reserve_bytes:
+            if not resident or min(self.rooms(homes)[1:]) >= reserve_bytes:
                 return
             self.evict(max(resident, key=lambda b: b.size_bytes), node)
 
@@ -325,7 +343,9 @@ class Builder:
                 self.copy(self.place(value), source, _identity(value), "copy")
         self._cost_dma()
         self._cost_dpu()
-        return TileProgram(self.graph.name, self.ops, self.ddr, self.weights, self.macs, self.weight_bytes)
+        program = TileProgram(self.graph.name, self.ops, self.ddr, self.weights, self.macs, self.weight_bytes)
+        mirror(program, self.profile, self.tiles, self.tile_bytes)
+        return program
 
     def _cost_dma(self) -> None:
         ops = [op for op in self.ops if isinstance(op.payload, DmaPayload)]
@@ -338,8 +358,15 @@ class Builder:
         if not ops:
             return
         invariants, variants = dpu_records([op.payload for op in ops if isinstance(op.payload, DpuPayload)])
-        for op, count in zip(ops, cycles.dpu_cycles(self.profile, invariants, variants).tolist(), strict=True):
-            op.cost_ps = _ps(count, self.profile.dpu.clock_hz)
+        columns = []
+        for mask in range(2 * max(FAR.values()) if self.tiles > 1 else 1):
+            moved = invariants.copy()
+            for name, bit in FAR.items():
+                moved[name][(moved[name] != 0) & bool(mask & bit)] += C.NPU_CMX_TILE_STRIDE
+            counts = cycles.dpu_cycles(self.profile, moved, variants).tolist()
+            columns.append([_ps(count, self.profile.dpu.clock_hz) for count in counts])
+        for op, costs in zip(ops, zip(*columns, strict=True), strict=True):
+            op.cost_ps, op.far_ps = costs[0], costs if self.tiles > 1 else ()
 
 
 def _identity(value: Value) -> Node:

@@ -7,6 +7,7 @@ stores. Each task is one invariant with several variants (channel blocks, or row
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from libnpu.compiler.lower.weights import ActivationWeights, Loaded, WeightSourc
 from libnpu.compiler.program import Buffer, DpuPayload
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from libnpu.compiler.ir import Node
     from libnpu.compiler.lower.builder import Builder
@@ -114,25 +115,53 @@ def _channels_dense(view: View) -> bool:
 
 def emit_job(builder: Builder, job: Job) -> None:
     """Append the tiles of one operation."""
-    job, plan = _planned(builder, job)
+    job, plan = _planned(builder, _with_dense_channels(builder, job))
     images, rows, channels = job.out.shape[0], job.out.shape[job.row_axis], job.out.shape[3]
     row_tiles = _row_tiles(images, rows, plan.rows)
     channel_tiles = [(c0, min(c0 + plan.channels, channels)) for c0 in range(0, channels, plan.channels)]
     builder.expect_ops(job.node, len(row_tiles) * len(channel_tiles))
+    for tasks in _batches(_tasks(builder, job, plan, row_tiles, channel_tiles), builder.tiles):
+        for task in tasks:
+            task.finish(builder)
+
+
+def _with_dense_channels(builder: Builder, job: Job) -> Job:
+    """Return the job with an input whose channels lie side by side, so that tiles of it are fetched in long runs."""
+    if job.act.shape[3] == 1 or job.act.strides[3] == job.act.dtype.itemsize:
+        return job
+    return replace(job, act=builder.dense_home(job.act, _MEMORY_ORDER, job.node))
+
+
+def _tasks(
+    builder: Builder,
+    job: Job,
+    plan: TilePlan,
+    row_tiles: list[tuple[int, int, int]],
+    channel_tiles: list[tuple[int, int]],
+) -> Iterator[_Task]:
+    """Append the tasks of a plan, each when the one before has been taken."""
     kept: dict[tuple[int, int], Loaded] = {}
     if plan.channels_outside:
         for c in channel_tiles:
             loaded = job.weights.load(builder, job.node, *c)
             for row in row_tiles:
-                _task(builder, job, _load_act(builder, job, row, c), loaded, row, c)
+                yield _task(builder, job, _load_act(builder, job, row, c), loaded, row, c)
         return
     for row in row_tiles:
-        act = None if job.per_channel or job.groups > 1 else _load_act(builder, job, row, (0, channels))
+        whole = (0, job.out.shape[3])
+        act = None if job.per_channel or job.groups > 1 else _load_act(builder, job, row, whole)
         for c in channel_tiles:
             loaded_c = kept.get(c) or job.weights.load(builder, job.node, *c)
             if plan.keep_weights:
                 kept[c] = loaded_c
-            _task(builder, job, act or _load_act(builder, job, row, c), loaded_c, row, c)
+            yield _task(builder, job, act or _load_act(builder, job, row, c), loaded_c, row, c)
+
+
+def _batches(tasks: Iterable[_Task], size: int) -> Iterator[list[_Task]]:
+    """Yield as many tasks as there are tiles at a time: what follows them comes behind all, so that they run side by side."""
+    tasks = iter(tasks)
+    while batch := list(islice(tasks, size)):
+        yield batch
 
 
 def emit_chain(builder: Builder, job: Job, then: Job) -> None:
@@ -150,9 +179,16 @@ def emit_chain(builder: Builder, job: Job, then: Job) -> None:
     all_of, all_then = (0, job.out.shape[3]), (0, then.out.shape[3])
     weights = job.weights.load(builder, job.node, *all_of)
     weights_then = then.weights.load(builder, then.node, *all_then)
-    for row in _row_tiles(images, rows, plan.rows):
-        tile = _task(builder, job, _load_act(builder, job, row, all_of), weights, row, all_of)
-        _task(builder, then, tile, weights_then, row, all_then)
+    row_tiles = iter(_row_tiles(images, rows, plan.rows))
+    first = (_task(builder, job, _load_act(builder, job, row, all_of), weights, row, all_of) for row in row_tiles)
+    for tasks in _batches(first, builder.tiles):
+        tiles = [task.finish(builder) for task in tasks]
+        second = [
+            _task(builder, then, tile, weights_then, task.row, all_then)
+            for tile, task in zip(tiles, tasks, strict=True)
+        ]
+        for task in second:
+            task.finish(builder)
 
 
 def _chain_plan(builder: Builder, job: Job, then: Job) -> TilePlan | None:
@@ -174,9 +210,12 @@ def _chain_plan(builder: Builder, job: Job, then: Job) -> TilePlan | None:
             )
         ],
     )
-    room = int(builder.rooms([*_resident(job), *_resident(then)])[0] * _CHAIN_FILL)
+    rooms = builder.rooms([*_resident(job), *_resident(then)])
+    room = int(rooms[0] * _CHAIN_FILL)
     try:
-        plan = plan_tiles(both, (room, room, room), builder.profile, builder.pingpong, "")
+        plan = plan_tiles(
+            both, (room, room, min(room, rooms[-1])), builder.profile, builder.pingpong, "", builder.tiles
+        )
         apart_ps = _plan(builder, job).cost_ps + _plan(builder, then).cost_ps
     except CompileError:
         return None
@@ -204,7 +243,7 @@ def _plan(builder: Builder, job: Job) -> TilePlan:
     """Return the tiling of a job as it is. Raises CompileError."""
     rooms = builder.rooms(_resident(job))
     label = f"{job.node.name} ({job.node.op})"
-    return plan_tiles(_geometry(builder, job), rooms, builder.profile, builder.pingpong, label)
+    return plan_tiles(_geometry(builder, job), rooms, builder.profile, builder.pingpong, label, builder.tiles)
 
 
 def _resident(job: Job) -> list[View]:
@@ -292,8 +331,35 @@ def _load_act(builder: Builder, job: Job, row: tuple[int, int, int], c: tuple[in
     return box if job.act_resident else builder.fetch(box, _MEMORY_ORDER, job.node, "act")
 
 
-def _task(builder: Builder, job: Job, act: View, loaded: Loaded, row: tuple[int, int, int], c: tuple[int, int]) -> View:
-    """Append one invariant: output rows `row`, channels `c`. Return where its result, or the follower's, is in CMX."""
+@dataclass(slots=True, frozen=True)
+class _Task:
+    """An invariant of a job that has been appended, without what follows it."""
+
+    job: Job
+    row: tuple[int, int, int]
+    box: View  # of the output
+    tile: View  # where the result is
+    other: View | None  # of a follower
+
+    def finish(self, builder: Builder) -> View:
+        """Append the follower and the store. Return where the result, or the follower's, is in CMX."""
+        job, tile = self.job, self.tile
+        if job.follower is not None:
+            assert self.other is not None
+            other = self.other
+            if not job.other_resident:
+                other = builder.fetch(other, _MEMORY_ORDER, job.follower.node, "other")
+            job.follower.emit(builder, tile, other, self.box if job.out_resident else tile)
+        if job.out_resident:
+            return self.box
+        builder.flush(self.box, tile, job.node)
+        return tile
+
+
+def _task(
+    builder: Builder, job: Job, act: View, loaded: Loaded, row: tuple[int, int, int], c: tuple[int, int]
+) -> _Task:
+    """Append one invariant: output rows `row`, channels `c`."""
     starts, extents = [row[0], 0, 0, c[0]], [1, job.out.shape[1], job.out.shape[2], c[1] - c[0]]
     starts[job.row_axis], extents[job.row_axis] = row[1], row[2] - row[1]
     box = job.out.sliced(starts, extents)
@@ -324,15 +390,8 @@ def _task(builder: Builder, job: Job, act: View, loaded: Loaded, row: tuple[int,
     builder.dpu(job.node, payload, [act.access(), *loaded.reads], [tile.access()])
     if job.op in (C.NPU_DPU_CONV, C.NPU_DPU_DWCONV, C.NPU_DPU_MATMUL):
         builder.macs += tile.shape[1] * tile.shape[2] * tile.shape[3] * job.taps
-    if job.follower is not None:
-        other = job.follower.other.sliced(starts, extents)
-        if not job.other_resident:
-            other = builder.fetch(other, _MEMORY_ORDER, job.follower.node, "other")
-        job.follower.emit(builder, tile, other, box if job.out_resident else tile)
-    if job.out_resident:
-        return box
-    builder.flush(box, tile, job.node)
-    return tile
+    other = job.follower.other.sliced(starts, extents) if job.follower is not None else None
+    return _Task(job, row, box, tile, other)
 
 
 def _static_fields(job: Job) -> dict[str, Any]:
@@ -346,7 +405,7 @@ def _static_fields(job: Job) -> dict[str, Any]:
         "dilation_x": job.x.dilation,
         "dilation_y": job.y.dilation,
         "act_dtype": code_of_numpy(job.act.dtype),
-        "wt_dtype": code_of_numpy(job.act.dtype),
+        "wt_dtype": code_of_numpy(job.weights.dtype or job.act.dtype),
         "out_dtype": code_of_numpy(job.out.dtype),
         "mpe_grid": C.NPU_MPE_16X16,
         **job.fields,

@@ -71,12 +71,12 @@ def sizes(total: int, unit: int) -> Iterator[int]:
 
 
 def plan_tiles(
-    geometry: Geometry, rooms_bytes: Sequence[int], profile: Profile, pingpong: bool, operation: str
+    geometry: Geometry, rooms_bytes: Sequence[int], profile: Profile, pingpong: bool, operation: str, units: int = 1
 ) -> TilePlan:
     """Return the tiling with the fewest tasks among those that are nearly the fastest.
 
-    `rooms_bytes` are the bytes that its buffers should, may and can take. Two sets of buffers, when `pingpong`, are tried in
-    all but the last, then one set in all but the first. Raises CompileError that names `operation` when the smallest tile
+    `rooms_bytes` are the bytes that its buffers should and may take, and that those of one task can. `units` engines work at
+    once: two sets of buffers for each, when `pingpong`, are tried in all but the last, then one set, at last one in all. Raises CompileError that names `operation` when the smallest tile
     does not fit.
     """
     rows, channels = sizes(geometry.rows, geometry.row_unit), sizes(geometry.channels, geometry.channel_unit)
@@ -88,9 +88,12 @@ def plan_tiles(
         what = f"a tile of {smallest[0]} rows and {smallest[1]} channels"
         raise does_not_fit(operation, what, needed[smallest], rooms_bytes[-1])
     cycles = dict(zip(tiles, geometry.task_cycles(tiles), strict=True))
-    tries = [(room, 2) for room in rooms_bytes[:-1] if pingpong] + [(room, 1) for room in rooms_bytes[1:]]
+    tries = [(room, 2 * units) for room in rooms_bytes[:-1] if pingpong]
+    tries += [(rooms_bytes[-2], units), (rooms_bytes[-1], 1)]
     for room, copies in tries:
-        plans = [plan for tile in tiles for plan in _candidates(geometry, *tile, cycles[tile], room, profile, copies)]
+        plans = [
+            plan for tile in tiles for plan in _candidates(geometry, *tile, cycles[tile], room, profile, copies, units)
+        ]
         if plans:
             limit_ps = min(plan.cost_ps for plan in plans) * (100 + SLACK_PERCENT) // 100
             return min((p for p in plans if p.cost_ps <= limit_ps), key=lambda p: (p.tasks, p.cost_ps, p.tile_bytes))
@@ -103,7 +106,14 @@ def _tile_bytes(geometry: Geometry, rows: int, channels: int) -> int:
 
 
 def _candidates(
-    geometry: Geometry, rows: int, channels: int, cycles: int, room: int, profile: Profile, copies: int
+    geometry: Geometry,
+    rows: int,
+    channels: int,
+    cycles: int,
+    room: int,
+    profile: Profile,
+    copies: int,
+    units: int,
 ) -> Iterator[TilePlan]:
     """Yield the loop orders in which tiles of this size fit with `copies` sets of streamed buffers."""
     row_tiles = -(-geometry.rows // rows) * geometry.images
@@ -120,7 +130,7 @@ def _candidates(
     core = profile.core
     rate = min(profile.ddr.bytes_per_second, profile.dma.bytes_per_cycle * profile.dma.clock_hz * profile.dma_ports)
     latency_ps = round(profile.ddr.latency_ns * 1000) // profile.dma_ports
-    dpu_ps = tasks * cycles * PS_PER_SECOND // profile.dpu.clock_hz
+    dpu_ps = -(-tasks // units) * cycles * PS_PER_SECOND // profile.dpu.clock_hz
     exposed_ps = (act + other + stored + weights // 2) * PS_PER_SECOND // rate
 
     def plan(outside: bool, keep: bool, held: int, act_loads: int, weight_bytes: int, weight_loads: int) -> TilePlan:

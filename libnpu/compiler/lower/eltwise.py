@@ -18,7 +18,7 @@ from libnpu.compiler.program import DpuPayload
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from libnpu.compiler.ir import Node, Value
+    from libnpu.compiler.ir import Graph, Node, Value
     from libnpu.compiler.lower.builder import Builder
     from libnpu.compiler.lower.view import Order
 
@@ -84,14 +84,25 @@ def lower_eltwise(builder: Builder, node: Node) -> bool:
         )
 
     usable = [in_place(v, order) for v in inputs]
-    tile_boxes(builder, node, inputs, out, shape, [order] * 3, order, usable, 1, emit)
+    tile_boxes(builder, node, inputs, out, shape, [order] * 3, order, usable, builder.tiles, emit)
     return True
 
 
 def _eltwise_operation(builder: Builder, node: Node) -> tuple[int, list[Value], tuple[Any, ...] | None] | None:
+    """Return (operation, operands, activation) when the node is one that the engine has, as its operands lie."""
+    found = engine_operation(builder.graph, node)
+    if found is None:
+        return None
+    value, (first, second) = node.outputs[0], found[1]
+    if second.shape == value.shape or builder.order_for(value, builder.home(first)) == _NHWC:
+        return found
+    return None
+
+
+def engine_operation(graph: Graph, node: Node) -> tuple[int, list[Value], tuple[Any, ...] | None] | None:
     """Return (operation, operands, activation) when the node is one that the engine has.
 
-    The second operand may be one vector of channels for every pixel, when the first lies channels last.
+    The second operand may be one vector of channels for every pixel; then the first has to lie channels last.
     """
     expr, act = node.attrs["expr"], None
     if expr[0] == "relu":
@@ -102,19 +113,13 @@ def _eltwise_operation(builder: Builder, node: Node) -> tuple[int, list[Value], 
     values = [v for v in operands if v is not None and v.const is None]
     value = node.outputs[0]
     values.sort(key=lambda v: v.shape != value.shape)
-    is_engine_type = value.dtype in _FLOATS or builder.is_quantised(value)
+    is_engine_type = value.dtype in _FLOATS or graph.is_quantised(value)
     if len(values) != 2 or not value.shape or not is_engine_type or any(v.dtype != value.dtype for v in values):
         return None
     first, second = values
-    if first.shape == second.shape == value.shape:
-        return _ELTWISE[expr[0]], values, act
-    per_channel = (
-        first.shape == value.shape
-        and len(value.shape) == 4
-        and second.shape[-3:] == (value.shape[1], 1, 1)
-        and builder.order_for(value, builder.home(first)) == _NHWC
-    )
-    return (_ELTWISE[expr[0]], values, act) if per_channel else None
+    per_channel = len(value.shape) == 4 and second.shape[-3:] == (value.shape[1], 1, 1)
+    fits = first.shape == value.shape and (second.shape == value.shape or per_channel)
+    return (_ELTWISE[expr[0]], values, act) if fits else None
 
 
 def eltwise_task(builder: Builder, node: Node, tiles: list[View], tile: View, fields: dict[str, Any]) -> None:

@@ -24,20 +24,42 @@ if TYPE_CHECKING:
     from libnpu.compiler.lower.builder import Builder
 
 _FLOATS = (np.dtype(np.float16), np.dtype(np.float32))
+_BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 _MAX_FIELD = 255  # kernel, stride and dilation are 8-bit fields
 _NHWC = (0, 2, 3, 1)
 _NWHC = (0, 2, 1, 3)  # of a channels-last view: rows and columns exchanged
 _BLOCK_ROWS = 4  # pixel rows of a MAC block
 
 
-def _float_input(builder: Builder, node: Node) -> Value:
+def _image_input(builder: Builder, node: Node) -> Value:
     value = node.inputs[0]
     assert value is not None
-    if not (value.dtype in _FLOATS or builder.is_quantised(value)) or len(value.shape) != 4:
-        raise Unsupported(
-            f"{node.name} ({node.op}): input {value.dtype} {value.shape}; float16 or float32 [N, C, H, W]"
-        )
+    if not _is_operand(builder, node, value) or len(value.shape) != 4:
+        wanted = "int8 or uint8" if _is_integer(node) else "float16 or float32"
+        raise Unsupported(f"{node.name} ({node.op}): input {value.dtype} {value.shape}; {wanted} [N, C, H, W]")
     return value
+
+
+def _is_integer(node: Node) -> bool:
+    return "zeros" in node.attrs
+
+
+def _is_operand(builder: Builder, node: Node, value: Value) -> bool:
+    """Whether the engine takes `value` in this node."""
+    return value.dtype in _BYTES if _is_integer(node) else value.dtype in _FLOATS or builder.is_quantised(value)
+
+
+def _weights_of(array: NDArray[Any], source: Value, node: Node) -> NDArray[Any]:
+    """Return constant weights in the type that goes with `source`: of integers their own."""
+    return array if _is_integer(node) else array.astype(source.dtype, copy=False)
+
+
+def _fields(node: Node, scale: float = 1.0) -> dict[str, Any]:
+    """Return post-processing and zero points of a product."""
+    fields = ppe_fields(node.attrs.get("act"), scale)
+    if _is_integer(node):
+        fields["act_zero_point"], fields["wt_zero_point"] = node.attrs["zeros"]
+    return fields
 
 
 def _windows(node: Node, kernel: Sequence[int]) -> tuple[Window, Window]:
@@ -62,7 +84,7 @@ def _windowed_job(
     per_channel: bool,
 ) -> Job:
     """Return the job of a node that slides windows over [N, C, H, W]; `weights(swapped)` gives its weight source."""
-    source, value = _float_input(builder, node), node.outputs[0]
+    source, value = _image_input(builder, node), node.outputs[0]
     found = following(builder, node, _NHWC)
     follower, out = found if found is not None else (None, builder.place(value, _NHWC))
     y, x = _windows(node, kernel)
@@ -164,11 +186,11 @@ def _is_pointwise(builder: Builder, node: Node) -> bool:
 
 def _conv_job(builder: Builder, node: Node) -> Job:
     """Return the job of a convolution: depthwise when every group has one channel in and out."""
-    source, weight = _float_input(builder, node), _constant(node, 1)
+    source, weight = _image_input(builder, node), _constant(node, 1)
     bias = _optional_constant(node, 2)
     groups = int(node.attrs["group"])
     depthwise = groups > 1 and groups == source.shape[1] == weight.shape[0]
-    array = weight.astype(source.dtype, copy=False)
+    array = _weights_of(weight, source, node)
 
     def source_of(swapped: bool) -> WeightSource:
         if depthwise:
@@ -176,7 +198,7 @@ def _conv_job(builder: Builder, node: Node) -> Job:
         return ConstantWeights(array.transpose((0, 3, 2, 1) if swapped else (0, 2, 3, 1)), 0, bias, 1.0)
 
     op = C.NPU_DPU_DWCONV if depthwise else C.NPU_DPU_CONV
-    fields = ppe_fields(node.attrs.get("act"))
+    fields = _fields(node)
     return _windowed_job(builder, node, op, weight.shape[2:], source_of, 1 if depthwise else groups, fields, depthwise)
 
 
@@ -211,20 +233,25 @@ def lower_matmul(builder: Builder, node: Node) -> None:
     """Emit a matrix product: one job when the right operand is one matrix, else one per batch index."""
     left, right, value = node.inputs[0], node.inputs[1], node.outputs[0]
     assert left is not None and right is not None
-    is_engine_type = left.dtype in _FLOATS or builder.is_quantised(left)
-    if not is_engine_type or min(len(left.shape), len(right.shape)) < 2:
-        raise Unsupported(f"{node.name} (MatMul): operands {left.dtype} {left.shape} and {right.shape}")
+    if not _is_operand(builder, node, left) or min(len(left.shape), len(right.shape)) < 2:
+        raise Unsupported(f"{node.name} ({node.op}): operands {left.dtype} {left.shape} and {right.shape}")
     m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
     scale, bias = float(node.attrs.get("scale", 1.0)), _optional_constant(node, 2)
-    fields = ppe_fields(node.attrs.get("act"), scale)
+    fields = _fields(node, scale)
     batch = value.shape[:-2]
     if right.const is not None and prod(right.shape[:-2]) == 1 and prod(left.shape[:-2]) == prod(batch):
-        source = ConstantWeights(_transposed(right.const, (k, n), left.dtype), 0, bias, scale)
+        source = ConstantWeights(_transposed(_weights_of(right.const, left, node), (k, n)), 0, bias, scale)
         if _one_matmul(builder, node, source, fields):
             return
     a, out = builder.home(left), builder.place(value)
     stacked = a.broadcast((*batch, m, k))
-    b = builder.home(right) if right.const is None else None
+    b = None
+    if right.const is None:
+        b = builder.home(right)
+        if (
+            prod(batch) > 1 and k > 1 and b.strides[-2] != b.dtype.itemsize
+        ):  # all matrices at once, as the engine reads them
+            b = builder.dense_home(b, (*range(len(b.shape) - 2), len(b.shape) - 1, len(b.shape) - 2), node)
     constants: dict[int, ConstantWeights] = {}
     for index in np.ndindex(*batch):
         source_i: WeightSource
@@ -236,7 +263,9 @@ def lower_matmul(builder: Builder, node: Node) -> None:
             flat_index = int(np.broadcast_to(np.arange(prod(right.shape[:-2])).reshape(right.shape[:-2]), batch)[index])
             if flat_index not in constants:
                 one = right.const.reshape((-1, k, n))[flat_index]
-                constants[flat_index] = ConstantWeights(_transposed(one, (k, n), left.dtype), 0, bias, scale)
+                constants[flat_index] = ConstantWeights(
+                    _transposed(_weights_of(one, left, node), (k, n)), 0, bias, scale
+                )
             source_i = constants[flat_index]
         _matmul(builder, node, _matrix(stacked, index), _matrix(out, index), source_i, fields)
 
@@ -259,8 +288,8 @@ def _one_matmul(builder: Builder, node: Node, source: ConstantWeights, fields: d
     return True
 
 
-def _transposed(array: NDArray[Any], shape: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
-    return array.reshape(shape).T.astype(dtype, copy=False)
+def _transposed(array: NDArray[Any], shape: tuple[int, int]) -> NDArray[Any]:
+    return array.reshape(shape).T
 
 
 def _matrix(view: View, index: tuple[int, ...]) -> View:

@@ -78,7 +78,9 @@ def plan_concats(builder: Builder) -> None:
             start += value.shape[node.attrs["axis"]]
 
 
-_COMPUTED = frozenset({"Conv", "MatMul", "MaxPool", "AvgPool", "Elementwise", "Softmax", "Concat"})
+_COMPUTED = frozenset(
+    {"Conv", "MatMul", "ConvInteger", "MatMulInteger", "MaxPool", "AvgPool", "Elementwise", "Softmax", "Concat"}
+)
 
 
 def lower_pad(builder: Builder, node: Node) -> None:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from npu_model.dtypes import code_of_numpy
 
 from libnpu.compiler import kernels
-from libnpu.compiler.lower.boxes import in_place, tile_boxes
+from libnpu.compiler.lower.boxes import chunks, each_box, in_place, tile_boxes
+from libnpu.compiler.lower.errors import does_not_fit
 from libnpu.compiler.lower.view import Order, View, merge_dims
 from libnpu.compiler.program import ShavePayload
 from libnpu.errors import Unsupported
@@ -77,7 +78,7 @@ def lower_elementwise(builder: Builder, node: Node) -> None:
     if len(inputs) == 1 and inputs[0].dtype != value.dtype and inputs[0].shape == value.shape:
         order = out.order()
         orders, usable = [inputs[0].order(), order], [inputs[0].in_cmx]
-    units = builder.profile.shaves_per_tile
+    units = builder.shaves
     tile_boxes(builder, node, inputs, out, value.shape, orders, order, usable, units, emit)
 
 
@@ -160,7 +161,7 @@ def _along(builder: Builder, node: Node, axes: tuple[int, ...], kernel: Kernel, 
 
     usable = in_place(home, order) and len(merge_dims(*_group(home, groups[1]))[0]) == 1
     free = [k for k in order if k not in axes]
-    units = builder.profile.shaves_per_tile
+    units = builder.shaves
     tile_boxes(builder, node, [home], out, home.shape, [order] * 2, free, [usable], units, emit)
 
 
@@ -215,7 +216,7 @@ def _with_ones(view: View, axes: Sequence[int]) -> View:
 
 
 def lower_gather(builder: Builder, node: Node) -> None:
-    """Append a Gather: the table must fit CMX beside a piece of the result."""
+    """Append a Gather: from CMX, from DDR row by row where a constant table is more than what is taken of it, else piece by piece."""
     data_value, index_value = node.inputs
     value = node.outputs[0]
     assert data_value is not None and index_value is not None
@@ -228,12 +229,32 @@ def lower_gather(builder: Builder, node: Node) -> None:
     flat = out.reshaped((outer, count, inner))
     target = flat or _flat(builder.storage(f"{node.name}.rows", value.shape, value.dtype), (outer, count, inner))
     table = _flat(data, (outer, n, inner))
-    if table.nbytes > builder.rooms([table] if table.in_cmx else [])[1] and not table.in_cmx:
-        raise Unsupported(
-            f"{node.name} (Gather): its table of {table.nbytes} bytes does not fit CMX ({builder.cmx_bytes} bytes)"
-        )
-    if not table.in_cmx:
-        table = builder.fetch(table, (0, 1, 2), node, "table")
+    burst = builder.profile.memory_system.dram.access_bytes
+    taken = outer * count * -(-inner * table.dtype.itemsize // burst) * burst
+    if table.in_cmx or (data_value.const is not None and taken < table.nbytes):
+        _gather(builder, node, table, index, target)
+    else:
+        piece = _table_piece(builder, node, table)
+        for starts, sizes in each_box(table.shape, piece):
+            part = builder.fetch(table.sliced(starts, sizes), (0, 1, 2), node, "table")
+            place = target.sliced((starts[0], 0, starts[2]), (sizes[0], count, sizes[2]))
+            _gather(builder, node, part, index, place)
+    if flat is None:
+        builder.copy(out, target_view(target, value), node, "store")
+
+
+def _table_piece(builder: Builder, node: Node, table: View) -> list[int]:
+    """Return the largest part of a table, of all its rows, that leaves half of the room in CMX to indices and results."""
+    room = min(builder.rooms([])[1:]) // 2
+    for pieces in range(1, table.shape[0] * table.shape[2] + 1):
+        size = chunks(table.shape, (0, 2), pieces)
+        if prod(size) * table.dtype.itemsize <= room:
+            return size
+    raise does_not_fit(f"{node.name} (Gather)", "one column of its table", table.shape[1] * table.dtype.itemsize, room)
+
+
+def _gather(builder: Builder, node: Node, table: View, index: View, target: View) -> None:
+    """Append the tasks that take rows of `table` [outer, n, inner] by `index` [1, count, 1] to `target` [outer, count, inner]."""
     program = kernels.gather(code_of_numpy(table.dtype), code_of_numpy(index.dtype))
 
     def emit(tiles: list[View], tile: View) -> None:
@@ -242,21 +263,10 @@ def lower_gather(builder: Builder, node: Node) -> None:
         launch(builder, node, program, [table, flat_index, tile], [table.shape, flat_index.shape, tile.shape])
 
     order = (0, 1, 2)
-    tile_boxes(
-        builder,
-        node,
-        [index],
-        target,
-        (outer, count, inner),
-        [order] * 2,
-        (1,),
-        [in_place(index, order)],
-        builder.profile.shaves_per_tile,
-        emit,
-        [table],
-    )
-    if flat is None:
-        builder.copy(out, target_view(target, value), node, "store")
+    beside = [table] if table.in_cmx else []
+    usable = [in_place(index, order)]
+    shape = target.shape
+    tile_boxes(builder, node, [index], target, shape, [order] * 2, (1,), usable, builder.shaves, emit, beside)
 
 
 def target_view(view: View, value: Value) -> View:

@@ -1,8 +1,13 @@
-"""What must hold of a tile program before it is scheduled: accesses inside their targets, operands in CMX, buffers that fit."""
+"""What must hold of a tile program before it is scheduled: accesses inside their targets, operands in CMX, buffers that fit.
+
+Only SHAVEs may read DDR beside DMA: rows of a table that they choose.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from npu_abi import C
 
 from libnpu.compiler.lower.errors import does_not_fit
 from libnpu.compiler.program import Buffer, DdrKind, DdrTensor, Engine
@@ -17,7 +22,8 @@ def verify_program(program: TileProgram, cmx_bytes: int) -> None:
     for op in program.ops:
         for access in (*op.reads, *op.writes):
             _check_bounds(op, access)
-            if op.engine != Engine.DMA and not isinstance(access.target, Buffer):
+            gathers = op.engine == Engine.SHAVE and access in op.reads
+            if op.engine != Engine.DMA and not gathers and not isinstance(access.target, Buffer):
                 raise AssertionError(f"{op.name}: operand {access.target.name} is not in CMX")
         for access in op.reads:
             target = access.target
@@ -34,8 +40,10 @@ def verify_program(program: TileProgram, cmx_bytes: int) -> None:
 
 
 def _check_bounds(op: TileOp, access: Access) -> None:
-    end = access.offset + access.width + sum((n - 1) * s for n, s in access.dims)
-    if access.offset < 0 or end > access.target.size_bytes:
+    copies = isinstance(access.target, Buffer) and access.target.copies > 1
+    start = access.offset % C.NPU_CMX_TILE_STRIDE if copies else access.offset
+    end = start + access.width + sum((n - 1) * s for n, s in access.dims)
+    if start < 0 or end > access.target.size_bytes:
         raise AssertionError(
-            f"{op.name}: bytes {access.offset}..{end} of {access.target.name}, which has {access.target.size_bytes}"
+            f"{op.name}: bytes {start}..{end} of {access.target.name}, which has {access.target.size_bytes}"
         )

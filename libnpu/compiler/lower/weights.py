@@ -32,7 +32,12 @@ class Loaded:
 
 
 class WeightSource(Protocol):
-    """Where the weights of output channels [c0, c1) come from."""
+    """Where the weights of output channels [c0, c1) come from. `dtype` is their type, None without weights."""
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """Type of the elements."""
+        ...
 
     def tile_bytes(self, channels: int) -> int:
         """Return the CMX bytes of a tile; 0 when it is resident."""
@@ -46,6 +51,11 @@ class WeightSource(Protocol):
 @dataclass(slots=True, frozen=True)
 class NoWeights:
     """Pooling and element-wise operations."""
+
+    @property
+    def dtype(self) -> None:
+        """Return None."""
+        return
 
     def tile_bytes(self, channels: int) -> int:
         """Return 0."""
@@ -65,6 +75,11 @@ class ConstantWeights:
     bias: NDArray[Any] | None
     scale: float
     blocks: dict[tuple[int, int], View] = field(default_factory=dict)
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """Type of the elements."""
+        return None if self.weights is None else self.weights.dtype
 
     @property
     def has_table(self) -> bool:
@@ -116,6 +131,11 @@ class ActivationWeights:
 
     matrix: View  # [N, K]
     table: ConstantWeights
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the elements."""
+        return self.matrix.dtype
 
     @property
     def resident(self) -> bool:

@@ -6,12 +6,15 @@ operations that interleave without sharing a byte (channel tiles of one tensor) 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from npu_model.footprint import Box, overlaps
 
-_BUCKET = 15  # log2 of the bytes that share a bucket of the search structure
+_BUCKET = 15  # log2 of the bytes that share a bucket of the search structure, at least
+_MANY = 64  # boxes at one distance that make it the pitch of a space, which then has at most so many buckets, as log2:
+_ROW_BITS, _COLUMN_BITS = 6, 8
 
 
 @dataclass(slots=True, frozen=True)
@@ -70,13 +73,66 @@ def kept_dependences(touches: Sequence[Sequence[Touch]], queue_of: Sequence[int]
 _Record = tuple[int, Box, bool, int, int]  # operation, bytes, write, first byte, byte after the last
 
 
+class _Space:
+    """The accesses to one address space, in buckets of addresses.
+
+    Where many boxes repeat their runs at one distance (the channel tiles of a tensor, whose spans all meet), that is the pitch of
+    the space, and a bucket holds but some of the columns between two rows.
+    """
+
+    def __init__(self, boxes: Sequence[Box]) -> None:
+        self._shift, self._pitch, self._column_shift = _BUCKET, 0, 0
+        self._buckets: dict[int, dict[int, _Record]] = {}  # by serial
+        pitches = Counter(box.dims[-1][1] for box in boxes if box.dims)
+        for pitch, count in pitches.most_common(1):
+            columns = len({box.addr % pitch for box in boxes if box.dims}) if count >= _MANY else 0
+            if columns > 1:
+                self._pitch = pitch
+                self._column_shift = max(0, pitch.bit_length() - min(columns.bit_length(), _COLUMN_BITS))
+                self._shift = max(_BUCKET, max(box.end for box in boxes).bit_length() - _ROW_BITS)
+
+    def _places(self, box: Box) -> Iterable[int]:
+        """Return the buckets of a box: two boxes that share a byte share one."""
+        rows = range(box.addr >> self._shift, ((box.end - 1) >> self._shift) + 1)
+        if not self._pitch:
+            return rows
+        first, end = box.addr % self._pitch, box.addr % self._pitch + box.width
+        if end > self._pitch or any(stride % self._pitch for _, stride in box.dims):
+            first, end = 0, self._pitch
+        columns = range(first >> self._column_shift, ((end - 1) >> self._column_shift) + 1)
+        return [row << _COLUMN_BITS + 1 | column for row in rows for column in columns]
+
+    def meeting(self, box: Box) -> Iterator[tuple[int, _Record]]:
+        """Yield (serial, record) of what may meet a box, some several times."""
+        for place in self._places(box):
+            yield from self._buckets.get(place, {}).items()
+
+    def drop_covered(self, box: Box) -> None:
+        """Drop what lies between the first and the last byte of a box."""
+        low, high = box.addr, box.end
+        for serial, record in dict(self.meeting(box)).items():
+            if low <= record[3] and record[4] <= high:
+                for place in self._places(record[1]):
+                    del self._buckets[place][serial]
+
+    def add(self, serial: int, record: _Record) -> None:
+        """Add an access."""
+        for place in self._places(record[1]):
+            self._buckets.setdefault(place, {})[serial] = record
+
+
 class _History:
-    """The accesses that later operations may still conflict with: by space, then by address bucket."""
+    """The accesses that later operations may still conflict with."""
 
     def __init__(self, touches: Sequence[Sequence[Touch]]) -> None:
         self.touches = touches
-        self._written = {touch.space for one in touches for touch in one if touch.write}
-        self._spaces: dict[Hashable, dict[int, dict[int, _Record]]] = {}  # space -> bucket -> serial -> record
+        written = {touch.space for one in touches for touch in one if touch.write}
+        boxes: dict[Hashable, list[Box]] = {}
+        for one in touches:
+            for touch in one:
+                if touch.space in written:
+                    boxes.setdefault(touch.space, []).append(touch.box)
+        self._spaces = {space: _Space(found) for space, found in boxes.items()}
         self._serial = 0
 
     def candidates(
@@ -86,48 +142,38 @@ class _History:
         found: dict[int, list[tuple[Box, Box]]] = {}
         skipped: set[int] = {op}
         for touch in self.touches[op]:
-            buckets = self._spaces.get(touch.space)
-            if not buckets:
+            if touch.space not in self._spaces:
                 continue
             box, write = touch.box, touch.write
             low, high = box.addr, box.end
             seen: set[int] = set()
-            for bucket in range(low >> _BUCKET, ((high - 1) >> _BUCKET) + 1):
-                for serial, (other, other_box, other_write, other_low, other_high) in buckets.get(bucket, {}).items():
-                    if other_low >= high or other_high <= low or not (write or other_write) or other in skipped:
-                        continue
-                    if other not in found and skip(other):
-                        skipped.add(other)
-                    elif serial not in seen:
-                        seen.add(serial)
-                        found.setdefault(other, []).append((box, other_box))
+            for serial, (other, other_box, other_write, other_low, other_high) in self._spaces[touch.space].meeting(
+                box
+            ):
+                if other_low >= high or other_high <= low or not (write or other_write) or other in skipped:
+                    continue
+                if other not in found and skip(other):
+                    skipped.add(other)
+                elif serial not in seen:
+                    seen.add(serial)
+                    found.setdefault(other, []).append((box, other_box))
         return found
 
     def add(self, op: int) -> None:
         """Put the accesses of `op` into the history, its writes last."""
         for touch in sorted(self.touches[op], key=_is_write):
-            if touch.space not in self._written:
+            space = self._spaces.get(touch.space)
+            if space is None:
                 continue
-            buckets = self._spaces.setdefault(touch.space, {})
             box = touch.box
-            low, high = box.addr, box.end
-            covers = touch.write and not box.dims
-            for bucket in range(low >> _BUCKET, ((high - 1) >> _BUCKET) + 1):
-                records = buckets.setdefault(bucket, {})
-                if covers:  # whoever conflicts with a covered access conflicts with this write too
-                    for old in [s for s, r in records.items() if low <= r[3] and r[4] <= high]:
-                        _drop(buckets, old, records[old])
-                records[self._serial] = (op, box, touch.write, low, high)
+            if touch.write and not box.dims:  # whoever conflicts with a covered access conflicts with this write too
+                space.drop_covered(box)
+            space.add(self._serial, (op, box, touch.write, box.addr, box.end))
             self._serial += 1
 
 
 def _is_write(touch: Touch) -> bool:
     return touch.write
-
-
-def _drop(buckets: dict[int, dict[int, _Record]], serial: int, record: _Record) -> None:
-    for bucket in range(record[3] >> _BUCKET, ((record[4] - 1) >> _BUCKET) + 1):
-        buckets[bucket].pop(serial, None)
 
 
 class _KnownOrders:

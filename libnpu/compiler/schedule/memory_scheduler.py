@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from itertools import accumulate
 
+from npu_abi import C
 from npu_model.footprint import box
 from npu_model.profile import Profile
 
-from libnpu.compiler.program import Buffer, DdrKind, DdrTensor, Engine, TileProgram
+from libnpu.compiler.program import FAR, Buffer, DdrKind, DdrTensor, DpuPayload, Engine, TileProgram
 from libnpu.compiler.schedule.cmx_allocator import CmxAllocator
 from libnpu.compiler.schedule.dependences import Touch, byte_dependences
 from libnpu.compiler.schedule.schedule import DoesNotFit, Schedule
@@ -26,7 +27,7 @@ _LIMITS = (256, 128, 64, 32, 16, 8, 6, 4, 3, 2, 1, 0)
 
 
 class FeasibleMemoryScheduler:
-    """Schedules a tile program for one tile of `profile` with `cmx_bytes` of CMX.
+    """Schedules a tile program for `tiles` tiles of `profile` with `cmx_bytes` of CMX each.
 
     `pingpong=False` loads an operation's operands only when the one before it has left the engine. Level limits 0 to 4, 6, 8, 16,
     32 and so on up to `prefetching_level_limit` are tried, largest first, until two in a row are 1 % slower than the best one.
@@ -39,9 +40,11 @@ class FeasibleMemoryScheduler:
         cmx_bytes: int,
         prefetching_level_limit: int = 35,
         pingpong: bool = True,
+        tiles: int = 1,
     ) -> None:
         self.program = program
         self.profile = profile
+        self.tiles = tiles
         self.cmx_bytes = min(cmx_bytes, profile.cmx.workspace_bytes)
         self.level_limit = prefetching_level_limit if pingpong else 0
         ops = program.ops
@@ -69,9 +72,19 @@ class FeasibleMemoryScheduler:
         self.work_ps = {
             engine: sum(op.cost_ps for op in ops if op.engine == engine) for engine in (Engine.DPU, Engine.SHAVE)
         }
-        allocator = CmxAllocator(self.cmx_bytes, profile.cmx.alignment_bytes)
-        self.rounded = {buffer: allocator.rounded(buffer.size_bytes) for buffer in self.uses}
+        allocator = self.allocator()
+        self.rounded = {b: allocator.rounded(b.size_bytes) * b.copies for b in self.uses}
         self.need_bytes = [sum(self.rounded[buffer] for buffer in touched) for touched in self.buffers]
+        self.operands: list[list[tuple[Buffer, int]]] = [
+            [
+                (ref.target, FAR[name])
+                for name, ref in op.payload.refs.items()
+                if name in FAR and isinstance(ref.target, Buffer)
+            ]
+            if isinstance(op.payload, DpuPayload)
+            else []
+            for op in ops
+        ]
         self.results = [{a.target for a in op.writes if isinstance(a.target, Buffer)} for op in ops]
         self.is_dma = [op.engine == Engine.DMA for op in ops]
         self.compute = [index for index, op in enumerate(ops) if op.engine != Engine.DMA]  # by level
@@ -101,6 +114,10 @@ class FeasibleMemoryScheduler:
                 best = found
         assert best is not None
         return best
+
+    def allocator(self) -> CmxAllocator:
+        """Return the CMX of all tiles, free."""
+        return CmxAllocator(self.cmx_bytes, self.profile.cmx.alignment_bytes, self.tiles, int(C.NPU_CMX_TILE_STRIDE))
 
     def _levels(self) -> list[int]:
         """Level of a compute operation: its rank among them. Of any other: that of the first compute operation it feeds."""
@@ -148,11 +165,15 @@ class FeasibleMemoryScheduler:
         return list(accumulate(change[:-1]))
 
     def _check_fit(self) -> None:
-        size = CmxAllocator(self.cmx_bytes, self.profile.cmx.alignment_bytes).size_bytes
+        size = self.allocator().size_bytes // self.tiles
         for op, touched, need in zip(self.program.ops, self.buffers, self.need_bytes, strict=True):
-            if need > size:
+            if (
+                need > size
+                and self.allocator().alloc_all([(b.size_bytes, False, b.copies > 1) for b in touched]) is None
+            ):
                 raise DoesNotFit(
                     f"{op.layer}: {op.name} needs {need} bytes of CMX at once ("
                     + ", ".join(f"{b.name} {b.size_bytes}" for b in touched)
                     + f"); there are {size}"
+                    + (f" in each of {self.tiles} tiles" if self.tiles > 1 else "")
                 )

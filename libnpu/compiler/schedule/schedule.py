@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from npu_abi import C
+
 from libnpu.compiler.program import Buffer, DdrTensor, Engine, TileOp
 
 
 class Queue(NamedTuple):
-    """One in-order queue of the device: an engine and which of them (DMA port, SHAVE of the tile)."""
+    """One in-order queue of the device: an engine and which of them (DMA port, DPU by tile, SHAVE counted over the tiles)."""
 
     engine: Engine
     unit: int
@@ -50,8 +52,16 @@ class ScheduledOp:
     queue: Queue
     start_ps: int
     end_ps: int
-    addresses: dict[Buffer, int]
+    addresses: dict[Buffer, int]  # of a mirrored buffer: in the first tile
     kind: str = "op"  # op | spill_out | spill_in | reload
+
+    def places(self, buffer: Buffer, write: bool) -> list[int]:
+        """Return the addresses at which it touches a buffer: of one that is in several tiles its own copy, or all to write."""
+        first = self.addresses[buffer]
+        if buffer.copies == 1 or self.queue.engine != Engine.DPU:
+            return [first]
+        tiles = range(buffer.copies) if write else (self.queue.unit,)
+        return [first + tile * int(C.NPU_CMX_TILE_STRIDE) for tile in tiles]
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +71,7 @@ class Schedule:
     ops: list[ScheduledOp]
     makespan_ps: int
     level_limit: int
-    peak_cmx_bytes: int
+    peak_cmx_bytes: int  # of the fullest tile
     spill_out_bytes: int
     spill_in_bytes: int
     spill_tensors: list[DdrTensor]

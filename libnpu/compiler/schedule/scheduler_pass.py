@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from libnpu.compiler.program import Access, Buffer, DdrKind, DdrTensor, DmaPayload, Engine, Ref, TileOp
-from libnpu.compiler.schedule.cmx_allocator import CmxAllocator
+from npu_abi import C
+
+from libnpu.compiler.program import FAR, Access, Buffer, DdrKind, DdrTensor, DmaPayload, Engine, Ref, TileOp
 from libnpu.compiler.schedule.schedule import Decision, DecisionKind, Queue, Schedule, ScheduledOp
 
 if TYPE_CHECKING:
@@ -37,8 +38,9 @@ class SchedulerPass:
         self.free_at: dict[Queue, int] = {}
         for port in range(profile.dma_ports):
             self.free_at[Queue(Engine.DMA, port)] = 0
-        self.free_at[Queue(Engine.DPU, 0)] = 0
-        for shave in range(profile.shaves_per_tile):
+        for tile in range(plan.tiles):
+            self.free_at[Queue(Engine.DPU, tile)] = 0
+        for shave in range(plan.tiles * profile.shaves_per_tile):
             self.free_at[Queue(Engine.SHAVE, shave)] = 0
         self.units: dict[Engine, list[Queue]] = {e: [q for q in self.free_at if q.engine == e] for e in Engine}
         self.heads: dict[Engine, list[int]] = {
@@ -51,7 +53,7 @@ class SchedulerPass:
         self.remaining = len(ops)
         self.last_level = self.wanted_level = -1
         self.ahead_bytes = [0] * len(plan.live_bytes)  # at each level: of loads for later levels that have started
-        self.allocator = CmxAllocator(plan.cmx_bytes, profile.cmx.alignment_bytes)
+        self.allocator = plan.allocator()
         self.resident: dict[Buffer, int] = {}  # address
         self.since: dict[Buffer, int] = {}
         self.saved: dict[Buffer, DdrTensor | int] = {}  # evicted: where its bytes are (an int: the load to run again)
@@ -148,7 +150,7 @@ class SchedulerPass:
     def _release(self, buffer: Buffer) -> None:
         address = self.resident.pop(buffer)
         self.clean.pop(buffer, None)
-        self.allocator.free(address, buffer.size_bytes)
+        self.allocator.free(address, buffer.size_bytes, buffer.copies > 1)
         self.residency.append((buffer, address, self.since.pop(buffer), self.now))
 
     # -- starting --------------------------------------------------------------------------------------
@@ -162,7 +164,7 @@ class SchedulerPass:
             again = False
             heads = sorted((heads[-1], engine) for engine, heads in self.heads.items() if heads)
             for index, engine in heads:
-                queue = self._first_free(engine)
+                queue = self._unit_for(index, engine)
                 if self.free_at[queue] > self.now:
                     continue
                 started = self._try(index, queue)
@@ -258,6 +260,27 @@ class SchedulerPass:
                 first = queue
         return first
 
+    def _unit_for(self, index: int, engine: Engine) -> Queue:
+        """Return the unit for the next operation of an engine: of those that are free, the one nearest to its operands."""
+        queue = self._first_free(engine)
+        if not self.ops[index].far_ps or self.free_at[queue] > self.now:
+            return queue
+        free = [q for q in self.units[engine] if self.free_at[q] <= self.now]
+        return min(free, key=lambda q: (self._cost_ps(index, q), q.unit)) if len(free) > 1 else queue
+
+    def _cost_ps(self, index: int, queue: Queue) -> int:
+        """Return the duration of an operation on a unit; operands that have no place yet count as near."""
+        op = self.ops[index]
+        if not op.far_ps:
+            return op.cost_ps
+        resident, tile_of, mask = self.resident, self.allocator.tile_of, 0
+        for target, bit in self.plan.operands[index]:
+            if target.copies > 1:
+                mask |= bit & FAR["out_addr"]
+            elif target in resident and tile_of(resident[target]) != queue.unit:
+                mask |= bit
+        return op.far_ps[mask]
+
     def _try(self, index: int, queue: Queue) -> bool | None:
         """Schedule operation `index` with the loads it lacks: True done, False not ready, None does not fit."""
         plan, retired = self.plan, self.retired
@@ -284,14 +307,16 @@ class SchedulerPass:
             loaded = {b for i in demand for b in plan.buffers[i]}
             if plan.is_load[index]:
                 loaded.update(plan.buffers[index])
-            addresses = self.allocator.alloc_all([(b.size_bytes, b in loaded or b in self.saved) for b in missing])
+            near = queue.unit if queue.engine == Engine.DPU else self.allocator.emptiest()
+            sizes = [(b.size_bytes, b in loaded or b in self.saved, b.copies > 1) for b in missing]
+            addresses = self.allocator.alloc_all(sizes, near)
             if addresses is None:
                 return None
             for buffer, address in zip(missing, addresses, strict=True):
                 self.resident[buffer] = address
                 self.since[buffer] = self.now
                 self._note(DecisionKind.ALLOC, buffer.name, f"{buffer.size_bytes} bytes at {address:#x}")
-            self.peak = max(self.peak, self.allocator.size_bytes - self.allocator.free_bytes)
+            self.peak = max(self.peak, *self.allocator.used_bytes)
             for buffer in missing:
                 if buffer in self.saved:
                     ready_at = max(ready_at, self._bring_back(buffer))
@@ -327,7 +352,7 @@ class SchedulerPass:
 
     def _place(self, op: TileOp, queue: Queue, ready_at: int, index: int, touched: Iterable[Buffer], kind: str) -> int:
         start = max(self.now, ready_at, self.free_at[queue])
-        cost = max(op.cost_ps, 1)
+        cost = max(self._cost_ps(index, queue) if index >= 0 else op.cost_ps, 1)
         if queue.engine == Engine.DMA:
             # Ports overlap latency, not bytes: the DDR pipe serves one transfer at a time.
             latency = min(self.dma_latency_ps, cost)
@@ -398,15 +423,15 @@ class SchedulerPass:
     def _bring_back(self, buffer: Buffer) -> int:
         """Read an evicted buffer back to its new address; return when it is there."""
         source = self.saved.pop(buffer)
-        queue = self._first_free(Engine.DMA)
         if isinstance(source, int):
-            op = self.ops[source]
-            kind = "reload"
+            end = self._place(self.ops[source], self._first_free(Engine.DMA), self.now, -1, [buffer], "reload")
         else:
-            op = self._copy(f"spill_in {buffer.name}", Ref(source), Ref(buffer), buffer.size_bytes)
-            kind = "spill_in"
-            self.spill_in += buffer.size_bytes
-        end = self._place(op, queue, self.now, -1, [buffer], kind)
+            end = 0
+            for tile in range(buffer.copies):
+                copy = Ref(buffer, tile * int(C.NPU_CMX_TILE_STRIDE))
+                op = self._copy(f"spill_in {buffer.name}", Ref(source), copy, buffer.size_bytes)
+                end = max(end, self._place(op, self._first_free(Engine.DMA), self.now, -1, [buffer], "spill_in"))
+                self.spill_in += buffer.size_bytes
         self.arriving[buffer] = end
         self.clean[buffer] = source
         return end
@@ -422,7 +447,7 @@ class SchedulerPass:
             "spill",
             Engine.DMA,
             cost,
-            [Access(src.target, 0, size_bytes)],
-            [Access(dst.target, 0, size_bytes)],
+            [Access(src.target, src.offset, size_bytes)],
+            [Access(dst.target, dst.offset, size_bytes)],
             DmaPayload(src, dst, size_bytes),
         )

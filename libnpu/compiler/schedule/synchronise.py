@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 from npu_model.footprint import box, overlaps
 
@@ -26,16 +26,18 @@ def synchronise(schedule: Schedule, id_count: int) -> BarrierPlan:
 def touches(scheduled: ScheduledOp) -> list[Touch]:
     """Return the accesses of an operation at its final addresses."""
 
-    def touch(access: Access, write: bool) -> Touch:
+    def of(access: Access, write: bool) -> Iterator[Touch]:
         target = access.target
         space: Hashable = target
-        base = 0
+        bases: list[int] = [0]
         if isinstance(target, Buffer):
-            space, base = "cmx", scheduled.addresses[target]
-        return Touch(space, box(base + access.offset, access.width, access.dims), write)
+            space, bases = "cmx", scheduled.places(target, write)
+        for base in bases:
+            yield Touch(space, box(base + access.offset, access.width, access.dims), write)
 
     op = scheduled.op
-    return [touch(a, False) for a in op.reads] + [touch(a, True) for a in op.writes]
+    found = [touch for access in op.reads for touch in of(access, False)]
+    return found + [touch for access in op.writes for touch in of(access, True)]
 
 
 def unordered_pairs(schedule: Schedule, plan: BarrierPlan) -> list[tuple[int, int]]:

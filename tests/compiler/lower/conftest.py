@@ -244,10 +244,30 @@ def gathers(s):
     return s.graph(s.node("Gather", [x, where], (2, 2, 3, 3), axis=1), rows_)
 
 
+def tables(s):
+    """Gathers of tables beyond a small CMX: constant, of which rows are taken, and computed, that go through it piece by piece."""
+    ids = s.input(2, 10, dtype=I32)
+    embedded = s.node("Gather", [s.const(900, 48), ids], (2, 10, 48), axis=0)
+    columns = s.node("Gather", [s.input(2, 100, 420), ids], (2, 2, 10, 420), axis=1)
+    return s.graph(embedded, columns)
+
+
+def integers(s):
+    """Products of 8-bit integers, of both signs on either side, and what brings them back."""
+    x = s.input(1, 40, 30, 31, dtype=np.uint8)
+    kernels = s.const(48, 40, 3, 3, dtype=np.int8, data=s.random.integers(-99, 99, (48, 40, 3, 3)))
+    attrs = {"strides": [1, 1], "pads": [1, 1, 1, 1], "dilations": [1, 1], "group": 1, "zeros": [3, -2]}
+    sums = s.node("ConvInteger", [x, kernels], (1, 48, 30, 31), I32, **attrs)
+    factor = ("mul", ("cast_f32", ("in", 0)), ("const", 0.0001))
+    back = s.map(("cast_i32", ("clip", ("round", factor), ("const", -128.0), ("const", 127.0))), sums, dtype=np.int8)
+    a, b = s.input(2, 70, 90, dtype=np.uint8), s.input(2, 90, 64, dtype=np.int8)
+    return s.graph(back, s.node("MatMulInteger", [a, b], (2, 70, 64), I32, zeros=[0, 7]))
+
+
 CASES = {
     f.__name__: f
     for f in (
-        chain, residuals, bottleneck, pools, groups, rows, folded, dense, feedforward, attention, movement, excitation, broadcast, streamed, crowded, reductions, gathers,
+        chain, residuals, bottleneck, pools, groups, rows, folded, dense, feedforward, attention, movement, excitation, broadcast, streamed, crowded, reductions, gathers, tables, integers,
     )
 }  # fmt: skip
 

@@ -112,7 +112,7 @@ def test_lack_of_barriers_names_the_operation(sketch, monkeypatch):
         CompileError,
         match=r"conv0 \(conv0\.load\.\w+\.\d+\): 33 orders are open at operation 0; there are 32 barrier ids",
     ):
-        pipeline.compile_graph(graph, CompileOptions())
+        pipeline.compile_graph(graph, CompileOptions(tiles=1))
 
 
 def bottlenecks(s, count=2):

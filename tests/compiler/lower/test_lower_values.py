@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+import libnpu
 from libnpu.compiler import CompileOptions
+from libnpu.compiler.lower import CompileError
 from libnpu.compiler.pipeline import compile_graph
 from libnpu.compiler.reference import run_reference
 
@@ -43,3 +45,24 @@ def test_without_pingpong_values_stay(graph_of, feeds_of, run):
     ]
     (name,) = outputs[0]
     assert outputs[0][name].tobytes() == outputs[1][name].tobytes()
+
+
+def test_rows_of_a_table_that_is_larger_than_what_is_taken_are_read_where_it_is(sketch, feeds_of):
+    s = sketch(F32)
+    ids = s.input(6, dtype=np.int32)
+    graph = s.graph(s.node("Gather", [s.const(50_000, 32), ids], (6, 32), axis=0))
+    blob = compile_graph(graph, CompileOptions()).blob
+    with libnpu.open("npu-37xx") as device, device.load(blob) as module:
+        before = device.counters()
+        module.run(feeds_of(graph))
+        moved = {name: count - before[name] for name, count in device.counters().items()}
+    arguments = moved["SHAVE_DDR_READ"] - 6 * 32 * 4
+    assert 0 < arguments <= 4 * 128  # blocks of 16 words, one per SHAVE at most
+    assert moved["DMA_DDR_READ"] == 6 * 4
+
+
+def test_a_column_that_does_not_fit_names_the_node_and_the_bytes(sketch):
+    s = sketch(F32)
+    graph = s.graph(s.node("Gather", [s.input(20_000, 4), s.input(6, dtype=np.int32)], (6, 4), axis=0))
+    with pytest.raises(CompileError, match=r"gather0 \(Gather\): one column of its table needs 80000 bytes of CMX"):
+        compile_graph(graph, CompileOptions(cmx_bytes=SMALL_CMX))

@@ -1,0 +1,220 @@
+"""Whole models on npu-37xx beside what was measured on such a device: latency of one inference, inferences per second of many.
+
+    python -m benchmarks.whole_models         the table of docs/silicon.md
+
+The topologies are ResNet-50 and MobileNet-v2 with seeded weights in fp16, one image of 224 x 224. Measured is the throughput of
+"Core Ultra 7-165H NPU-only" in OpenVINO's published benchmarks (2024.1), with several requests in flight; its latencies are of
+int8 alone. No parameter of the profile was set from these figures.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from npu_model.profile import Profile, load_profile
+
+if TYPE_CHECKING:
+    import onnx
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+PROFILE = "npu-37xx"
+IN_FLIGHT = 4  # requests, what OpenVINO has in flight on this device when asked for throughput
+INFERENCES = 16  # of which the second half is timed
+# Of MobileNet-v2: expansion, output channels, blocks, stride of the first one (Sandler et al., table 2).
+_MOBILENET = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A topology and its measured inferences per second in fp16."""
+
+    name: str
+    measured: float
+    make: Callable[[], Any]
+
+
+def resnet50() -> Path:
+    """Return ResNet-50 with seeded weights."""
+    from models import seeded
+
+    return seeded("resnet50")
+
+
+def mobilenet_v2() -> onnx.ModelProto:
+    """Return MobileNet-v2 with seeded weights, its normalisations folded into the convolutions."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    random = np.random.default_rng(0)
+    nodes, weights = [], []
+
+    def conv(
+        source: str, inputs: int, outputs: int, kernel: int, stride: int, group: int = 1, clip: bool = True
+    ) -> str:
+        name = f"conv{len(nodes)}"
+        taps = kernel * kernel * inputs // group
+        shape = (outputs, inputs // group, kernel, kernel)
+        values = random.standard_normal(shape, dtype=np.float32) * np.float32((2 / taps) ** 0.5)
+        bias = random.standard_normal(outputs, dtype=np.float32) * np.float32(0.1)
+        weights.extend([numpy_helper.from_array(values, f"{name}.w"), numpy_helper.from_array(bias, f"{name}.b")])
+        operands, pad = [source, f"{name}.w", f"{name}.b"], kernel // 2
+        nodes.append(
+            helper.make_node(
+                "Conv",
+                operands,
+                [name],
+                name=name,
+                group=group,
+                kernel_shape=[kernel] * 2,
+                strides=[stride] * 2,
+                pads=[pad] * 4,
+            )
+        )
+        if clip:
+            nodes.append(helper.make_node("Clip", [name, "zero", "six"], [f"{name}.clip"], name=f"{name}.clip"))
+        return f"{name}.clip" if clip else name
+
+    weights.extend([numpy_helper.from_array(np.float32(0), "zero"), numpy_helper.from_array(np.float32(6), "six")])
+    value, channels = conv("image", 3, 32, 3, 2), 32
+    for expansion, outputs, blocks, first in _MOBILENET:
+        for block in range(blocks):
+            stride, inner, whole = first if block == 0 else 1, channels * expansion, value
+            if expansion > 1:
+                whole = conv(whole, channels, inner, 1, 1)
+            whole = conv(whole, inner, inner, 3, stride, group=inner)
+            whole = conv(whole, inner, outputs, 1, 1, clip=False)
+            if stride == 1 and channels == outputs:
+                nodes.append(helper.make_node("Add", [value, whole], [f"{whole}.sum"], name=f"{whole}.sum"))
+                whole = f"{whole}.sum"
+            value, channels = whole, outputs
+    value = conv(value, channels, 1280, 1, 1)
+    nodes.append(helper.make_node("GlobalAveragePool", [value], ["pool"], name="pool"))
+    nodes.append(helper.make_node("Flatten", ["pool"], ["flat"], name="flat"))
+    classifier = random.standard_normal((1280, 1000), dtype=np.float32) * np.float32(1280**-0.5)
+    weights.extend(
+        [numpy_helper.from_array(classifier, "fc.w"), numpy_helper.from_array(np.zeros(1000, np.float32), "fc.b")]
+    )
+    nodes.append(helper.make_node("Gemm", ["flat", "fc.w", "fc.b"], ["classes"], name="fc"))
+    image = helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 3, 224, 224])
+    classes = helper.make_tensor_value_info("classes", TensorProto.FLOAT, [1, 1000])
+    graph = helper.make_graph(nodes, "mobilenet_v2", [image], [classes], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+MODELS = (Model("ResNet-50", 378.14, resnet50), Model("MobileNet-v2", 1264.15, mobilenet_v2))
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """What one inference takes on an idle device, and what many take that are in flight together."""
+
+    latency_ps: int
+    per_second: float
+    counters: dict[str, int]  # of the one inference
+
+
+def measure(blob: bytes, profile: str) -> Times:
+    """Run a blob on a device of `profile`, alone and with IN_FLIGHT requests, each on a stream with buffers of its own."""
+    import libnpu
+
+    with libnpu.open(profile, compute=False, where="") as device, device.load(blob) as module:
+        buffers = [
+            {t.name: device.alloc(t.size_bytes) for t in (*module.inputs, *module.outputs)} for _ in range(IN_FLIGHT)
+        ]
+        streams = [device.create_stream() for _ in range(IN_FLIGHT)]
+
+        def launch(number: int) -> None:
+            own = buffers[number % IN_FLIGHT]
+            ins, outs = ({t.name: own[t.name] for t in tensors} for tensors in (module.inputs, module.outputs))
+            streams[number % IN_FLIGHT].launch(module, ins, outs)
+
+        for number in range(IN_FLIGHT):  # what only a first launch does
+            launch(number)
+            streams[number].synchronize()
+        start_ps, before = device.now_ps, device.counters()
+        launch(0)
+        streams[0].synchronize()
+        latency_ps = device.now_ps - start_ps
+        counters = {name: value - before[name] for name, value in device.counters().items()}
+        for number in range(IN_FLIGHT):
+            launch(number)
+        ends_ps = []
+        for number in range(INFERENCES):
+            streams[number % IN_FLIGHT].synchronize()
+            ends_ps.append(device.now_ps)
+            launch(number + IN_FLIGHT)
+        for stream in streams:
+            stream.synchronize()
+        half = INFERENCES // 2
+        return Times(latency_ps, half * 1e12 / (ends_ps[-1] - ends_ps[half - 1]), counters)
+
+
+def slower(profile: Profile, part: str, field: str) -> Profile:
+    """Return the profile with one rate halved."""
+    old = getattr(profile, part)
+    return msgspec.structs.replace(profile, **{part: msgspec.structs.replace(old, **{field: getattr(old, field) // 2})})
+
+
+HALVES = {
+    "DDR rate / 2": ("ddr", "bytes_per_second"),
+    "DPU clock / 2": ("dpu", "clock_hz"),
+    "core clock / 2": ("core", "clock_hz"),
+}
+
+
+def table() -> list[str]:
+    """Return the lines of the table."""
+    from libnpu.compiler import CompileOptions, compile_model
+
+    profile = load_profile(PROFILE)
+    columns = (
+        "model",
+        "tiles",
+        "measured, 1/s",
+        "model, 1/s",
+        "error",
+        "latency, ms",
+        "MACs at peak, ms",
+        "DDR at its rate, ms",
+        "DPUs busy",
+        *HALVES,
+    )
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for model in MODELS:
+        source = model.make()
+        for tiles in range(profile.tiles, 0, -1):
+            compiled = compile_model(source, CompileOptions(precision="fp16", profile=PROFILE, tiles=tiles))
+            found = measure(compiled.blob, PROFILE)
+            counted = found.counters
+            peak = profile.dpu.macs_per_cycle["f16"] * profile.dpu.clock_hz * tiles
+            moved = counted["DMA_DDR_READ"] + counted["DMA_DDR_WRITE"]
+            busy = counted["DPU_BUSY"] * 1e12 / profile.dpu.clock_hz / tiles / found.latency_ps
+            cells = [
+                model.name,
+                str(tiles),
+                f"{model.measured:.0f}",
+                f"{found.per_second:.0f}",
+                f"{found.per_second / model.measured - 1:+.0%}",
+                f"{found.latency_ps / 1e9:.2f}",
+                f"{counted['DPU_MACS'] * 1e3 / peak:.2f}",
+                f"{moved * 1e3 / profile.ddr.bytes_per_second:.2f}",
+                f"{busy:.0%}",
+            ]
+            with tempfile.TemporaryDirectory() as folder:
+                for half in HALVES.values():
+                    path = Path(folder) / f"{half[0]}.json"
+                    path.write_bytes(msgspec.json.encode(slower(profile, *half)))
+                    cells.append(f"{measure(compiled.blob, str(path)).per_second:.0f}")
+            lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+if __name__ == "__main__":
+    print("\n".join(table()))

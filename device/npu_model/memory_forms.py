@@ -1,0 +1,315 @@
+"""Closed forms of the memory path: how long a transfer keeps each part of a memory system busy, and what it needs at least alone.
+
+Nothing here is simulated: rows, channels and banks are counted from the addresses, and each costs what the memory system's timings say. What
+memory.h does cycle by cycle is the measure; docs/memory.md has how far off this is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from npu_model.memory import MemorySystem
+from npu_model.memory_cycles import Background
+from npu_model.memory_runs import NO_RUNS, Runs
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Floats: TypeAlias = npt.NDArray[np.float64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+SAMPLED_REQUESTS = 256  # chosen: many pages of every shipped memory system
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one transfer costs. Picoseconds are of the whole transfer, as if there were no refresh."""
+
+    client: int
+    moved: int  # bytes of whole accesses
+    least_ps: float  # what it needs alone, at any pace
+    window_ps: float  # of which for its requests, as many outstanding as it may have
+    busy_ps: tuple[float, ...]  # of each part: links, then channels
+    held: float  # bytes that are under way when it has all the requests outstanding that it may
+    trip_ns: float  # of one request
+    write_share: float  # of the bytes
+
+
+class ClosedForms:
+    """The parts of one memory system: directions of links that clients share, then channels.
+
+    `others[part]` is the other direction of a link that moves one flit a cycle both together, itself where there is none.
+    """
+
+    def __init__(self, system: MemorySystem, bytes_per_second: int | None = None) -> None:
+        """With `bytes_per_second` a long transfer of the DMA ports alone gets that, and all else is faster or slower by as much."""
+        dram, noc = system.dram, system.noc
+        self.system = system
+        own = system.bytes_per_second("npu_dma")
+        self.scale = own / (bytes_per_second or own)
+        self._cycle_ps = 1e12 / noc.clock_hz
+        self._access_ps = 1e12 * dram.burst_transfers * dram.chained_bursts / dram.transfers_per_second
+        self._access_flits = -(-dram.access_bytes // noc.flit_bytes)
+        self._trip_cycles = max(noc.hop_cycles + noc.credit_return_cycles, noc.credits)
+        self._users, self.others = _shared_links(system)
+        self._buffers = dram.queue_depth * dram.access_bytes * dram.channels
+        self.links = len(self._users)
+        self.ways = [next(iter(users))[1] for users in self._users]  # 0: there, 1: back
+        self.parts = self.links + dram.channels
+        self.others += range(self.links, self.parts)
+        backward = [part for part in range(self.links) if self.ways[part]]
+        self.order = [part for part in range(self.parts) if part not in backward] + backward  # as a read passes them
+
+    def cost(self, client: int, reads: Runs, writes: Runs) -> Cost:
+        """Return the cost of a transfer of `client` that reads and writes runs."""
+        sides = [self._side(client, runs, write) for write, runs in ((False, reads), (True, writes)) if len(runs)]
+        channels = sum((side.channel_ps for side in sides), np.zeros(self.system.dram.channels))
+        if len(reads) == len(writes) == 1:
+            channels = np.maximum(channels, self._both(client, reads[0].tolist(), writes[0].tolist()))
+        there = sum(side.there for side in sides)
+        back = sum(side.back for side in sides)
+        busy = [
+            self._cycle_ps * (there * ((client, 0) in users) + back * ((client, 1) in users)) for users in self._users
+        ]
+        port_ps = max(there, back) * self._cycle_ps * self._trip_cycles / self.system.noc.credits
+        links = [
+            part if other == number else part + busy[other]
+            for number, (part, other) in enumerate(zip(busy, self.others, strict=False))
+        ]
+        queue_ps = float(channels.max()) if len(sides) > 1 else sides[0].queue_ps
+        least = max(port_ps, *links, *(side.window_ps for side in sides), queue_ps)
+        return Cost(
+            client,
+            sum(side.accesses for side in sides) * self.system.dram.access_bytes,
+            least * self.scale,
+            max(side.window_ps for side in sides) * self.scale,
+            tuple(part * self.scale for part in (*busy, *channels.tolist())),
+            min(side.held for side in sides),
+            max(side.trip_ps for side in sides) / 1000,
+            sum(side.accesses for side in sides if not side.back) / sum(side.accesses for side in sides),
+        )
+
+    def traffic(self, traffic: Background) -> Cost:
+        """Return the mean cost of one burst of background traffic."""
+        system = self.system
+        client, dram = system.client(traffic.client), system.dram
+        own = system.clients[client]
+        accesses = -(-traffic.burst_bytes // dram.access_bytes)
+        run = np.array([[0, accesses * dram.access_bytes]])
+        read, write = self.cost(client, run, NO_RUNS), self.cost(client, NO_RUNS, run)
+        share = traffic.write_share
+        busy = tuple((1 - share) * r + share * w for r, w in zip(read.busy_ps, write.busy_ps, strict=True))
+        held = max(own.requests * own.request_accesses // accesses, 1) * read.moved
+        links = [
+            part if other == number else part + busy[other]
+            for number, (part, other) in enumerate(zip(busy, self.others, strict=True))
+        ]
+        window = read.trip_ns * 1000 * read.moved / held
+        return Cost(client, read.moved, max(window, *links), window, busy, held, read.trip_ns, share)
+
+    def waiting_ps(self, cost: Cost, bursts_per_ps: float) -> float:
+        """Return how long a request of somebody else waits for bursts that come at random, on average: for the pins of its channel.
+
+        The queue of one server with equal services, which is no longer than the controller's.
+        """
+        dram = self.system.dram
+        part = max(cost.busy_ps[self.links :]) / (1 - self.system.refresh_share)
+        load = part * bursts_per_ps
+        service_ps = min(cost.moved, dram.interleave_bytes) // dram.access_bytes * self._access_ps
+        most = dram.queue_depth * self._access_ps
+        return min(load * service_ps / (2 * (1 - load)), most) if load < 1 else most
+
+    def fastest_ps(self, cost: Cost, pace_ps: float, waiting_ps: float = 0.0) -> float:
+        """Return how long a transfer takes whose accesses are spread over `pace_ps` or longer, and whose requests wait for so long, but with
+        no other transfer beside it.
+        """
+        system = self.system
+        whole = max(cost.least_ps, pace_ps)
+        if waiting_ps and cost.trip_ns:
+            whole = max(whole, cost.window_ps * (1 + waiting_ps / cost.trip_ns / 1000))
+        rate = cost.moved / whole * 1e12
+        stalled = system.stalled_share(rate, cost.held, cost.trip_ns, system.split_bytes_per_second > rate * self.scale)
+        return max(whole / (1 - stalled), max(cost.busy_ps[self.links :]) / (1 - system.refresh_share))
+
+    def capacities(self, costs: Sequence[Cost], held: float) -> list[float]:
+        """Return the part of the time in which each part can be busy while those transfers go on and hold so many bytes: less for refresh,
+        and where the pins change their direction.
+        """
+        system, dram = self.system, self.system.dram
+        link = system.noc.link_bytes_per_second
+        split = len({cost.client for cost in costs}) * system.split_bytes_per_second
+        links = 1 - system.stalled_share(link, held, max(cost.trip_ns for cost in costs), split > link)
+        channels = 1 - system.refresh_share
+        if any(cost.write_share < 1 for cost in costs) and any(cost.write_share for cost in costs):
+            batch_ns = (
+                dram.queue_depth * self._access_ps / 1000
+            )  # half a queue, and half of what comes meanwhile, and so on
+            channels *= batch_ns / (batch_ns + (dram.read_to_write_ns + dram.write_to_read_ns) / 2)
+        return [links] * self.links + [channels] * dram.channels
+
+    def _side(self, client: int, runs: Runs, write: bool) -> _Side:
+        system, dram, own = self.system, self.system.dram, self.system.clients[client]
+        size = dram.access_bytes
+        if len(runs) == 1:
+            address, nbytes = int(runs[0][0]), int(runs[0][1])
+            accesses = (address % size + nbytes - 1) // size + 1
+            requests = -(-accesses // own.request_accesses)
+            channel_ps = np.full(dram.channels, accesses * self._access_ps * system.page_turns / dram.channels)
+            opened = 0.0
+        else:
+            starts, counts = _merge(runs, size)
+            accesses = int(counts.sum())
+            requests = int((-(-counts // own.request_accesses)).sum())
+            writes = np.full(len(starts), write)
+            channel_ps, opened = self._channels(
+                starts, counts, writes, own.requests * accesses / requests, dram.queue_depth
+            )
+        flits = accesses * self._access_flits
+        window_bytes = own.requests * accesses / requests * size
+        queue_ps = float(channel_ps.max())
+        if write:
+            hops = len(own.route)
+            trip_ps = hops * system.noc.hop_cycles * self._cycle_ps
+            held = min(window_bytes, self._buffers + hops * system.noc.credits * system.noc.flit_bytes)
+            # What the queues still have at the end is written while the next transfer waits for its latency.
+            each = queue_ps / accesses
+            queue_ps -= min(dram.queue_depth * each, own.latency_ns * 1000, queue_ps)
+            return _Side(accesses, flits, 0, channel_ps, queue_ps, requests / own.requests * trip_ps, held, 0.0)
+        opening_ns = (
+            opened * (dram.trp_ns + dram.trcd_ns) - dram.trcd_ns if len(runs) > 1 else 0.0
+        )  # others find their page open
+        trip_ps = (system.network_latency_ns(own.name) + opening_ns) * 1000 + (
+            accesses / requests - 1
+        ) * self._access_flits * self._cycle_ps
+        return _Side(
+            accesses, requests, flits, channel_ps, queue_ps, requests / own.requests * trip_ps, window_bytes, trip_ps
+        )
+
+    def _both(self, client: int, read: Sequence[int], write: Sequence[int]) -> Floats:
+        """Return how long each channel is busy with a run that is read and one that is written, request by request: they may go through the
+        same banks. As long for all as for the first so many.
+        """
+        size, own = self.system.dram.access_bytes, self.system.clients[client]
+        firsts = [read[0] // size, write[0] // size]
+        accesses = [-(-(start % size + nbytes) // size) for start, nbytes in (read, write)]
+        each = own.request_accesses
+        count = min(min(accesses) // each, SAMPLED_REQUESTS)
+        if not count:
+            return np.zeros(self.system.dram.channels)
+        starts = (np.array(firsts) + each * np.arange(count)[:, None]).reshape(-1)
+        writes = np.arange(2 * count) % 2 == 1
+        reach = 2 * self.system.dram.queue_depth  # half a queue of each, and half of what comes meanwhile, and so on
+        found, _ = self._channels(starts, np.full(2 * count, each), writes, 2.0 * own.requests * each, reach)
+        return found * (sum(accesses) / (2 * count * each))
+
+    def _channels(
+        self, starts: Ints, counts: Ints, writes: Bools, outstanding: float, reach: int
+    ) -> tuple[Floats, float]:
+        """Return how long each channel is busy with runs of accesses, of which some write, and the share of accesses that open a page.
+
+        The controller chooses from the next `reach` accesses of a channel. Of those, data goes over the pins one behind the other, and each
+        bank opens its pages one behind the other: what takes longest counts, for so many and for all of them.
+        """
+        dram = self.system.dram
+        channel, bank, row, n, run = self._blocks(starts, counts)
+        heads = _heads(channel[None])
+        queue = int(max(min(reach, outstanding / len(heads)), 1))
+        before = np.cumsum(n) - n
+        window = (before - np.repeat(before[heads], np.diff(heads, append=len(n)))) // queue
+        # The pages of each bank, window by window.
+        order = np.lexsort((row, window, bank, channel))
+        keys, n, write = np.stack([channel, bank, window, row])[:, order], n[order], writes[run[order]]
+        heads = _heads(keys)
+        keys, n, write = keys[:, heads], np.add.reduceat(n, heads), write[heads]
+        closing_ns = np.where(write, dram.cwl_ns + dram.twr_ns, 0.0)
+        opening = 1000 * (
+            np.maximum(dram.tras_ns, dram.trcd_ns + closing_ns + n * self._access_ps / 1000) + dram.trp_ns
+        )
+        data = n * self._access_ps
+        opened = np.ones(len(n), bool)
+        opened[1:] = (keys[0, 1:] != keys[0, :-1]) | (keys[1, 1:] != keys[1, :-1]) | (keys[3, 1:] != keys[3, :-1])
+        opening = np.where(opened, opening, data)
+        heads = _heads(keys[:2])
+        last = np.append(heads[1:], len(n)) - 1  # nobody waits for a bank to close behind the last page
+        banks = np.zeros(dram.channels)
+        np.maximum.at(banks, keys[0, heads], np.add.reduceat(opening, heads) - opening[last] + data[last])
+        heads = _heads(keys[:3])  # a bank that opens one page in a window does so beside the others
+        several = np.diff(heads, append=len(n)) > 1
+        data, opening = np.add.reduceat(data, heads), np.add.reduceat(opening, heads)
+        keys = keys[:3, heads]
+        order = np.lexsort((keys[2], keys[0]))
+        keys, data, opening = keys[:, order], data[order], np.where(several, opening, data)[order]
+        heads = _heads(keys[::2])
+        time = np.maximum(np.add.reduceat(data, heads), np.maximum.reduceat(opening, heads))
+        return np.maximum(np.bincount(keys[0, heads], time, dram.channels), banks), float(opened.sum()) / int(
+            counts.sum()
+        )
+
+    def _blocks(self, starts: Ints, counts: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+        """Return channel, bank, row, number of accesses and run of each part of the runs that is in one block of the interleave, by channel."""
+        dram = self.system.dram
+        size = dram.interleave_bytes // dram.access_bytes
+        first = starts // size
+        blocks = (starts + counts - 1) // size - first + 1
+        run = np.repeat(np.arange(len(starts)), blocks)
+        block = first[run] + np.arange(len(run)) - np.repeat(np.cumsum(blocks) - blocks, blocks)
+        n = np.minimum((block + 1) * size, (starts + counts)[run]) - np.maximum(block * size, starts[run])
+        channel = block % dram.channels
+        page = block // dram.channels * dram.interleave_bytes // dram.page_bytes
+        row = page // dram.banks
+        bank = (page ^ row if dram.bank_xor else page) % dram.banks
+        order = np.argsort(channel, kind="stable")
+        return channel[order], bank[order], row[order], n[order], run[order]
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """What a transfer reads, or writes. Picoseconds are of all of it."""
+
+    accesses: int
+    there: int  # flits on the way to the controller
+    back: int
+    channel_ps: Floats  # of each channel
+    queue_ps: float  # that the busiest one lets it wait
+    window_ps: float  # that its requests outstanding need
+    held: float  # bytes
+    trip_ps: float  # of one request
+
+
+def _heads(keys: Ints) -> Ints:
+    """Return where the columns of `keys` change."""
+    found: Ints = np.flatnonzero(np.concatenate(([True], np.any(keys[:, 1:] != keys[:, :-1], axis=0))))
+    return found
+
+
+def _merge(runs: Runs, size: int) -> tuple[Ints, Ints]:
+    """Return first accesses and numbers of accesses of runs; one that begins in the access in which the one before ends shares it."""
+    starts, ends = runs[:, 0] // size, (runs[:, 0] + runs[:, 1] - 1) // size + 1
+    heads = np.flatnonzero(np.concatenate(([True], starts[1:] != ends[:-1] - 1)))
+    firsts = np.minimum.reduceat(starts, heads)
+    return firsts, np.maximum.reduceat(ends, heads) - firsts
+
+
+def _shared_links(system: MemorySystem) -> tuple[list[frozenset[tuple[int, int]]], list[int]]:
+    """Return who uses each direction of a link, (client, 0 there or 1 back), and the number of the other direction of a link that is not
+    duplex, or its own; without those whose users all share another one that does not move more.
+    """
+    users: dict[tuple[str, str], set[tuple[int, int]]] = {}
+    for number, client in enumerate(system.clients):
+        for way, links in enumerate(system.ways(client)):
+            for link in links:
+                users.setdefault(link, set()).add((number, way))
+
+    def is_shared(link: tuple[str, str]) -> bool:
+        return not system.noc.duplex and link[::-1] in users
+
+    kept: list[tuple[str, str]] = []
+    for link in sorted(users, key=lambda link: (len(users[link]), is_shared(link)), reverse=True):
+        if not any(users[link] <= users[other] and is_shared(other) >= is_shared(link) for other in kept):
+            kept += [link, link[::-1]] if is_shared(link) else [link]
+    numbers = {link: number for number, link in enumerate(kept)}
+    others = [numbers[link[::-1]] if is_shared(link) else number for number, link in enumerate(kept)]
+    return [frozenset(users[link]) for link in kept], others

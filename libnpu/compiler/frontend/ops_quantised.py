@@ -1,0 +1,238 @@
+"""Handlers of products of integers: ConvInteger, MatMulInteger, and the QLinear operators that bring them back to 8 bits.
+
+The matrix engine multiplies int8 and uint8 less a zero point each, adds in 32 bits, and hands the sum on as float32. So that all
+32 bits arrive, a product whose sums may reach 2^24 is cut along what is summed, and the parts are added as integers.
+A zero point that the engine does not take, because it is computed or differs by row or column, is expanded:
+sum (a - ra)(b - rb) = sum ab - ra · sum b - rb · sum a + count · ra · rb.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from libnpu.compiler import products
+from libnpu.compiler.frontend.ops_window import MAX_KERNEL, window_of
+from libnpu.compiler.frontend.source import ModelError
+from libnpu.errors import Unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    from libnpu.compiler.frontend.builder import Builder
+    from libnpu.compiler.frontend.call import Call
+    from libnpu.compiler.ir import Expr, Value
+
+X: Expr = ("in", 0)
+Y: Expr = ("in", 1)
+EXACT = 1 << 24  # float32 holds every integer up to this
+INT32 = np.dtype(np.int32)
+
+
+def matmul_integer(call: Call) -> Value:
+    """MatMulInteger: int32 sums; zero points of one number, per row of A or per column of B."""
+    return product(call, call.input(0), call.input(1), call.optional(2), call.optional(3))
+
+
+def conv_integer(call: Call) -> Value:
+    """ConvInteger: int32 sums."""
+    return convolution(call, call.input(0), call.input(1), call.optional(2), call.optional(3))
+
+
+def qlinear_matmul(call: Call) -> Value:
+    """QLinearMatMul: sums · (a_scale · b_scale / y_scale), rounded, plus the zero point."""
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (call.input(index) for index in range(8))
+    total = product(call, a, b, a_zero, b_zero)
+    scales = [_along(call.build, a_scale, -2), _along(call.build, b_scale, -1), y_scale]
+    return requantised(call, total, scales, y_zero)
+
+
+def qlinear_conv(call: Call) -> Value:
+    """QLinearConv: as QLinearMatMul; the scale of the weights and the bias are by output channel."""
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (call.input(index) for index in range(8))
+    build, bias, rank = call.build, call.optional(8), len(x.shape) - 2
+    total = convolution(call, x, w, x_zero, w_zero)
+    if bias is not None:
+        call.expect(8, w.shape[:1])
+        total = build.elementwise(("add", X, Y), [total, build.reshape(bias, (w.shape[0], *[1] * rank))])
+    by_channel = build.reshape(w_scale, (w.shape[0], *[1] * rank)) if math.prod(w_scale.shape) > 1 else w_scale
+    return requantised(call, total, [x_scale, by_channel, y_scale], y_zero)
+
+
+def requantised(call: Call, total: Value, scales: list[Value], zero: Value) -> Value:
+    """Return int32 sums · (first · second / third scale), to nearest even, plus `zero`, saturated to its type."""
+    build, info = call.build, np.iinfo(zero.dtype)
+    scales = [build.reshape(scale, ()) if math.prod(scale.shape) == 1 else scale for scale in scales]
+    known = [scale.const for scale in scales]
+    if all(array is not None for array in known):
+        first, second, third = (np.asarray(array, np.float32) for array in known)
+        factor = [build.const((first * second) / third, f"{call.name}.scale")]
+        scale: Expr = Y
+    else:
+        factor = scales
+        scale = ("div", ("mul", Y, ("in", 2)), ("in", 3))
+    moved: Expr = ("add", ("round", ("mul", ("cast_f32", X), scale)), ("cast_f32", ("in", 1 + len(factor))))
+    inside: Expr = ("clip", moved, ("const", float(info.min)), ("const", float(info.max)))
+    inputs = [total, *factor, build.reshape(zero, ()) if math.prod(zero.shape) == 1 else zero]
+    return build.elementwise(("cast_i32", inside), inputs, zero.dtype)
+
+
+def product(call: Call, a: Value, b: Value, a_zero: Value | None, b_zero: Value | None) -> Value:
+    """Return the int32 matrix product of two 8-bit values less their zero points, of ranks as MatMul's."""
+    build = call.build
+    _check_types(call, a, b)
+    left = build.reshape(a, (1, *a.shape)) if len(a.shape) == 1 else a
+    right = build.reshape(b, (*b.shape, 1)) if len(b.shape) == 1 else b
+    if left.shape[-1] != right.shape[-2]:
+        raise ModelError(f"node {call.name}: {call.op} of {a.name} {a.shape} and {b.name} {b.shape}")
+    (a_known, a_rest), (b_known, b_rest) = _zero_point(call, a_zero), _zero_point(call, b_zero)
+    depth = left.shape[-1]
+    largest = _largest(left.dtype, a_known)
+    each = np.full((depth, 1), _largest(right.dtype, b_known), np.int64)
+    if right.const is not None:
+        magnitudes = np.abs(right.const.astype(np.int64) - b_known)
+        each = np.moveaxis(magnitudes, -2, 0).reshape(depth, -1)
+    total: Value | None = None
+    for first, last in _parts(each * largest):
+        taken = _sliced(build, left, -1, first, last), _sliced(build, right, -2, first, last)
+        part = build.emit("MatMulInteger", taken, {"zeros": [a_known, b_known]}, dtype=INT32)
+        total = part if total is None else build.elementwise(("add", X, Y), [total, part])
+    assert total is not None
+    if a_rest is not None:
+        sums = _summed(build, right, b_known, -2)
+        total = build.elementwise(("sub", X, ("mul", Y, ("in", 2))), [total, _along(build, a_rest, -2), sums])
+    if b_rest is not None:
+        sums = _summed(build, left, a_known, -1)
+        total = build.elementwise(("sub", X, ("mul", Y, ("in", 2))), [total, _along(build, b_rest, -1), sums])
+    if a_rest is not None and b_rest is not None:
+        both: Expr = ("mul", ("const", depth), ("mul", Y, ("in", 2)))
+        total = build.elementwise(("add", X, both), [total, _along(build, a_rest, -2), _along(build, b_rest, -1)])
+    shape = list(total.shape)
+    if len(b.shape) == 1:
+        del shape[-1]
+    if len(a.shape) == 1:
+        del shape[-2 if len(b.shape) > 1 else -1]
+    return build.reshape(total, shape)
+
+
+def convolution(call: Call, x: Value, w: Value, x_zero: Value | None, w_zero: Value | None) -> Value:
+    """Return the int32 convolution of two 8-bit values less their zero points; padding adds nothing. Weights are constant."""
+    build = call.build
+    _check_types(call, x, w)
+    kernel, group = w.shape[2:], int(call.attrs.get("group", 1))
+    window = window_of(call, x, kernel)
+    if len(w.shape) != len(x.shape) or w.shape[1] * group != x.shape[1] or w.shape[0] % group or 0 in w.shape:
+        raise ModelError(f"node {call.name}: {call.op} of {x.name} {x.shape} by {w.name} {w.shape}, {group} groups")
+    if window.rank > 2 or max(kernel) > MAX_KERNEL:
+        raise call.unimplemented(f"a kernel of {list(kernel)}, at most two axes of {MAX_KERNEL}")
+    weights, w_known = _constant_weights(call, w, w_zero)
+    x_known, rest = _zero_point(call, x_zero)
+    if window.rank == 1:
+        image = build.reshape(x, (*x.shape[:2], 1, x.shape[2]))
+        weights = weights.reshape(*w.shape[:2], 1, *kernel)
+    else:
+        image = x
+    attrs = window.attrs("strides", "pads", "dilations") | {"group": group, "zeros": [x_known, w_known]}
+    shifted = weights.astype(np.int64) - w_known
+    each = np.abs(shifted).sum(axis=(2, 3)).T * _largest(x.dtype, x_known)  # [C / group, O]
+    total: Value | None = None
+    parts = list(_parts(each))
+    if group > 1 and len(parts) > 1:
+        raise call.unimplemented(f"{group} groups of {w.shape[1]} channels, whose sums may reach 2^24")
+    for first, last in parts:
+        channels = image if group > 1 else _sliced(build, image, 1, first, last)
+        taps = build.const(np.ascontiguousarray(weights[:, first:last]), w.name)
+        part = build.emit("ConvInteger", [channels, taps], dict(attrs), dtype=INT32)
+        total = part if total is None else build.elementwise(("add", X, Y), [total, part])
+    assert total is not None
+    if rest is not None:
+        places = {name: attrs[name] for name in ("pads", "strides", "dilations")}
+        inside = products.convolve(np.ones((1, *image.shape[1:])), shifted, places, group)
+        sums = build.const(inside.astype(np.int32), f"{call.name}.sums")
+        total = build.elementwise(("sub", X, ("mul", Y, ("in", 2))), [total, build.reshape(rest, ()), sums])
+    return build.reshape(total, (*total.shape[:2], total.shape[3])) if window.rank == 1 else total
+
+
+def _check_types(call: Call, *values: Value) -> None:
+    for value in values:
+        if value.dtype.kind not in "iu" or value.dtype.itemsize != 1:
+            raise call.unimplemented(f"the type {value.dtype}")
+
+
+def _largest(dtype: np.dtype[Any], zero: int) -> int:
+    """Return the largest magnitude of a value of `dtype` less a zero point."""
+    info = np.iinfo(dtype)
+    return max(abs(int(info.min) - zero), abs(int(info.max) - zero))
+
+
+def _parts(bounds: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Return ranges of the first axis, as long as possible, over which the bounds of every column add up to at most EXACT."""
+    found, start, total = [], 0, np.zeros(bounds.shape[1], np.int64)
+    for index, row in enumerate(bounds):
+        if index > start and (total + row).max(initial=0) > EXACT:
+            found.append((start, index))
+            start, total = index, np.zeros_like(total)
+        total = total + row
+    return [*found, (start, len(bounds))]
+
+
+def _zero_point(call: Call, zero: Value | None) -> tuple[int, Value | None]:
+    """Return a zero point as the number that the engine takes and a value to expand, of which one is nothing."""
+    if zero is None:
+        return 0, None
+    if zero.const is not None and np.all(zero.const == zero.const.flat[0]):
+        return int(zero.const.flat[0]), None
+    return 0, call.build.elementwise(X, [zero], INT32)
+
+
+def _constant_weights(call: Call, w: Value, zero: Value | None) -> tuple[NDArray[Any], int]:
+    """Return weights and the zero point that the engine takes; those of zero points by channel become int8 without one."""
+    for value, what in ((w, "weights"), (zero, "the weights' zero point")):
+        if value is not None and value.const is None:
+            raise Unsupported(f"node {call.name}: {what} of {call.op} ({value.name}) is not a constant")
+    assert w.const is not None
+    if zero is None or zero.const is None or np.all(zero.const == zero.const.flat[0]):
+        return w.const, 0 if zero is None or zero.const is None else int(zero.const.flat[0])
+    shifted = w.const.astype(np.int64) - zero.const.astype(np.int64).reshape(-1, *[1] * (len(w.shape) - 1))
+    if shifted.min() < -128 or shifted.max() > 127:
+        raise call.unimplemented("weights that are beyond int8 less the zero points of their channels")
+    return shifted.astype(np.int8), 0
+
+
+def _along(build: Builder, value: Value, axis: int) -> Value:
+    """Return a scale or zero point so that its numbers lie along `axis` -2 or -1 of a matrix."""
+    if math.prod(value.shape) == 1:
+        return build.reshape(value, ())
+    return build.reshape(value, (*value.shape, 1)) if axis == -2 and len(value.shape) == 1 else value
+
+
+def _sliced(build: Builder, x: Value, axis: int, first: int, last: int) -> Value:
+    place = axis % len(x.shape)
+    if (first, last) == (0, x.shape[place]):
+        return x
+    if x.const is not None:
+        return build.const(np.ascontiguousarray(np.take(x.const, range(first, last), place)), x.name)
+    return build.slice(x, {place: (first, last, 1)})
+
+
+def _summed(build: Builder, x: Value, zero: int, axis: int) -> Value:
+    """Return the int32 sums of `x` less a zero point along an axis, which stays."""
+    place = axis % len(x.shape)
+    if x.const is not None:
+        sums = (x.const.astype(np.int64) - zero).sum(axis=place, keepdims=True)
+        return build.const(sums.astype(np.int32), f"{x.name}.sums")
+    moved = build.elementwise(("sub", X, ("const", zero)), [x], INT32)
+    return build.reduce(moved, "sum", [place], True)
+
+
+QUANTISED: dict[str, Callable[[Call], Value]] = {
+    "MatMulInteger": matmul_integer,
+    "ConvInteger": conv_integer,
+    "QLinearMatMul": qlinear_matmul,
+    "QLinearConv": qlinear_conv,
+}

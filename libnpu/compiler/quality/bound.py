@@ -1,0 +1,150 @@
+"""A time that no schedule of a graph can undercut, whatever its tiles, its order and its use of CMX; and what sets it.
+
+The largest of four: the matrix engines' work at their peak, the SHAVEs' work, the bytes that have to cross to and from DDR
+(inputs, outputs and constants once each), and the longest chain of layers, each at the width of the whole device. Along a chain
+a layer may start on the first tiles of the one before, so that their engines work side by side, but not where every element of
+its result takes all elements of its operand: what comes before has ended then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import ceil, prod
+from typing import TYPE_CHECKING
+
+from libnpu.compiler.program import Engine
+from libnpu.compiler.quality.work import PS_PER_SECOND, Work, node_work
+
+if TYPE_CHECKING:
+    from npu_model.profile import Profile
+
+    from libnpu.compiler.ir import Graph, Node, Value
+
+_VIEWS = ("Reshape", "Transpose", "Slice")
+_TAKES_PART = ("Slice", "Gather")
+
+
+@dataclass(slots=True, frozen=True)
+class LowerBound:
+    """The least time by resource ("DPU", "SHAVE", "DDR", "critical path"), in picoseconds, and what it was taken from."""
+
+    ps: dict[str, int]
+    macs: int
+    ddr_bytes: int
+
+    @property
+    def bound_ps(self) -> int:
+        """The largest of them."""
+        return max(self.ps.values())
+
+    @property
+    def binding(self) -> str:
+        """The resource that sets it; of equals the first."""
+        return max(self.ps, key=lambda name: self.ps[name])
+
+
+@dataclass(slots=True, frozen=True)
+class _Chain:
+    """The end of a chain of layers: all before `base_ps` has ended; since then engines have worked for `sums_ps`."""
+
+    base_ps: float
+    end_ps: float
+    sums_ps: dict[Engine, float] = field(default_factory=dict)
+
+
+def lower_bound(graph: Graph, profile: Profile, tiles: int) -> LowerBound:
+    """Return the lower bound of `graph` on `tiles` tiles of `profile`."""
+    works = [node_work(graph, node, profile, tiles) for node in graph.nodes]
+    units = {Engine.DPU: tiles, Engine.SHAVE: tiles * profile.shaves_per_tile}
+    engines = {
+        engine: sum(w.work_ps + w.start_ps / count for w in works if w.engine == engine)
+        for engine, count in units.items()
+    }
+    dma = profile.dma
+    rate = min(profile.ddr.bytes_per_second, dma.bytes_per_cycle * dma.clock_hz * profile.dma_ports)
+    ddr_bytes = _ddr_bytes(graph)
+    found = {
+        "DPU": engines[Engine.DPU],
+        "SHAVE": engines[Engine.SHAVE],
+        "DDR": ddr_bytes * PS_PER_SECOND / rate,
+        "critical path": _longest_chain(graph, works, units, profile),
+    }
+    return LowerBound({name: ceil(ps) for name, ps in found.items()}, sum(w.macs for w in works), ddr_bytes)
+
+
+def _ddr_bytes(graph: Graph) -> int:
+    """Return the bytes of outputs, and of inputs and constants as far as their readers must have them."""
+    readers: dict[Value, list[Node]] = {}
+    for node in graph.nodes:
+        for value in dict.fromkeys(node.inputs):
+            if value is not None:
+                readers.setdefault(value, []).append(node)
+
+    def taken(value: Value) -> int:
+        whole, parts = prod(value.shape) * value.dtype.itemsize, 0
+        if value in outputs:
+            return whole
+        for node in readers.get(value, ()):
+            if node.op in _VIEWS:
+                parts += taken(node.outputs[0])
+            elif node.op in _TAKES_PART and node.inputs[0] is value:
+                parts += prod(node.outputs[0].shape) * value.dtype.itemsize
+            else:
+                return whole
+        return min(whole, parts)
+
+    outputs = set(graph.outputs)
+    constants = [value for value in readers if value.const is not None]
+    return sum(map(taken, dict.fromkeys([*graph.inputs, *constants]))) + sum(
+        prod(value.shape) * value.dtype.itemsize for value in outputs
+    )
+
+
+def _longest_chain(graph: Graph, works: list[Work], units: dict[Engine, int], profile: Profile) -> float:
+    """Return when the last layer of the longest chain has stored its result."""
+    memory_ps = profile.ddr.latency_ns * 1000  # of the first load, and of the last store
+    chains: dict[Value, _Chain] = {}
+    end_ps = 0.0
+    for node, work in zip(graph.nodes, works, strict=True):
+        found = _Chain(memory_ps, memory_ps)
+        for index, value in enumerate(node.inputs):
+            before = chains.get(value) if value is not None else None
+            if before is not None:
+                found = max(
+                    found, _follow(before, work, units, _needs_all(node, index)), key=lambda chain: chain.end_ps
+                )
+        if not any(value in chains for value in node.inputs):
+            found = _follow(found, work, units, True)
+        chains.update(dict.fromkeys(node.outputs, found))
+        end_ps = max(end_ps, found.end_ps)
+    return end_ps + memory_ps
+
+
+def _follow(before: _Chain, work: Work, units: dict[Engine, int], waits: bool) -> _Chain:
+    """Return the chain that a layer prolongs; `waits`: for the end of it."""
+    if work.engine is None:
+        return _Chain(before.end_ps, before.end_ps) if waits else before
+    base = before.end_ps if waits else before.base_ps
+    sums = {} if waits else dict(before.sums_ps)
+    sums[work.engine] = sums.get(work.engine, 0.0) + work.work_ps + work.start_ps / units[work.engine]
+    return _Chain(base, max(before.end_ps + work.start_ps, base + max(sums.values())), sums)
+
+
+def _needs_all(node: Node, index: int) -> bool:
+    """Whether each element of the node's result takes all elements of its operand `index`."""
+    value, out = node.inputs[index], node.outputs[0]
+    assert value is not None
+    size = prod(value.shape)
+    match node.op:
+        case "Elementwise":
+            return size == 1
+        case "Conv" | "ConvInteger":
+            return index == 0 and bool(node.attrs["group"] == 1) and prod(out.shape) == out.shape[1]
+        case "MatMul" | "MatMulInteger":
+            return index < 2 and size == (value.shape[-1] if index == 0 else value.shape[-2])
+        case "Reduce":
+            return prod(out.shape) == 1
+        case "Softmax" | "ArgMax":
+            return bool(size == value.shape[node.attrs["axis"]])
+        case _:
+            return False

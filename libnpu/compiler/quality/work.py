@@ -1,0 +1,158 @@
+"""What one node of the canonical graph asks of the engines, however it is tiled: their time at the peak rate of all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
+
+from npu_model import dtypes
+from npu_model.dtypes import code_of_numpy
+
+from libnpu.compiler import kernels
+from libnpu.compiler.lower.eltwise import engine_operation
+from libnpu.compiler.program import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from npu_model.profile import Profile
+
+    from libnpu.compiler.ir import Graph, Node, Value
+
+PS_PER_SECOND = 10**12
+_PRODUCTS = {"Conv": "Conv", "ConvInteger": "Conv", "MatMul": "MatMul", "MatMulInteger": "MatMul"}
+_UNITS = 1024  # between the two sizes that a kernel's rate is taken from; chosen: whole vectors of every type
+_ELEMENTS = 1 << 18  # of the larger one of the two at most: far from what the core's watchdog stops
+
+
+@dataclass(slots=True, frozen=True)
+class Work:
+    """Of a node: its engine (None: data moves, or nothing happens), that engine's time, and what the first task costs before it works.
+
+    `work_ps` is the time of all units of the engine together, at their peak, without start-up.
+    """
+
+    engine: Engine | None = None
+    work_ps: float = 0.0
+    start_ps: float = 0.0
+    macs: int = 0
+
+
+def node_work(graph: Graph, node: Node, profile: Profile, tiles: int) -> Work:
+    """Return the work of `node` on `tiles` tiles of `profile`."""
+    if node.op in _PRODUCTS or node.op in ("MaxPool", "AvgPool"):
+        return _matrix(node, profile, tiles)
+    if node.op == "Elementwise" and engine_operation(graph, node) is not None:
+        return _dpu(profile, tiles, _size(node.outputs[0]) / profile.dpu.eltwise_elements_per_cycle)
+    if node.op in ("Elementwise", "Reduce", "Softmax", "ArgMax", "Gather"):
+        units = tiles * profile.shaves_per_tile
+        start = profile.shave.startup_cycles
+        return Work(
+            Engine.SHAVE,
+            _ps(_shave_cycles(node, profile) / units, profile.shave.clock_hz),
+            _ps(start, profile.shave.clock_hz),
+        )
+    return Work()
+
+
+def _dpu(profile: Profile, tiles: int, cycles: float, macs: int = 0) -> Work:
+    dpu = profile.dpu
+    start = dpu.startup_cycles + dpu.workload_cycles
+    return Work(Engine.DPU, _ps(cycles / tiles, dpu.clock_hz), _ps(start, dpu.clock_hz), macs)
+
+
+def _matrix(node: Node, profile: Profile, tiles: int) -> Work:
+    source, out = node.inputs[0], node.outputs[0]
+    assert source is not None
+    kind = dtypes.name(code_of_numpy(source.dtype))
+    outputs = _size(out)
+    array, other = (rates.get(kind, 0) for rates in (profile.dpu.macs_per_cycle, profile.dpu.dw_macs_per_cycle))
+    if _PRODUCTS.get(node.op) == "MatMul":
+        taps, rate = source.shape[-1], array
+    elif node.op in _PRODUCTS:
+        weight = node.inputs[1]
+        assert weight is not None
+        taps = prod(weight.shape[1:])
+        rate = other if 1 < node.attrs["group"] == source.shape[1] == weight.shape[0] else array
+    else:
+        return _dpu(profile, tiles, outputs * prod(node.attrs["kernel"]) / max(other, 1))
+    return _dpu(profile, tiles, outputs * taps / max(rate, 1), outputs * taps)
+
+
+def _shave_cycles(node: Node, profile: Profile) -> float:
+    """Return the cycles of one SHAVE for all of a node: what its kernel costs for each element more where all lie dense."""
+    source, out = node.inputs[0], node.outputs[0]
+    target = code_of_numpy(out.dtype)
+    if node.op == "Elementwise":
+        values = [value for value in node.inputs if value is not None]
+        codes = [*(code_of_numpy(value.dtype) for value in values), target]
+        steps = [
+            0 if _size(value) == 1 else dtypes.size_bytes(code) for value, code in zip(values, codes, strict=False)
+        ]
+        steps.append(dtypes.size_bytes(target))
+        program = kernels.elementwise(node.attrs["expr"], tuple(codes[:-1]), target)
+        return _size(out) * _rate(
+            program, lambda n: [_Side(c, (n,), (s,)) for c, s in zip(codes, steps, strict=True)], 1, profile
+        )
+    assert source is not None
+    code = code_of_numpy(source.dtype)
+    if node.op == "Gather":
+        index = node.inputs[1]
+        assert index is not None
+        kind, inner = code_of_numpy(index.dtype), prod(source.shape[node.attrs["axis"] + 1 :])
+        program = kernels.gather(code, kind)
+
+        def rows(n: int) -> list[_Side]:
+            return [_dense(code, (1, n, inner)), _dense(kind, (n,)), _dense(code, (1, n, inner))]
+
+        return _size(out) / max(inner, 1) * _rate(program, rows, inner, profile)
+    n: int = prod(source.shape[k] for k in (node.attrs["axes"] if node.op == "Reduce" else [node.attrs["axis"]]))
+    if node.op == "Softmax":
+        program = kernels.softmax(code, target, bool(node.attrs["log"]))
+    elif node.op == "ArgMax":
+        program = kernels.argmax(code, target)
+    else:
+        program = kernels.reduce(node.attrs["kind"], code, target)
+
+    def along(shape: Callable[[int], tuple[int, int, int]]) -> float:
+        def sides(count: int) -> list[_Side]:
+            whole = shape(count)
+            return [_dense(code, whole), _dense(target, whole if node.op == "Softmax" else (whole[0], whole[2]))]
+
+        return _rate(program, sides, n, profile)
+
+    # The elements of one reduction lie side by side, or beside those of the others: the order in memory is the lowering's choice.
+    each = min(along(lambda k: (k, n, 1)), along(lambda k: (1, n, k)))
+    return _size(source) / max(n, 1) * each
+
+
+class _Side(NamedTuple):
+    """An operand of a kernel: enum npu_dtype, dims, and strides in bytes."""
+
+    code: int
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def _dense(code: int, dims: tuple[int, ...]) -> _Side:
+    return _Side(code, dims, tuple(prod(dims[k + 1 :]) * dtypes.size_bytes(code) for k in range(len(dims))))
+
+
+def _rate(program: kernels.Program, sides: Callable[[int], list[_Side]], elements: int, profile: Profile) -> float:
+    """Return the cycles that one unit of `elements` more takes, of operands of `sides(count)`; what comes before it does not count."""
+    units = max(1, min(_UNITS, _ELEMENTS // max(elements, 1) // 2))
+
+    def cost(count: int) -> int:
+        operands = [kernels.Operand(index, *side) for index, side in enumerate(sides(count))]
+        return kernels.cost_cycles(program, program.args(operands), profile)
+
+    return max(0.0, (cost(2 * units) - cost(units)) / units)
+
+
+def _size(value: Value) -> int:
+    return int(prod(value.shape))
+
+
+def _ps(cycles: float, clock_hz: int) -> float:
+    return cycles * PS_PER_SECOND / clock_hz

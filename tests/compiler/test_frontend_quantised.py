@@ -1,0 +1,135 @@
+"""Products of 8-bit integers, through the front end, the reference and the device: every bit as onnxruntime's."""
+
+import numpy as np
+import pytest
+
+import libnpu
+from libnpu.compiler import CompileOptions
+from libnpu.compiler.frontend import load
+from libnpu.compiler.frontend.ops_quantised import EXACT, _parts
+from libnpu.compiler.pipeline import compile_graph
+from libnpu.compiler.reference import run_reference
+from libnpu.errors import Unsupported
+
+U8, I8, F32 = np.uint8, np.int8, np.float32
+
+
+@pytest.fixture(scope="module")
+def device():
+    with libnpu.open("npu-37xx") as opened:
+        yield opened
+
+
+@pytest.fixture
+def random():
+    return np.random.default_rng(8)
+
+
+@pytest.fixture
+def exact(make_model, oracle, device):
+    """Return exact(op, order, feeds, constants, **attrs) -> operators, after both policies gave every bit."""
+
+    def compare(op, order, feeds, constants, outputs=("y",), precisions=("fp32", "fp16"), **attrs):
+        model = make_model([(op, list(order), list(outputs), attrs)], feeds, outputs, constants)
+        expected = oracle(model, feeds)
+        for precision in precisions:
+            graph = load(model, precision=precision)
+            blob = device.load(compile_graph(graph, CompileOptions()).blob)
+            for found in (run_reference(graph, feeds), blob.run(feeds)):
+                for name, want in expected.items():
+                    assert found[name].dtype == want.dtype
+                    np.testing.assert_array_equal(found[name], want)
+            blob.unload()
+        return [each.op for each in graph.nodes]
+
+    return compare
+
+
+def whole(random, dtype, *shape):
+    info = np.iinfo(dtype)
+    return random.integers(info.min, info.max + 1, shape).astype(dtype)
+
+
+def scalar(value):
+    return np.array(value, F32)
+
+
+@pytest.mark.parametrize("a", [U8, I8])
+@pytest.mark.parametrize("b", [U8, I8])
+def test_product_with_constant_zero_points_is_the_engines_alone(exact, random, a, b):
+    constants = {"b": whole(random, b, 40, 20), "za": whole(random, a), "zb": whole(random, b)}
+    assert exact("MatMulInteger", ("a", "b", "za", "zb"), {"a": whole(random, a, 9, 40)}, constants) == [
+        "MatMulInteger"
+    ]
+
+
+def test_sums_beyond_24_bits_are_parts(exact, random):
+    """600 products of up to 255 · 255 need 26 bits; no engine hands on more than 24."""
+    feeds = {"a": whole(random, U8, 2, 9, 600) | 192, "b": whole(random, U8, 2, 600, 12) | 192}
+    assert exact("MatMulInteger", ("a", "b"), feeds, {}).count("MatMulInteger") == 3
+
+
+def test_computed_zero_points_are_expanded(exact, random):
+    feeds = {"a": whole(random, U8, 9, 30), "b": whole(random, U8, 30, 12)}
+    feeds |= {"za": whole(random, U8), "zb": whole(random, U8)}
+    exact("MatMulInteger", ("a", "b", "za", "zb"), feeds, {})
+
+
+def test_zero_points_by_row_and_column(exact, random):
+    constants = {"b": whole(random, I8, 30, 12), "zb": whole(random, I8, 12)}
+    feeds = {"a": whole(random, U8, 9, 30), "za": whole(random, U8)}
+    exact("MatMulInteger", ("a", "b", "za", "zb"), feeds, constants)
+
+
+@pytest.mark.parametrize("computed", [False, True], ids=["constant", "computed"])
+@pytest.mark.parametrize(("channels", "group"), [(30, 1), (32, 32)])
+def test_convolution_pads_with_the_zero_point(exact, random, computed, channels, group):
+    constants = {"w": whole(random, U8, 32, channels // group, 3, 3), "zw": whole(random, U8)}
+    feeds = {"x": whole(random, U8, 1, channels, 9, 9)}
+    (feeds if computed else constants)["zx"] = whole(random, U8)
+    order = ("x", "w", "zx", "zw")
+    operators = exact("ConvInteger", order, feeds, constants, pads=[1, 1, 1, 1], strides=[2, 2], group=group)
+    assert operators.count("ConvInteger") == 1
+
+
+def test_convolution_of_many_channels_is_cut_along_them(exact, random):
+    constants = {"w": whole(random, I8, 8, 300, 3, 3)}
+    assert exact("ConvInteger", ("x", "w"), {"x": whole(random, U8, 1, 300, 5, 5)}, constants).count("ConvInteger") > 1
+
+
+@pytest.mark.parametrize("columns", [False, True], ids=["tensor", "column"])
+def test_qlinear_matmul(exact, random, columns):
+    constants = {"b": whole(random, I8, 60, 12), "sa": scalar(0.021), "sy": scalar(0.9)}
+    constants["sb"] = random.uniform(0.001, 0.01, 12).astype(F32) if columns else scalar(0.013)
+    constants["zb"] = np.zeros(12, I8) if columns else whole(random, I8)
+    constants |= {"za": whole(random, U8), "zy": whole(random, U8)}
+    order = ("a", "sa", "za", "b", "sb", "zb", "sy", "zy")
+    assert exact("QLinearMatMul", order, {"a": whole(random, U8, 9, 60)}, constants) == ["MatMulInteger", "Elementwise"]
+
+
+@pytest.mark.parametrize("group", [1, 4])
+def test_qlinear_conv_with_scales_by_channel_and_bias(exact, random, group):
+    constants = {"w": whole(random, I8, 24, 16 // group, 3, 3), "zw": np.zeros(24, I8)}
+    constants |= {"sx": scalar(0.021), "sw": random.uniform(0.001, 0.01, 24).astype(F32), "sy": scalar(0.3)}
+    constants |= {"zx": whole(random, U8), "zy": whole(random, U8)}
+    constants["b"] = random.integers(-9000, 9000, 24).astype(np.int32)
+    order, feeds = ("x", "sx", "zx", "w", "sw", "zw", "sy", "zy", "b"), {"x": whole(random, U8, 1, 16, 9, 9)}
+    operators = exact("QLinearConv", order, feeds, constants, pads=[1, 1, 1, 1], group=group)
+    assert operators == ["ConvInteger", "Elementwise"]
+
+
+def test_dynamic_quantisation_of_float32(exact, random):
+    feeds = {"x": random.standard_normal((20, 30)).astype(F32)}
+    exact("DynamicQuantizeLinear", ("x",), feeds, {}, ("y", "scale", "zero"), ("fp32",))
+
+
+def test_parts_hold_what_float32_holds():
+    bounds = np.array([[EXACT // 2, 1], [EXACT // 2, 1], [1, 1], [1, EXACT]], np.int64)
+    assert _parts(bounds) == [(0, 2), (2, 3), (3, 4)]
+
+
+def test_computed_weights_of_a_convolution_are_named(make_model, random):
+    feeds = {"x": whole(random, U8, 1, 3, 5, 5), "w": whole(random, U8, 4, 3, 3, 3)}
+    model = make_model([("ConvInteger", ["x", "w"], ["y"], {})], feeds, ["y"])
+    with pytest.raises(Unsupported, match=r"node ConvInteger_0: weights of ConvInteger \(w\) is not a constant"):
+        load(model)

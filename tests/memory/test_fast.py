@@ -1,0 +1,251 @@
+"""Fidelity `fast` beside `full`: patterns, several ports, traffic of the CPU with and without priority, whole models."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from npu_device.clock import Clock
+from npu_device.ddr import FluidPath
+from npu_model.memory import load_memory
+from npu_model.memory_cycles import Background
+from npu_model.memory_forms import ClosedForms
+from npu_model.memory_runs import NO_RUNS
+from npu_model.profile import load_profile
+
+import libnpu
+from libnpu.blob import write
+from libnpu.tools.memory_loads import Load, load_image
+from libnpu.trace.slices import slices_of
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+KIB, MIB = 1 << 10, 1 << 20
+PROFILES = ["npu-37xx", "npu-40xx", "npu-37xx+edge-soc"]
+LINK = {"npu-37xx": 27e9, "npu-40xx": 136e9, "npu-37xx+edge-soc": 51.2e9, "npu-40xx+edge-soc": 51.2e9, "unit": 65.5e9}
+EDGE = load_memory("edge-soc")
+
+
+def sequential(size, count=8):
+    return [Load(at * size, size, size, 1) for at in range(count)]
+
+
+def strided(width, stride, rows, count=8):
+    return [Load(at * rows * stride, width, stride, rows) for at in range(count)]
+
+
+def random_blocks(size, count=60):
+    places = np.random.default_rng(0).integers(0, (16 * MIB) // size, count)
+    return [Load(int(place) * size, size, size, 1) for place in places]
+
+
+def span_ps(profile, fidelity, loads, cpu=0.0, priority=0, **traffic):
+    """How long `loads` take in turn on the ports, beside so much of a link as traffic of the CPU."""
+    with libnpu.open(profile, compute=False, fidelity=fidelity, trace=True, where="") as device:
+        device.set_noc_priority("npu_dma", priority)
+        if cpu:
+            device.traffic("cpu", int(cpu * LINK[profile]), address=1 << 30, **traffic)
+        module = device.load(write(load_image(device.profile, loads)))
+        with device.create_stream() as stream:
+            device.trace()
+            stream.launch(module, {}, {})
+            stream.synchronize()
+            slices = [one for one in slices_of(device.trace()) if one.engine == "DMA"]
+    return max(one.end_ps for one in slices) - min(one.start_ps for one in slices)
+
+
+def error(profile, loads, *args, **options):
+    return span_ps(profile, "fast", loads, *args, **options) / span_ps(profile, "full", loads, *args, **options) - 1
+
+
+PATTERNS = {
+    "pieces of 64 KiB": sequential(64 * KIB),
+    "pieces of 4 KiB": sequential(4 * KIB, 40),
+    "random blocks of 4 KiB": random_blocks(4 * KIB),
+    "random blocks of 256 bytes": random_blocks(256),
+    "256 bytes of every 4 KiB": strided(256, 4 * KIB, 256),
+    "16 bytes of every 128": strided(16, 128, 512),
+    "a channel alone": strided(32, 8 * KIB, 128),
+    "a bank alone": strided(64, 256 * KIB, 16),
+    "streams, strides and blocks": [
+        load
+        for trio in zip(sequential(16 * KIB), strided(128, KIB, 64), random_blocks(4 * KIB, 8), strict=True)
+        for load in trio
+    ],
+}
+
+
+@pytest.mark.parametrize("profile", [*PROFILES, "unit"])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_patterns_take_as_long_as_under_full_within_twelve_percent(profile, pattern):
+    loads = PATTERNS[pattern]
+    part = load_profile(profile).cmx.workspace_bytes // load_profile(profile).dma_ports
+    if max(load.asked for load in loads) > part:
+        pytest.skip("more than the scratchpad holds")
+    full, cycle_ps = span_ps(profile, "full", loads), 10**12 // load_profile(profile).dma.clock_hz
+    assert span_ps(profile, "fast", loads) == pytest.approx(full, rel=0.12, abs=cycle_ps)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("priority", [0, 7])
+@pytest.mark.parametrize("cpu", [0.2, 0.4, 0.6])
+def test_streams_beside_the_cpu_within_fifteen_percent(profile, cpu, priority):
+    assert abs(error(profile, sequential(64 * KIB), cpu, priority)) <= 0.15
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize(
+    "pattern", ["random blocks of 4 KiB", "256 bytes of every 4 KiB", "streams, strides and blocks"]
+)
+def test_patterns_beside_the_cpu_within_fifteen_percent(profile, pattern):
+    assert abs(error(profile, PATTERNS[pattern], 0.4)) <= 0.15
+
+
+@pytest.mark.parametrize("profile", [*PROFILES, "npu-40xx+edge-soc"])
+@pytest.mark.parametrize("pattern", ["pieces of 64 KiB", "a channel alone", "streams, strides and blocks"])
+def test_traffic_makes_nothing_faster_and_priority_nothing_slower(profile, pattern):
+    loads = PATTERNS[pattern]
+    alone = span_ps(profile, "fast", loads)
+    for cpu in (0.1, 0.3, 0.5, 0.7, 0.9):
+        first = span_ps(profile, "fast", loads, cpu, 7)
+        assert (
+            alone <= first <= 1.01 * span_ps(profile, "fast", loads, cpu)
+        )  # a little, as transfers of two ports meet otherwise
+
+
+def cost(system, runs, *, written=False, client="npu_dma"):
+    runs = np.array(runs, np.int64)
+    sides = (NO_RUNS, runs) if written else (runs, NO_RUNS)
+    return ClosedForms(system).cost(system.client(client), *sides)
+
+
+def test_rows_in_one_bank_open_it_one_behind_the_other():
+    """As many times activate, data and precharge as there are rows; refresh is not in it."""
+    period = EDGE.dram.page_bytes * EDGE.dram.banks * EDGE.dram.channels
+    found = cost(EDGE, [(i * period, 32) for i in range(100)])
+    access_ns = 16 / 7.5
+    cycle_ns = max(EDGE.dram.tras_ns, EDGE.dram.trcd_ns + access_ns) + EDGE.dram.trp_ns
+    assert found.busy_ps[2:] == pytest.approx((1000 * 100 * cycle_ns, 0, 0, 0))
+
+
+def test_a_row_of_16_bytes_costs_a_whole_access_and_a_request():
+    apart, dense = cost(EDGE, [(i * 128, 16) for i in range(512)]), cost(EDGE, [(0, 512 * 16)])
+    assert (apart.moved, dense.moved) == (512 * 32, 512 * 16)
+    hit_ns = EDGE.network_latency_ns("npu_dma") - EDGE.dram.trcd_ns
+    assert apart.window_ps == pytest.approx(512 / 16 * hit_ns * 1000, rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["client-37xx", "client-40xx", "edge-soc", "ideal"])
+def test_a_long_run_alone_has_the_bandwidth_of_the_memory_system(name):
+    system = load_memory(name)
+    found = cost(system, [(0, 4 * MIB)])
+    rate = found.moved / ClosedForms(system).fastest_ps(found, 0) * 1e12
+    assert rate == pytest.approx(system.bytes_per_second("npu_dma"), rel=0.01)
+
+
+class Transfer:
+    """A flow, and the unit that is told of its end."""
+
+    client, share, token, since_ps = "npu_dma", 0, 2, 0
+
+    def __init__(self, path, size, pace_ps):
+        self.path, self.remaining_ps, self.demand, self.end_ps = path, pace_ps, size * 10**9 // pace_ps, None
+        self.size = size
+
+    def runs(self):
+        return np.array([(0, self.size)]), NO_RUNS
+
+    def cost(self, forms):
+        return forms.cost(0, *self.runs())
+
+    def fire(self, action, arg):
+        if action == self.token:
+            self.path.leave(self)
+            self.end_ps = self.path._clock.now_ps
+
+
+def test_what_traffic_did_not_get_it_asks_for_later():
+    """Beside one transfer at a link that priority gives it, the CPU falls behind, and the next one, without, takes longer for that."""
+    profile = load_profile("npu-37xx+client-37xx")
+    spans = []
+    for first_priority in (0, 7):
+        clock = Clock()
+        path = FluidPath(clock, profile)
+        path.set_traffic(Background("cpu", 12 * 10**9))
+        path.set_priority(0, first_priority)
+        first, second = Transfer(path, MIB, MIB * 1000 // 31), Transfer(path, MIB, MIB * 1000 // 31)
+        path.enter(first, first, 0, 1)
+        while first.end_ps is None:
+            clock.run_until(clock.heap[0][0])
+        path.set_priority(0, 0)
+        begun = clock.now_ps
+        path.enter(second, second, begun, 1)
+        while second.end_ps is None:
+            clock.run_until(clock.heap[0][0])
+        spans.append(second.end_ps - begun)
+        assert path.idle
+    assert spans[1] > 1.2 * spans[0]
+
+
+def model_error(blob, profile, cpu=0.0, priority=0):
+    spans = []
+    for fidelity in ("fast", "full"):
+        with libnpu.open(profile, compute=False, fidelity=fidelity, where="") as device, device.load(blob) as module:
+            device.set_noc_priority("npu", priority)
+            if cpu:
+                device.traffic("cpu", int(cpu * LINK[profile]))
+            inputs = {tensor.name: np.zeros(tensor.shape, np.float32) for tensor in module.inputs}
+            start = device.now_ps
+            module.run(inputs)
+            spans.append(device.now_ps - start)
+    return spans[0] / spans[1] - 1
+
+
+@cache
+def seeded_blob(model, profile):
+    from models import seeded
+
+    from libnpu.compiler import CompileOptions, compile_model
+
+    return compile_model(seeded(model), CompileOptions(precision="fp16", profile=profile)).blob
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "profile"), zip(["resnet50", "squeezenet", "shufflenet"], PROFILES, strict=True))
+@pytest.mark.parametrize(("cpu", "priority"), [(0.0, 0), (0.4, 0), (0.6, 7)])
+def test_whole_models_within_five_percent_alone_and_fifteen_beside_the_cpu(model, profile, cpu, priority):
+    assert abs(model_error(seeded_blob(model, profile), profile, cpu, priority)) <= (0.15 if cpu else 0.05)
+
+
+def random_case(seed):
+    """Loads that nobody chose, and traffic."""
+    rng = np.random.default_rng(seed)
+    loads = []
+    for _ in range(int(rng.integers(4, 40))):
+        width, rows = int(2 ** rng.integers(4, 15)), int(2 ** rng.integers(0, 8))
+        rows = max(min(rows, 64 * KIB // width), 1)
+        stride = width + int(rng.integers(0, 3)) * int(2 ** rng.integers(4, 13))
+        loads.append(Load(int(rng.integers(0, 16 * MIB // 64)) * 64, width, stride, rows))
+    return loads, {
+        "cpu": float(rng.choice([0.1, 0.25, 0.4, 0.55])),
+        "priority": int(rng.choice([0, 7])),
+        "write_share": float(rng.choice([0.0, 0.3, 1.0])),
+        "burst_bytes": int(rng.choice([64, 256, 1024])),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("profile", [*PROFILES, "npu-40xx+edge-soc"])
+def test_random_loads_with_and_without_random_traffic(profile):
+    alone, beside = [], []
+    for seed in range(30):
+        loads, traffic = random_case(seed)
+        alone.append(abs(error(profile, loads)))
+        beside.append(abs(error(profile, loads, **traffic)))
+    assert np.mean(alone) <= 0.06
+    assert np.percentile(alone, 90) <= 0.10
+    assert np.mean(beside) <= 0.10
+    assert np.percentile(beside, 80) <= 0.15
