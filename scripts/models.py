@@ -69,7 +69,17 @@ MAGIKA_CONFIG = Pinned(
     "ae24c742205358f6ff6dfd5facb6743fb69743dbba8373e73da58ff0cbd695db",
     {},
 )
-SEEDED = ("resnet50", "squeezenet", "shufflenet", "inception_v1", "vgg19", "densenet121")
+SEEDED = (
+    "resnet50",
+    "squeezenet",
+    "shufflenet",
+    "inception_v1",
+    "inception_v2",
+    "vgg19",
+    "densenet121",
+    "bvlc_alexnet",
+    "zfnet512",
+)
 SEED = 20240229  # any fixed number; part of the file name, so that a new one makes new files
 # Gain of the last normalisation of a residual branch. With 1, the variance would double in each of 16 blocks.
 BRANCH_GAIN = 0.25

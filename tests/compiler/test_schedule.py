@@ -274,7 +274,7 @@ def test_looking_at_bytes_only_where_no_order_is_known_keeps_the_same_orders(pro
 
 
 @given(st.integers(0, 2**32), st.sampled_from([64, 96, 4096]), st.integers(90, 110))
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_orders_of_boxes_at_one_distance_are_those_of_their_bytes(seed, pitch, count):
     """Many boxes of one pitch, with whole rows, ranges across rows and boxes of other strides between them."""
     generator = random.Random(seed)

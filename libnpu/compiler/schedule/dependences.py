@@ -73,6 +73,9 @@ def kept_dependences(touches: Sequence[Sequence[Touch]], queue_of: Sequence[int]
 _Record = tuple[int, Box, bool, int, int]  # operation, bytes, write, first byte, byte after the last
 
 
+_Buckets = dict[int, dict[int, _Record]]  # place -> serial -> record
+
+
 class _Space:
     """The accesses to one address space, in buckets of addresses.
 
@@ -82,7 +85,7 @@ class _Space:
 
     def __init__(self, boxes: Sequence[Box]) -> None:
         self._shift, self._pitch, self._column_shift = _BUCKET, 0, 0
-        self._buckets: dict[int, dict[int, _Record]] = {}  # by serial
+        self._buckets: tuple[_Buckets, _Buckets] = ({}, {})  # of reads, of writes
         pitches = Counter(box.dims[-1][1] for box in boxes if box.dims)
         for pitch, count in pitches.most_common(1):
             columns = len({box.addr % pitch for box in boxes if box.dims}) if count >= _MANY else 0
@@ -102,23 +105,28 @@ class _Space:
         columns = range(first >> self._column_shift, ((end - 1) >> self._column_shift) + 1)
         return [row << _COLUMN_BITS + 1 | column for row in rows for column in columns]
 
-    def meeting(self, box: Box) -> Iterator[tuple[int, _Record]]:
-        """Yield (serial, record) of what may meet a box, some several times."""
+    def meeting(self, box: Box, write: bool) -> Iterator[tuple[int, _Record]]:
+        """Yield (serial, record) of what may conflict with a read or write of a box, some several times."""
+        reads, writes = self._buckets
         for place in self._places(box):
-            yield from self._buckets.get(place, {}).items()
+            yield from writes.get(place, {}).items()
+            if write:
+                yield from reads.get(place, {}).items()
 
     def drop_covered(self, box: Box) -> None:
         """Drop what lies between the first and the last byte of a box."""
         low, high = box.addr, box.end
-        for serial, record in dict(self.meeting(box)).items():
+        for serial, record in dict(self.meeting(box, True)).items():
             if low <= record[3] and record[4] <= high:
+                buckets = self._buckets[record[2]]
                 for place in self._places(record[1]):
-                    del self._buckets[place][serial]
+                    del buckets[place][serial]
 
     def add(self, serial: int, record: _Record) -> None:
         """Add an access."""
+        buckets = self._buckets[record[2]]
         for place in self._places(record[1]):
-            self._buckets.setdefault(place, {})[serial] = record
+            buckets.setdefault(place, {})[serial] = record
 
 
 class _History:
@@ -147,10 +155,8 @@ class _History:
             box, write = touch.box, touch.write
             low, high = box.addr, box.end
             seen: set[int] = set()
-            for serial, (other, other_box, other_write, other_low, other_high) in self._spaces[touch.space].meeting(
-                box
-            ):
-                if other_low >= high or other_high <= low or not (write or other_write) or other in skipped:
+            for serial, (other, other_box, _, other_low, other_high) in self._spaces[touch.space].meeting(box, write):
+                if other_low >= high or other_high <= low or other in skipped:
                     continue
                 if other not in found and skip(other):
                     skipped.add(other)
