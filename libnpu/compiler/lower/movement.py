@@ -78,9 +78,7 @@ def plan_concats(builder: Builder) -> None:
             start += value.shape[node.attrs["axis"]]
 
 
-_COMPUTED = frozenset(
-    {"Conv", "MatMul", "ConvInteger", "MatMulInteger", "MaxPool", "AvgPool", "Elementwise", "Softmax", "Concat"}
-)
+_COMPUTED = frozenset({"Conv", "MatMul", "ConvInteger", "MatMulInteger", "MaxPool", "AvgPool", "Elementwise", "Softmax", "Concat"})
 
 
 def lower_pad(builder: Builder, node: Node) -> None:
