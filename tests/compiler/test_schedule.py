@@ -283,7 +283,7 @@ def test_orders_of_boxes_at_one_distance_are_those_of_their_bytes(seed, pitch, c
         column = generator.randrange(0, pitch, 8)
         rows, start = generator.randint(1, 9), generator.randrange(60) * pitch
         box = generator.choice((
-            *[Box(start + column, generator.randint(1, pitch - column), ((rows, pitch),))] * 12,
+            *[Box(start + column, min(pitch - column, generator.randint(1, pitch // 2)), ((rows, pitch),))] * 12,
             Box(start + column, generator.randint(1, 3 * pitch), ()),
             Box(start, pitch // 2, ((2, 4 * pitch), (2, pitch))),
             Box(start + column, 8, ((3, 24),)),

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from npu_model.footprint import Box, overlaps
 
 _BUCKET = 15  # log2 of the bytes that share a bucket of the search structure, at least
-_MANY = 64  # boxes at one distance that make it the pitch of a space, which then has at most so many buckets, as log2:
+_MANY = (
+    64  # boxes at one distance, at least, that make it the pitch of a space, which then has so many buckets, as log2:
+)
 _ROW_BITS, _COLUMN_BITS = 6, 8
 
 
@@ -79,17 +81,17 @@ _Buckets = dict[int, dict[int, _Record]]  # place -> serial -> record
 class _Space:
     """The accesses to one address space, in buckets of addresses.
 
-    Where many boxes repeat their runs at one distance (the channel tiles of a tensor, whose spans all meet), that is the pitch of
+    Where most boxes repeat short runs at one distance (the channel tiles of a tensor, whose spans all meet), that is the pitch of
     the space, and a bucket holds but some of the columns between two rows.
     """
 
     def __init__(self, boxes: Sequence[Box]) -> None:
         self._shift, self._pitch, self._column_shift = _BUCKET, 0, 0
         self._buckets: tuple[_Buckets, _Buckets] = ({}, {})  # of reads, of writes
-        pitches = Counter(box.dims[-1][1] for box in boxes if box.dims)
+        pitches = Counter(box.dims[-1][1] for box in boxes if box.dims and 2 * box.width <= box.dims[-1][1])
         for pitch, count in pitches.most_common(1):
-            columns = len({box.addr % pitch for box in boxes if box.dims}) if count >= _MANY else 0
-            if columns > 1:
+            if count >= _MANY and 2 * count >= len(boxes):
+                columns = len({box.addr % pitch for box in boxes if box.dims})
                 self._pitch = pitch
                 self._column_shift = max(0, pitch.bit_length() - min(columns.bit_length(), _COLUMN_BITS))
                 self._shift = max(_BUCKET, max(box.end for box in boxes).bit_length() - _ROW_BITS)
