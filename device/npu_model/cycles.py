@@ -124,6 +124,16 @@ def dpu_cycles(profile: Profile, invariants: Records, variants: Records, write_t
     return dpu_costs(profile, invariants, variants, write_tiles)[0]
 
 
+def fastest_grids(profile: Profile, invariants: Records, variants: Records) -> Cycles:
+    """Return for each invariant the value of enum npu_mpe_grid with which it takes the fewest cycles, of equals the first."""
+    asked, counts = invariants.copy(), []
+    for grid in GRIDS:
+        asked["mpe_grid"] = grid
+        counts.append(dpu_cycles(profile, asked, variants))
+    found: Cycles = np.array(list(GRIDS), dtype=np.int64)[np.argmin(counts, axis=0)]
+    return found
+
+
 def dpu_costs(
     profile: Profile, invariants: Records, variants: Records, write_tiles: int = 1
 ) -> tuple[Cycles, Cycles, Cycles]:

@@ -35,6 +35,8 @@ _RANGES, _INVOCATIONS = ".npu.tasks.shave_range", ".npu.tasks.shave_invocation"
 _BARRIERS = ".npu.barriers"
 _TEXT, _ARGS, _WEIGHTS, _SCRATCH = ".text.shave", ".data.shave_args", ".data.weights", ".bss.scratch"
 
+_RETURNS = ("reload", "spill_in")  # kinds of operations that bring a buffer back
+
 Numbered = list[tuple[int, "ScheduledOp"]]  # (task id, operation) of one list
 
 
@@ -193,10 +195,7 @@ def _offsets(record: np.dtype[Any]) -> dict[str, int]:
 
 def _debug(program: TileProgram, schedule: Schedule, plan: BarrierPlan, profile: Profile) -> dict[str, Any]:
     """Return what people and tools want to know: names by task id, CMX over time, statistics."""
-    touched: dict[tuple[Buffer, int], list[int]] = {}
-    for number, scheduled in enumerate(schedule.ops):
-        for buffer, address in scheduled.addresses.items():
-            touched.setdefault((buffer, address), []).append(number)
+    stays = _stays(schedule)
     engines = [engine.name.lower() for engine in Engine]
     counts = {e: sum(s.op.engine.name.lower() == e for s in schedule.ops) for e in engines}
     busy = {e: sum(s.end_ps - s.start_ps for s in schedule.ops if s.op.engine.name.lower() == e) for e in engines}
@@ -217,8 +216,25 @@ def _debug(program: TileProgram, schedule: Schedule, plan: BarrierPlan, profile:
             "profile": profile.name,
         },
         "cmx": [
-            [b.name, address + tile * _STRIDE, b.size_bytes, used[0], used[-1]]
-            for (b, address), used in touched.items()
+            [b.name, address + tile * _STRIDE, b.size_bytes, first, last]
+            for b, address, first, last in stays
             for tile in range(b.copies)
         ],
     }
+
+
+def _stays(schedule: Schedule) -> list[tuple[Buffer, int, int, int]]:
+    """Return each stay of a buffer in CMX: address, first and last task. One that comes back stays again, wherever that is."""
+    found: list[tuple[Buffer, int, int, int]] = []
+    latest: dict[Buffer, int] = {}
+    for number, scheduled in enumerate(schedule.ops):
+        for buffer, address in scheduled.addresses.items():
+            index = latest.get(buffer)
+            last = found[index][3] if index is not None else number
+            comes_back = scheduled.kind in _RETURNS and schedule.ops[last].kind != scheduled.kind
+            if index is None or comes_back or found[index][1] != address:
+                latest[buffer] = len(found)
+                found.append((buffer, address, number, number))
+            else:
+                found[index] = (buffer, address, found[index][2], number)
+    return found

@@ -6,9 +6,12 @@ from npu_abi import C
 
 from libnpu import blob
 from libnpu.compiler import CompileOptions, compile_model
+from libnpu.compiler.emit import _stays
 from libnpu.compiler.ir import Graph, Node, Value
 from libnpu.compiler.lower import CompileError
 from libnpu.compiler.pipeline import compile_graph
+from libnpu.compiler.program import Buffer, Engine, TileOp
+from libnpu.compiler.schedule import Queue, Schedule, ScheduledOp
 
 F16 = np.dtype(np.float16)
 SMALL_CMX = 40 << 10
@@ -59,7 +62,7 @@ def test_every_ddr_address_is_a_relocation_and_every_cmx_address_final(image):
 def test_equal_programs_are_stored_once_and_arguments_are_aligned(image):
     invocations = image.tasks[".npu.tasks.shave_invocation"]
     assert len(invocations) > 2
-    assert len(image.tasks[".npu.tasks.shave_range"]) == 1
+    assert len(image.tasks[".npu.tasks.shave_range"]) == 2  # hard swish, and the input's channels side by side
     addends = [r.addend for r in image.relocations if r.symbol == ".data.shave_args"]
     assert len(addends) == len(invocations)
     assert all(a % 64 == 0 for a in addends)
@@ -119,3 +122,16 @@ def test_an_onnx_model_compiles_from_bytes():
     compiled = compile_model(model.SerializeToString(), CompileOptions(dump=("import", "precision")))
     assert list(compiled.report["dumps"]) == ["import", "precision"]
     assert [(t.name, t.shape) for t in compiled.image.inputs] == [("x", (2, 8))]
+
+
+def test_a_buffer_that_comes_back_to_its_place_stays_twice():
+    buffer, other = Buffer("a", 64), Buffer("b", 64)
+
+    def scheduled(number, touched, kind="op"):
+        op = TileOp(f"op {number}", "layer", Engine.DMA, 1, [], [], None)
+        return ScheduledOp(op, Queue(Engine.DMA, 0), number, number + 1, dict.fromkeys(touched, 0), kind)
+
+    steps = [([buffer], "op"), ([buffer], "spill_out"), ([other], "op"), ([buffer], "spill_in"), ([buffer], "op")]
+    ops = [scheduled(number, *step) for number, step in enumerate(steps)]
+    found = _stays(Schedule(ops, 5, 0, 0, 0, 0, [], [], []))
+    assert found == [(buffer, 0, 0, 1), (other, 0, 2, 2), (buffer, 0, 3, 4)]

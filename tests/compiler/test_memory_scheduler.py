@@ -244,3 +244,20 @@ def test_constants_that_fp16_saturates_are_warnings_with_their_layer(make_model)
     weights = {"w": np.full((1, 1, 1, 1), 1e6, np.float32)}
     model = make_model([("Conv", ["x", "w"], ["y"], {})], {"x": (np.float32, (1, 1, 4, 4))}, ["y"], weights)
     assert compile_model(model).report["warnings"] == ["Conv_0: 1 of 1 values of w are beyond float16, saturated"]
+
+
+def test_results_at_alternate_ends_leave_gaps_that_add_up():
+    """Bottom up, the last result would fit neither below nor above the one before; at alternate ends nothing is spilled."""
+    source, target = DdrTensor("x", 128, DdrKind.INPUT), DdrTensor("y", 1600, DdrKind.OUTPUT)
+    x, a, b, c = (Buffer(name, size) for name, size in (("x", 128), ("a", 1280), ("b", 4480), ("c", 1600)))
+    ops = [
+        op("load", Engine.DMA, [source], [x], 1),
+        op("a", Engine.DPU, [x], [a], 2),
+        op("b", Engine.DPU, [a], [b], 2),
+        op("c", Engine.DPU, [b], [c], 2),
+        op("store", Engine.DMA, [c], [target], 1),
+    ]
+    program = TileProgram("alternate", ops, [source, target], bytearray())
+    schedule = FeasibleMemoryScheduler(program, PROFILE, 6400).run()
+    assert schedule.spill_out_bytes == schedule.spill_in_bytes == 0
+    assert schedule.makespan_ps == 8 * UNIT

@@ -19,6 +19,7 @@ from libnpu.compiler.lower.copy import copies
 from libnpu.compiler.lower.errors import CompileError
 from libnpu.compiler.lower.mirror import mirror
 from libnpu.compiler.lower.records import dma_records, dpu_records
+from libnpu.compiler.lower.relayout import relayout
 from libnpu.compiler.lower.view import ALIGNMENT, Order, View, aligned, dense
 from libnpu.compiler.program import (
     FAR,
@@ -284,7 +285,9 @@ class Builder:
     # ---- operations -------------------------------------------------------------------------------
 
     def copy(self, dst: View, src: View, node: Node, what: str) -> None:
-        """Append the DMAs that copy `src` to `dst`."""
+        """Append what copies `src` to `dst`: DMAs, or SHAVE tasks where those would move single elements."""
+        if relayout(self, dst, src, node):
+            return
         for payload, read, written in copies(dst, src):
             self._append(node, what, Engine.DMA, [read], [written], payload)
 
@@ -358,6 +361,11 @@ class Builder:
         if not ops:
             return
         invariants, variants = dpu_records([op.payload for op in ops if isinstance(op.payload, DpuPayload)])
+        grids = cycles.fastest_grids(self.profile, invariants, variants)
+        invariants["mpe_grid"] = grids
+        for op, grid in zip(ops, grids.tolist(), strict=True):
+            if isinstance(op.payload, DpuPayload):
+                op.payload.invariant["mpe_grid"] = grid
         columns = []
         for mask in range(2 * max(FAR.values()) if self.tiles > 1 else 1):
             moved = invariants.copy()

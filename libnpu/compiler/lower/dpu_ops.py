@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from npu_abi import C, dtype
-from npu_model.cycles import dpu_cycles
+from npu_model.cycles import dpu_cycles, fastest_grids
 from npu_model.dtypes import code_of_numpy
 
 from libnpu.compiler.lower.dpu_tiler import SLACK_PERCENT, Geometry, TilePlan, plan_tiles
@@ -407,7 +407,7 @@ def _static_fields(job: Job) -> dict[str, Any]:
         "act_dtype": code_of_numpy(job.act.dtype),
         "wt_dtype": code_of_numpy(job.weights.dtype or job.act.dtype),
         "out_dtype": code_of_numpy(job.out.dtype),
-        "mpe_grid": C.NPU_MPE_16X16,
+        "mpe_grid": C.NPU_MPE_16X16,  # until the builder knows the fastest one
         **job.fields,
     }
 
@@ -450,6 +450,7 @@ def _task_cycles(builder: Builder, job: Job, tiles: Sequence[tuple[int, int]]) -
     parts["invariant_index"] = np.arange(len(tiles))
     counts = -(-channels // VARIANT_CHANNELS)
     dpu = builder.profile.dpu
+    records["mpe_grid"] = fastest_grids(builder.profile, records, parts)
     found = dpu_cycles(builder.profile, records, parts) + (counts - 1) * dpu.workload_cycles
     if job.follower is not None:
         records["op"], records["act_dtype"] = C.NPU_DPU_ELTWISE_ADD, code_of_numpy(job.out.dtype)

@@ -248,7 +248,8 @@ def lower_matmul(builder: Builder, node: Node) -> None:
     b = None
     if right.const is None:
         b = builder.home(right)
-        if prod(batch) > 1 and k > 1 and b.strides[-2] != b.dtype.itemsize:  # all matrices at once, as the engine reads them
+        if prod(batch) > 1 and k > 1 and b.strides[-2] != b.dtype.itemsize:
+            # All matrices at once, in the order in which the engine reads them.
             b = builder.dense_home(b, (*range(len(b.shape) - 2), len(b.shape) - 1, len(b.shape) - 2), node)
     constants: dict[int, ConstantWeights] = {}
     for index in np.ndindex(*batch):

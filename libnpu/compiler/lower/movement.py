@@ -1,4 +1,7 @@
-"""Data movement: views where strides can say it, DMA descriptors where bytes must move. Never a SHAVE program."""
+"""Data movement: views where strides can say it, DMA descriptors where bytes must move.
+
+SHAVEs work only where a change of order would have DMA move single elements, many of them (`relayout.py`).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from libnpu.compiler.lower.view import Order, View
+from libnpu.compiler.lower.view import Order, View, dense
 
 if TYPE_CHECKING:
     from libnpu.compiler.ir import Node, Value
@@ -27,9 +30,24 @@ def lower_reshape(builder: Builder, node: Node) -> None:
     source, value = builder.home(_input(node)), node.outputs[0]
     view = source.reshaped(value.shape)
     if view is None:
-        view = builder.dense_home(source, tuple(range(len(source.shape))), node).reshaped(value.shape)
+        view = builder.dense_home(source, _reshape_order(builder, source, value), node).reshaped(value.shape)
     assert view is not None
     builder.bind(value, view, node)
+
+
+def _reshape_order(builder: Builder, source: View, value: Value) -> Order:
+    """Return the order for a copy of `source` that can be seen as `value`: channels last where they are, or are wanted there."""
+    axes = tuple(range(len(source.shape)))
+    if len(value.shape) < 3:
+        return axes
+    for first in axes:
+        for last in range(first + 1, len(axes)):
+            if prod(source.shape[:first]) == value.shape[0] and prod(source.shape[first:last]) == value.shape[1]:
+                order = (*axes[:first], *axes[last:], *axes[first:last])
+                seen = dense(source.target, source.shape, source.dtype, order).reshaped(value.shape)
+                if seen is not None and (builder.wants_channels_last(value) or source.order()[-1] in axes[first:last]):
+                    return order
+    return axes
 
 
 def lower_transpose(builder: Builder, node: Node) -> None:
@@ -78,13 +96,15 @@ def plan_concats(builder: Builder) -> None:
             start += value.shape[node.attrs["axis"]]
 
 
-_COMPUTED = frozenset({"Conv", "MatMul", "ConvInteger", "MatMulInteger", "MaxPool", "AvgPool", "Elementwise", "Softmax", "Concat"})
+_COMPUTED = frozenset(
+    {"Conv", "MatMul", "ConvInteger", "MatMulInteger", "MaxPool", "AvgPool", "Elementwise", "Softmax", "Concat"}
+)
 
 
 def lower_pad(builder: Builder, node: Node) -> None:
     """Copy the input into the middle of the output and a constant around it."""
     source, value = builder.home(_input(node)), node.outputs[0]
-    order = builder.order_for(value, source)
+    order = _grown_order(builder.order_for(value, source), source.shape)
     whole = builder.place(value, order)
     pads = [(int(a), int(b)) for a, b in node.attrs["pads"]]
     builder.copy(whole.sliced([a for a, _ in pads], source.shape), source, node, "pad")
@@ -99,6 +119,18 @@ def lower_pad(builder: Builder, node: Node) -> None:
                 )
                 _fill(builder, slab, node.attrs.get("value", 0.0), node, whole.order())
         low[axis], size[axis] = before, value.shape[axis] - before - after
+
+
+def _grown_order(order: Order, shape: tuple[int, ...]) -> Order:
+    """Return `order` with each axis of one element right inside the one that it follows in the shape.
+
+    Padding makes such axes longer; a reshape that merges them with those then stays a view.
+    """
+    found = [axis for axis in order if shape[axis] > 1 or axis == 0]
+    for axis in range(1, len(shape)):
+        if shape[axis] == 1:
+            found.insert(found.index(axis - 1) + 1, axis)
+    return tuple(found)
 
 
 def _fill(builder: Builder, box: View, number: float, node: Node, order: Order) -> None:

@@ -43,6 +43,24 @@ def launch(
     builder.shave(node, payload, reads, [operands[-1].access()], cost)
 
 
+def launch_element_by_element(builder: Builder, node: Node, program: kernels.Program, views: Sequence[View]) -> None:
+    """Append the tasks of one box: `views` are inputs in order, then the output, all of the shape that is walked."""
+    dims, steps = merge_dims(views[0].shape if views[:-1] else views[-1].shape, [v.strides for v in views])
+    outer = max(0, len(dims) - KERNEL_DIMS)
+    for index in product(*(range(n) for n in dims[:outer])):
+        operands = [
+            View(
+                v.target,
+                v.offset + sum(i * s for i, s in zip(index, step, strict=False)),
+                tuple(dims[outer:]),
+                tuple(step[outer:]),
+                v.dtype,
+            )
+            for v, step in zip(views, steps, strict=True)
+        ]
+        launch(builder, node, program, operands, [o.shape for o in operands])
+
+
 def lower_elementwise(builder: Builder, node: Node) -> None:
     """Append the tasks of an Elementwise node, whatever its expression.
 
@@ -58,20 +76,7 @@ def lower_elementwise(builder: Builder, node: Node) -> None:
 
     def emit(tiles: list[View], tile: View) -> None:
         views = [t.broadcast(tile.shape).permuted(order) for t in tiles] + [tile.permuted(order)]
-        dims, steps = merge_dims(views[0].shape if views[:-1] else views[-1].shape, [v.strides for v in views])
-        outer = max(0, len(dims) - KERNEL_DIMS)
-        for index in product(*(range(n) for n in dims[:outer])):
-            operands = [
-                View(
-                    v.target,
-                    v.offset + sum(i * s for i, s in zip(index, step, strict=False)),
-                    tuple(dims[outer:]),
-                    tuple(step[outer:]),
-                    v.dtype,
-                )
-                for v, step in zip(views, steps, strict=True)
-            ]
-            launch(builder, node, program, operands, [o.shape for o in operands])
+        launch_element_by_element(builder, node, program, views)
 
     orders = [order] * (len(inputs) + 1)
     usable = [in_place(v, order) for v in inputs]

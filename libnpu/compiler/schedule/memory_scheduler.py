@@ -92,6 +92,7 @@ class FeasibleMemoryScheduler:
         self.is_constant_load = [load and self._is_constant_load(index) for index, load in enumerate(self.is_load)]
         self.levels = self._levels()
         self.live_bytes = self._live_bytes()
+        self.far_side = self._far_side()
         self._check_fit()
 
     def run(self) -> Schedule:
@@ -113,11 +114,29 @@ class FeasibleMemoryScheduler:
             if best is None or found.makespan_ps <= best.makespan_ps:  # of equals, the one that needs least CMX
                 best = found
         assert best is not None
+        if self.far_side:
+            for limit in dict.fromkeys((best.level_limit, min(self.level_limit, _LIMITS[0]))):
+                found = SchedulerPass(self, limit, best.makespan_ps - 1, alternate=True).run()
+                best = found or best
         return best
 
     def allocator(self) -> CmxAllocator:
         """Return the CMX of all tiles, free."""
         return CmxAllocator(self.cmx_bytes, self.profile.cmx.alignment_bytes, self.tiles, int(C.NPU_CMX_TILE_STRIDE))
+
+    def _far_side(self) -> frozenset[Buffer]:
+        """Return the results that lie at the top when each is at the other end than the largest result that it is made of."""
+        found: set[Buffer] = set()
+        made: set[Buffer] = set()
+        for op, results in zip(self.program.ops, self.results, strict=True):
+            operands = [a.target for a in op.reads if isinstance(a.target, Buffer) and a.target in made]
+            largest = max(operands, key=lambda b: b.size_bytes, default=None)
+            for buffer in results:
+                if op.engine != Engine.DMA and buffer not in made:
+                    made.add(buffer)
+                    if largest is not None and largest not in found:
+                        found.add(buffer)
+        return frozenset(found)
 
     def _levels(self) -> list[int]:
         """Level of a compute operation: its rank among them. Of any other: that of the first compute operation it feeds."""

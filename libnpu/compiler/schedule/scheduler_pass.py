@@ -22,10 +22,17 @@ _FRAGMENTATION = 16  # one part in so many is left free by loads that run ahead,
 
 
 class SchedulerPass:
-    """One run of the scheduler with one level limit; all its state. It gives up when it must take longer than `bound_ps`."""
+    """One run of the scheduler with one level limit; all its state. It gives up when it must take longer than `bound_ps`.
 
-    def __init__(self, plan: FeasibleMemoryScheduler, level_limit: int, bound_ps: int | None = None) -> None:
+    Loads are placed from the top of CMX down, results from the bottom up; with `alternate`, a result from the end that its
+    largest operand is not at, so that the gap which that leaves is beside the one that was there before.
+    """
+
+    def __init__(
+        self, plan: FeasibleMemoryScheduler, level_limit: int, bound_ps: int | None = None, alternate: bool = False
+    ) -> None:
         self.plan = plan
+        self.at_top = plan.far_side if alternate else frozenset()  # results that are not placed from the bottom up
         self.limit = level_limit
         self.bound_ps = bound_ps
         self.reach = 0  # levels that a load ran ahead, at most
@@ -308,7 +315,8 @@ class SchedulerPass:
             if plan.is_load[index]:
                 loaded.update(plan.buffers[index])
             near = queue.unit if queue.engine == Engine.DPU else self.allocator.emptiest()
-            sizes = [(b.size_bytes, b in loaded or b in self.saved, b.copies > 1) for b in missing]
+            at_top = self.at_top
+            sizes = [(b.size_bytes, b in at_top or b in loaded or b in self.saved, b.copies > 1) for b in missing]
             addresses = self.allocator.alloc_all(sizes, near)
             if addresses is None:
                 return None

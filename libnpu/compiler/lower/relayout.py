@@ -1,0 +1,71 @@
+"""Copies that change the order of elements: by SHAVEs, where a DMA port would move single elements and take longer.
+
+A DMA port spends a cycle or more on each run of bytes, however short. A SHAVE loads single elements at one a cycle too, but there
+are several, and what they read and write crosses to and from DDR in long runs. The bits are copied as integers of the same size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from npu_model.dtypes import code_of_numpy
+
+from libnpu.compiler import kernels
+from libnpu.compiler.lower.boxes import tile_boxes
+from libnpu.compiler.lower.shave_tiler import launch_element_by_element
+from libnpu.compiler.lower.view import View, merge_dims
+
+if TYPE_CHECKING:
+    from npu_model.profile import Profile
+
+    from libnpu.compiler.ir import Node
+    from libnpu.compiler.lower.builder import Builder
+
+_BITS: dict[int, np.dtype[Any]] = {1: np.dtype(np.int8), 2: np.dtype(np.int16), 4: np.dtype(np.int32)}
+_GAIN = 4  # times as fast as DMA that SHAVEs have to be, by this rough prediction; chosen: they have other work
+
+
+def relayout(builder: Builder, dst: View, src: View, node: Node) -> bool:
+    """Append the tasks that copy `src` to `dst` of the same shape; False when DMA should do it."""
+    bits = _BITS.get(dst.dtype.itemsize)
+    repeats = any(stride == 0 and count > 1 for stride, count in zip(src.strides, src.shape, strict=True))
+    if bits is None or repeats or src.order() == dst.order() or not _is_worth_it(builder, dst, src):
+        return False
+    src, dst = replace(src, dtype=bits), replace(dst, dtype=bits)
+    code = code_of_numpy(bits)
+    program = kernels.elementwise(("in", 0), (code,), code)
+    order = dst.order()
+
+    def emit(tiles: list[View], tile: View) -> None:
+        launch_element_by_element(builder, node, program, [tiles[0].permuted(order), tile.permuted(order)])
+
+    axes = sorted(range(len(dst.shape)), key=lambda k: (-min(_inside(src, k), _inside(dst, k)), k))
+    tile_boxes(builder, node, [src], dst, dst.shape, [src.order(), order], axes, [src.in_cmx], builder.shaves, emit)
+    return True
+
+
+def _inside(view: View, axis: int) -> int:
+    """Return the number of elements that lie together when `view` is cut along `axis`."""
+    order = view.order()
+    return prod(view.shape[k] for k in order[order.index(axis) + 1 :])
+
+
+def _is_worth_it(builder: Builder, dst: View, src: View) -> bool:
+    profile, size = builder.profile, prod(dst.shape)
+    shave, units = profile.shave, builder.shaves
+    shave_ps = (shave.startup_cycles + size / shave.strided_elements_per_cycle / units) * 1e12 / shave.clock_hz
+    return shave_ps * _GAIN < _dma_ps(profile, dst, src)
+
+
+def _dma_ps(profile: Profile, dst: View, src: View) -> float:
+    """Return about how long a DMA port takes, by the runs of bytes that lie together on both sides."""
+    order = dst.order()
+    dims, (a, b) = merge_dims(dst.permuted(order).shape, [src.permuted(order).strides, dst.permuted(order).strides])
+    size = dst.dtype.itemsize
+    run = dims[-1] if dims and a[-1] == b[-1] == size else 1
+    dma = profile.dma
+    each = -(-max(run * size, dma.min_run_bytes) // dma.bytes_per_cycle) + dma.run_cycles
+    return prod(dst.shape) / run * each * 1e12 / dma.clock_hz
