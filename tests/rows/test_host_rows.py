@@ -69,8 +69,8 @@ def test_the_second_launch_finds_its_instructions_in_the_cache(npu_json):
         assert (second["loaded_bytes"], second["cached_bytes"]) == (0, size)
         assert second["steps_ps"]["load"] == second["iload_cycles"] == 0
         cycles[code] = first["iload_cycles"]
-    # 12 KiB at 8 bytes per cycle of 975 MHz are 1536 cycles, in cycles of the counters' 1300 MHz: 2048
-    assert cycles["16K"] - cycles["4K"] == pytest.approx(2048, rel=0.01)
+    # 12 KiB at 8 bytes per cycle of 975 MHz are 1536 cycles, in cycles of the counters' 1300 MHz: 2048, and requests in between
+    assert 2048 <= cycles["16K"] - cycles["4K"] < 2048 * 1.06
 
 
 @pytest.mark.parametrize(("size", "largest"), [(8, "load"), (512, "execute")])

@@ -201,6 +201,7 @@ CALLS = {
         lambda w: {"point": "message_reply", "kind": "message_twice", "after": 10**6, "count": 1, "seed": 0},
     ),
     "Device.faults_struck": ("device", lambda w: {"point": "message_reply", "kind": "message_twice"}),
+    "Device.set_noc_priority": ("device", lambda w: {"client": "npu", "priority": 0}),
     "Device.mmio": ("device", lambda w: {"offset": 0x1A00000, "value": None}),
     "Device.traffic": (
         "device",
