@@ -30,7 +30,8 @@ class FeasibleMemoryScheduler:
     """Schedules a tile program for `tiles` tiles of `profile` with `cmx_bytes` of CMX each.
 
     `pingpong=False` loads an operation's operands only when the one before it has left the engine. Level limits 0 to 4, 6, 8, 16,
-    32 and so on up to `prefetching_level_limit` are tried, largest first, until two in a row are 1 % slower than the best one.
+    32 and so on up to `prefetching_level_limit` are tried, largest first, until two in a row are 1 % slower than the best one; then
+    the best one and half of it with results at alternate ends of CMX.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class FeasibleMemoryScheduler:
                 best = found
         assert best is not None
         if self.far_side:
-            for limit in dict.fromkeys((best.level_limit, min(self.level_limit, _LIMITS[0]))):
+            for limit in dict.fromkeys((best.level_limit, best.level_limit // 2)):
                 found = SchedulerPass(self, limit, best.makespan_ps - 1, alternate=True).run()
                 best = found or best
         return best
