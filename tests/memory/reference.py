@@ -263,7 +263,8 @@ class ReferenceMemory:
             open_banks = [bank for bank in ch.banks if bank.row is not None]
             if all(bank.precharge <= ticks for bank in open_banks):
                 ch.due += self.ticks(dram.trefi_ns)
-                ch.refresh_end = ticks + self.ticks(dram.trfc_ns) + (self.ticks(dram.trp_ns) if open_banks else 0)
+                taken = self.ticks(dram.trfc_ns) + (self.ticks(dram.trp_ns) if open_banks else 0)
+                ch.refresh_end = ticks + max(taken, 1)  # the cycle of its command is the refresh's
                 ch.count["refreshes"] += 1
                 ch.count["precharges"] += len(open_banks)
                 for bank in ch.banks:

@@ -64,6 +64,7 @@ def systems(draw):
             "interleave_bytes": pick(128, 256, 1024),
             "bank_xor": draw(st.booleans()),
             "trefi_ns": pick(0.0, 900.5, 3900.0),
+            "trfc_ns": pick(0.0, 280.0, 280.0),
             "queue_depth": pick(1, 2, 8),
             "age_limit_cycles": pick(1, 30, 1000),
         },
