@@ -39,9 +39,9 @@ def make_model():
         results = [onnx.ValueInfoProto(name=name) for name in outputs]
         tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in (constants or {}).items()]
         graph = helper.make_graph(protos, "g", infos, results, tensors)
-        model = helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", opset)], functions=list(functions), ir_version=IR_VERSION
-        )
+        foreign = sorted({attrs["domain"] for *_, attrs in nodes if "domain" in attrs})
+        opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in foreign)]
+        model = helper.make_model(graph, opset_imports=opsets, functions=list(functions), ir_version=IR_VERSION)
         inferred = onnx.shape_inference.infer_shapes(model)
         for result, known in zip(model.graph.output, inferred.graph.output, strict=True):
             result.CopyFrom(known)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from onnx import helper
 
 import libnpu
 from libnpu.compiler import CompileOptions
@@ -11,7 +12,7 @@ from libnpu.compiler.pipeline import compile_graph
 from libnpu.compiler.reference import run_reference
 from libnpu.errors import Unsupported
 
-U8, I8, F32 = np.uint8, np.int8, np.float32
+U8, I8, F32 = np.dtype(np.uint8), np.dtype(np.int8), np.dtype(np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +33,10 @@ def exact(make_model, oracle, device):
     def compare(op, order, feeds, constants, outputs=("y",), precisions=("fp32", "fp16"), **attrs):
         model = make_model([(op, list(order), list(outputs), attrs)], feeds, outputs, constants)
         expected = oracle(model, feeds)
+        for output in model.graph.output:  # onnx knows none of foreign operators
+            array = expected[output.name]
+            kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+            output.CopyFrom(helper.make_tensor_value_info(output.name, kind, array.shape))
         for precision in precisions:
             graph = load(model, precision=precision)
             blob = device.load(compile_graph(graph, CompileOptions()).blob)
@@ -121,6 +126,56 @@ def test_qlinear_conv_with_scales_by_channel_and_bias(exact, random, group):
 def test_dynamic_quantisation_of_float32(exact, random):
     feeds = {"x": random.standard_normal((20, 30)).astype(F32)}
     exact("DynamicQuantizeLinear", ("x",), feeds, {}, ("y", "scale", "zero"), ("fp32",))
+
+
+MICROSOFT = {"domain": "com.microsoft"}
+
+
+def test_product_as_floats_with_bias(exact, random):
+    constants = {"b": whole(random, I8, 64, 20), "sa": scalar(0.02), "sb": random.uniform(0.001, 0.01, 20).astype(F32)}
+    constants |= {"za": whole(random, U8), "zb": np.zeros(20, I8), "bias": random.standard_normal(20).astype(F32)}
+    order, feeds = ("a", "b", "sa", "sb", "za", "zb", "bias"), {"a": whole(random, U8, 9, 64)}
+    assert exact("MatMulIntegerToFloat", order, feeds, constants, **MICROSOFT) == ["MatMulInteger", "Elementwise"]
+
+
+def test_product_of_what_is_quantised_as_it_comes(exact, random):
+    constants = {"b": whole(random, I8, 64, 20), "sb": scalar(0.01), "zb": whole(random, I8)}
+    feeds = {"a": random.standard_normal((9, 64)).astype(F32)}
+    exact("DynamicQuantizeMatMul", ("a", "b", "sb", "zb"), feeds, constants, precisions=("fp32",), **MICROSOFT)
+
+
+def test_qgemm(exact, random):
+    constants = {"b": whole(random, I8, 20, 64), "sb": random.uniform(0.001, 0.01, 20).astype(F32)}
+    constants |= {"zb": np.zeros(20, I8), "sa": scalar(0.02), "za": whole(random, U8), "sy": scalar(0.1)}
+    constants |= {"zy": whole(random, U8), "c": random.integers(-999, 999, 20).astype(np.int32)}
+    order = ("a", "sa", "za", "b", "sb", "zb", "c", "sy", "zy")
+    exact("QGemm", order, {"a": whole(random, U8, 9, 64)}, constants, transB=1, **MICROSOFT)
+
+
+@pytest.mark.parametrize("op", ["QLinearSigmoid", "QLinearLeakyRelu"])
+def test_functions_between_two_types(exact, random, op):
+    constants = {"sx": scalar(0.021), "zx": whole(random, U8), "sy": scalar(0.004), "zy": whole(random, U8)}
+    feeds = {"x": whole(random, U8, 1, 40, 20)}
+    assert exact(op, ("x", "sx", "zx", "sy", "zy"), feeds, constants, **MICROSOFT) == ["Elementwise"]
+
+
+def test_products_element_by_element(exact, random):
+    constants = {"sa": scalar(0.021), "za": whole(random, U8), "sb": scalar(0.013), "zb": whole(random, U8)}
+    constants |= {"sy": scalar(0.04), "zy": whole(random, U8)}
+    feeds = {"a": whole(random, U8, 1, 40, 20), "b": whole(random, U8, 1, 40, 20)}
+    exact("QLinearMul", ("a", "sa", "za", "b", "sb", "zb", "sy", "zy"), feeds, constants, **MICROSOFT)
+
+
+def test_sums_element_by_element_are_a_step_from_what_fused_operations_give(make_model, oracle, random):
+    constants = {"sa": scalar(0.021), "za": whole(random, U8), "sb": scalar(0.013), "zb": whole(random, U8)}
+    constants |= {"sy": scalar(0.04), "zy": whole(random, U8)}
+    feeds = {"a": whole(random, U8, 1, 40, 20), "b": whole(random, U8, 1, 40, 20)}
+    order = ["a", "sa", "za", "b", "sb", "zb", "sy", "zy"]
+    model = make_model([("QLinearAdd", order, ["y"], MICROSOFT)], feeds, ["y"], constants)
+    want = oracle(model, feeds)["y"].astype(int)
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(U8), want.shape))
+    error = np.abs(run_reference(load(model, precision="fp32"), feeds)["y"] - want)
+    assert error.max() <= 1 and np.count_nonzero(error) <= want.size // 50
 
 
 def test_parts_hold_what_float32_holds():

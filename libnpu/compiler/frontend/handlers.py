@@ -16,7 +16,7 @@ from libnpu.compiler.frontend import ops_scatter as scatter
 from libnpu.compiler.frontend import ops_trigonometry as trigonometry
 from libnpu.compiler.frontend import ops_window as window
 from libnpu.compiler.frontend.ops_einsum import einsum
-from libnpu.compiler.frontend.ops_quantised import QUANTISED
+from libnpu.compiler.frontend.ops_quantised import CONTRIBUTED, QUANTISED
 from libnpu.compiler.frontend.ops_sample import grid_sample
 
 if TYPE_CHECKING:
@@ -115,3 +115,5 @@ HANDLERS: dict[str, Handler] = {
     "DepthToSpace": movement.depth_to_space,
     "SpaceToDepth": movement.space_to_depth,
 }
+# Operators outside of the standard: (domain, name) -> handler.
+FOREIGN: dict[tuple[str, str], Handler] = {("com.microsoft", name): handler for name, handler in CONTRIBUTED.items()}

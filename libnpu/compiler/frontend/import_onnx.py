@@ -18,7 +18,7 @@ import onnx
 from libnpu.compiler.frontend.builder import Builder
 from libnpu.compiler.frontend.call import Call
 from libnpu.compiler.frontend.constants import RANDOM, constant_of, evaluate, hollow_array, tensor_array
-from libnpu.compiler.frontend.handlers import HANDLERS
+from libnpu.compiler.frontend.handlers import FOREIGN, HANDLERS
 from libnpu.compiler.frontend.infer import ShapeMismatch
 from libnpu.compiler.frontend.source import (
     STANDARD_DOMAINS,
@@ -190,15 +190,17 @@ class _Walk:
             if node.op_type == "Scan":
                 return self._scan(node, name, inputs, body)
             handler = HANDLERS.get(node.op_type)
-            if handler is not None:
-                attrs = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
-                declared = [self.declared.get(output) if body.depth == 0 else None for output in node.output]
-                count = sum(map(bool, node.output))
-                call = Call(node.op_type, name, self.opset, inputs, attrs, count, self.build, declared)
-                first = len(self.build.nodes)
-                result = handler(call)
-                values = [call.checked(value) for value in (result if isinstance(result, list) else [result])]
-                return self._named(node, values, first)
+        else:
+            handler = FOREIGN.get((node.domain, node.op_type))
+        if handler is not None and (node.domain, node.op_type) not in self.functions:
+            attrs = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
+            declared = [self.declared.get(output) if body.depth == 0 else None for output in node.output]
+            count = sum(map(bool, node.output))
+            call = Call(node.op_type, name, self.opset, inputs, attrs, count, self.build, declared)
+            first = len(self.build.nodes)
+            result = handler(call)
+            values = [call.checked(value) for value in (result if isinstance(result, list) else [result])]
+            return self._named(node, values, first)
         function = self.functions.get((node.domain, node.op_type)) or self._schema_body(node, inputs)
         if function is None:
             raise Unimplemented(f"node {name}: operator {node.op_type}")

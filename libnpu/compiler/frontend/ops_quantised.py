@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from libnpu.compiler import products
+from libnpu.compiler.frontend import ops_integer as integer
 from libnpu.compiler.frontend.ops_window import MAX_KERNEL, window_of
 from libnpu.compiler.frontend.source import ModelError
 from libnpu.errors import Unsupported
@@ -230,9 +231,120 @@ def _summed(build: Builder, x: Value, zero: int, axis: int) -> Value:
     return build.reduce(moved, "sum", [place], True)
 
 
+def matmul_to_float(call: Call) -> Value:
+    """MatMulIntegerToFloat: sums · (a_scale · b_scale), and a bias."""
+    a, b, a_scale, b_scale = (call.input(index) for index in range(4))
+    total = product(call, a, b, call.optional(4), call.optional(5))
+    return _scaled(call, total, a_scale, b_scale, call.optional(6))
+
+
+def dynamic_matmul(call: Call) -> Value:
+    """DynamicQuantizeMatMul: A becomes uint8 over its own range, then as MatMulIntegerToFloat."""
+    a, b, b_scale = (call.input(index) for index in range(3))
+    quantised, a_scale, a_zero = dynamically_quantised(call.build, a)
+    total = product(call, quantised, b, a_zero, call.optional(3))
+    return _scaled(call, total, a_scale, b_scale, call.optional(4))
+
+
+def _scaled(call: Call, total: Value, a_scale: Value, b_scale: Value, bias: Value | None) -> Value:
+    build = call.build
+    scales = [_along(build, a_scale, -2), _along(build, b_scale, -1)]
+    result = build.elementwise(("mul", ("cast_f32", X), ("mul", Y, ("in", 2))), [total, *scales], a_scale.dtype)
+    return result if bias is None else build.elementwise(("add", X, Y), [result, bias])
+
+
+def dynamically_quantised(build: Builder, x: Value) -> tuple[Value, Value, Value]:
+    """Return `x` as uint8, its scale and its zero point, as DynamicQuantizeLinear does: the range holds 0."""
+    axes = range(len(x.shape))
+    least, most = (build.reduce(x, kind, axes, False) for kind in ("min", "max"))
+    low, high = ("min", X, ("const", 0.0)), ("max", Y, ("const", 0.0))
+    span: Expr = ("sub", high, low)
+    step: Expr = ("where", ("eq", span, ("const", 0.0)), ("const", 1.0), ("div", span, ("const", 255.0)))
+    scale = build.elementwise(step, [least, most])
+    place: Expr = ("round", ("clip", ("neg", ("div", low, Y)), ("const", 0.0), ("const", 255.0)))
+    zero = build.elementwise(("cast_i32", place), [least, scale], np.dtype(np.uint8))
+    moved: Expr = ("add", ("round", ("div", X, Y)), ("cast_f32", ("in", 2)))
+    inside: Expr = ("clip", moved, ("const", 0.0), ("const", 255.0))
+    return build.elementwise(("cast_i32", inside), [x, scale, zero], np.dtype(np.uint8)), scale, zero
+
+
+def qgemm(call: Call) -> Value:
+    """QGemm: alpha · A' · B' plus int32 C, as 8 bits when an output scale is given, else as float."""
+    a, a_scale, a_zero, b, b_scale, b_zero = (call.input(index) for index in range(6))
+    build, c, y_scale, alpha = call.build, call.optional(6), call.optional(7), float(call.attrs.get("alpha", 1.0))
+    if call.attrs.get("transA", 0):
+        a = build.transpose(a, [1, 0])
+    if call.attrs.get("transB", 0):
+        b = build.transpose(b, [1, 0]) if b.const is None else build.const(np.ascontiguousarray(b.const.T), b.name)
+    total = product(call, a, b, a_zero, b_zero)
+    if c is not None:
+        total = build.elementwise(("add", X, Y), [total, c])
+    if alpha != 1.0:
+        a_scale = build.elementwise(("mul", X, ("const", alpha)), [a_scale])
+    if y_scale is None:
+        return _scaled(call, total, a_scale, b_scale, None)
+    return requantised(call, total, [a_scale, _along(build, b_scale, -1), y_scale], call.input(8))
+
+
+def qlinear_sum(call: Call) -> Value:
+    """QLinearAdd and QLinearMul: in float32 between the two types.
+
+    onnxruntime adds by fused operations, so that a sum half way between two steps may end one apart.
+    """
+    a, b = (_real(call, first) for first in (0, 3))
+    op = "add" if call.op == "QLinearAdd" else "mul"
+    return _narrow(call, (op, a[0](0), b[0](len(a[1]))), [*a[1], *b[1]], 6)
+
+
+def qlinear_map(call: Call) -> Value:
+    """QLinearSigmoid and QLinearLeakyRelu."""
+    x, inputs = _real(call, 0)
+    expr: Expr = ("sigmoid", x(0))
+    if call.op == "QLinearLeakyRelu":
+        expr = ("leaky_relu", x(0), ("const", float(call.attrs.get("alpha", 0.01))))
+    return _narrow(call, expr, inputs, 3)
+
+
+def _real(call: Call, first: int) -> tuple[Callable[[int], Expr], list[Value]]:
+    """Return the float32 that the operand at `first` stands for, as an expression of inputs from a number on, and these inputs."""
+    x, scale, zero, build = call.input(first), call.input(first + 1), call.optional(first + 2), call.build
+    inputs = [x, build.reshape(scale, ()), *([] if zero is None else [build.reshape(zero, ())])]
+
+    def real(at: int) -> Expr:
+        whole: Expr = ("in", at) if zero is None else ("sub", ("in", at), ("in", at + 2))
+        return ("mul", ("cast_f32", whole), ("in", at + 1))
+
+    return real, inputs
+
+
+def _narrow(call: Call, expr: Expr, inputs: list[Value], first: int) -> Value:
+    """Return an expression in steps of the scale at operand `first`, less the zero point behind it, as 8 bits."""
+    scale, zero, build, at = call.input(first), call.optional(first + 1), call.build, len(inputs)
+    target = inputs[0].dtype if zero is None else zero.dtype
+    info = np.iinfo(target)
+    moved: Expr = ("round", ("div", expr, ("in", at)))
+    if zero is not None:
+        moved = ("add", moved, ("cast_f32", ("in", at + 1)))
+    inside: Expr = ("clip", moved, ("const", float(info.min)), ("const", float(info.max)))
+    ends = [build.reshape(scale, ()), *([] if zero is None else [build.reshape(zero, ())])]
+    return build.elementwise(("cast_i32", inside), [*inputs, *ends], target)
+
+
 QUANTISED: dict[str, Callable[[Call], Value]] = {
     "MatMulInteger": matmul_integer,
     "ConvInteger": conv_integer,
     "QLinearMatMul": qlinear_matmul,
     "QLinearConv": qlinear_conv,
+}
+# Of the domain com.microsoft, which has no schemas here.
+CONTRIBUTED: dict[str, Callable[[Call], Value]] = {
+    "MatMulIntegerToFloat": matmul_to_float,
+    "DynamicQuantizeMatMul": dynamic_matmul,
+    "QGemm": qgemm,
+    "QLinearAdd": qlinear_sum,
+    "QLinearMul": qlinear_sum,
+    "QLinearSigmoid": qlinear_map,
+    "QLinearLeakyRelu": qlinear_map,
+    "QuantizeLinear": integer.quantize,
+    "DequantizeLinear": integer.dequantize,
 }

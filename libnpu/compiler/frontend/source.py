@@ -12,7 +12,7 @@ from libnpu.compiler.hollow import LEAST_BYTES
 from libnpu.errors import Unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
     from libnpu.compiler.frontend.infer import Shape
 
@@ -47,14 +47,20 @@ class OpenShape(ModelError):
         self.what = what
 
 
-def read_model(source: str | Path | bytes | onnx.ModelProto, is_plan: bool = False) -> onnx.ModelProto:
+def read_model(
+    source: str | Path | bytes | onnx.ModelProto,
+    is_plan: bool = False,
+    foreign: Container[tuple[str, str]] = frozenset(),
+) -> onnx.ModelProto:
     """Return the checked model, with external data loaded; of a plan, without that of large initialisers.
+
+    Operators are those of the standard, of the model's functions, and (domain, name) in `foreign`.
 
     Raises ModelError, Unsupported, OSError.
     """
     model = _parse(source, is_plan)
     _check_names(model)
-    _check_operators(model)
+    _check_operators(model, foreign)
     try:
         onnx.checker.check_model(_skeleton(model, is_plan))
     except (onnx.checker.ValidationError, ValueError) as error:
@@ -191,7 +197,7 @@ def _check_names(model: onnx.ModelProto) -> None:
             raise ModelError(f"a name in the model is not UTF-8: {name!r}")
 
 
-def _check_operators(model: onnx.ModelProto) -> None:
+def _check_operators(model: onnx.ModelProto, foreign: Container[tuple[str, str]]) -> None:
     """Name unknown operators with their node: the checker's own message has the operator only."""
     opset = opset_of(model)
     functions = {(function.domain, function.name) for function in model.functions}
@@ -199,7 +205,7 @@ def _check_operators(model: onnx.ModelProto) -> None:
         if node.domain in STANDARD_DOMAINS:
             known = onnx.defs.has(node.op_type, opset, "") or (node.domain, node.op_type) in functions
         else:
-            known = (node.domain, node.op_type) in functions
+            known = (node.domain, node.op_type) in functions or (node.domain, node.op_type) in foreign
         if not known:
             where = f"node {node.name or ', '.join(node.output)}"
             domain = f"domain {node.domain!r}" if node.domain else f"operator set {opset}"
