@@ -33,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --profile: operations a second by element type, and what they come from",
     )
     parser.add_argument("--memory", metavar="NAME", help="every number of one memory system (name or .json file)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON; of one profile or memory system, a file that loads as it"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -53,16 +55,18 @@ def run(options: argparse.Namespace) -> int:
         if options.peak:
             _print_peak(profile, options.json)
         elif options.json:
-            print_json(_profile_json(profile))
+            print_json(msgspec.to_builtins(profile))
         else:
-            fields = _profile_json(profile) | {"memory": profile.memory_system.name}  # --memory shows it
+            derived = {"memory": profile.memory_system.name, "n_units": Unit.of(profile).shaves}  # --memory shows it
+            fields = msgspec.to_builtins(profile) | derived
             rows = _rows("", fields, {"n_units": "tiles times shaves_per_tile"} | profile.sources)
             print_table(f"{profile.name}: {profile.description}", ("field", "value", "source"), rows, left=3)
         return 0
     profiles = [load_profile(name) for name in names()]
     if options.json:
         choices = {"semantics": list(PROFILES), "schedules": list(SCHEDULES)}
-        print_json({"versions": _versions(), "profiles": [_profile_json(p) for p in profiles], **choices})
+        derived = {"n_units": {p.name: Unit.of(p).shaves for p in profiles}}
+        print_json({"versions": _versions(), "profiles": msgspec.to_builtins(profiles), "derived": derived, **choices})
         return 0
     print_table("versions", ("what", "version"), _versions().items(), left=2)
     columns = (
@@ -153,12 +157,6 @@ def _memory_rows(system: MemorySystem) -> dict[str, Any]:
     """Return all fields; clients by their names, for the table."""
     found: dict[str, Any] = msgspec.to_builtins(system)
     return found | {"clients": {client["name"]: client for client in found["clients"]}}
-
-
-def _profile_json(profile: Profile) -> dict[str, Any]:
-    """Return all fields, and how many units the core has to choose from for a block of a kernel."""
-    found: dict[str, Any] = msgspec.to_builtins(profile)
-    return {**found, "n_units": Unit.of(profile).shaves}
 
 
 def _units_row(profile: Profile) -> tuple[str, ...]:
