@@ -147,13 +147,8 @@ def row(case: Case, precision: str, run: bool) -> tuple[list[str], bool]:
     if run:
         with libnpu.open(PROFILE, where="") as device, device.load(compiled.blob) as module:
             reason, error, cosine = wrong(case, precision, module.run(case.feeds))
-    cells = [
-        case.name,
-        precision,
-        f"no: {reason}" if reason else "yes" if run else "-",
-        f"{error:.1e}",
-        f"{cosine:.5f}",
-    ]
+    judged = [f"no: {reason}" if reason else "yes", f"{error:.1e}", f"{cosine:.5f}"] if run else ["", "", ""]
+    cells = [case.name, precision, *judged]
     report, image = compiled.report, compiled.image
     cells += [f"{seconds:.1f}", str(sum(report["tasks"].values())), f"{report['predicted_makespan_ps'] / 1e6:.0f}"]
     spilled = report["spill_out_bytes"] + report["spill_in_bytes"]
