@@ -36,6 +36,7 @@ DATA = Path(__file__).resolve().parent / "data"
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "cycles.md"
 OPS = {0: C.NPU_DPU_CONV, 1: C.NPU_DPU_DWCONV, 2: C.NPU_DPU_ELTWISE_ADD, 3: C.NPU_DPU_MAXPOOL}
 NAMES = {0: "convolution", 1: "depthwise", 2: "element-wise", 3: "max pooling"}
+PREDICTED_OPS = {"CONV": 0, "DW": 1, "ELT": 2, "MAXP": 3}  # as dpu_cycles_model.csv names them
 DTYPES = {0: C.NPU_DT_U8, 2: C.NPU_DT_F16}
 PROFILES = {2: "npu-37xx", 3: "npu-40xx"}
 GRIDS = {3: C.NPU_MPE_16X16, 4: C.NPU_MPE_8X16, 5: C.NPU_MPE_4X16}  # exec -> enum npu_mpe_grid
@@ -143,10 +144,9 @@ def profiled_table(workloads: list[Workload]) -> Iterator[str]:
 
 def predicted_rows() -> Iterator[tuple[str, str, int, int]]:
     """Yield (profile, operation, VPUNN's cycles, the model's) for one tile: the fastest grid and size of workload."""
-    ops = {"CONV": 0, "DW": 1, "ELT": 2, "MAXP": 3}
     with (DATA / "dpu_cycles_model.csv").open(encoding="utf-8") as file:
         for texts in csv.DictReader(file):
-            op, name = ops[texts["op"]], {"27": "npu-37xx", "40": "npu-40xx"}[texts["device"]]
+            op, name = PREDICTED_OPS[texts["op"]], {"27": "npu-37xx", "40": "npu-40xx"}[texts["device"]]
             size = {axis: int(texts[axis]) for axis in "WH"}
             kernel, stride, dtype = int(texts["k"]), int(texts["s"]), 0 if texts["dtype"] == "U8" else 2
             row = {"op": op, "inC": int(texts["Cin"]), "outC": int(texts["Cout"]), "dtin": dtype, "dtout": dtype}
@@ -162,8 +162,22 @@ def predicted_rows() -> Iterator[tuple[str, str, int, int]]:
             yield name, "GEMM" if texts["name"].startswith("gemm") else NAMES[op], int(texts["best_cycles"]), best
 
 
-def predicted_table() -> Iterator[str]:
-    """Yield the lines of the table of VPUNN's predictions."""
+def in_both(profiled: list[Workload]) -> Iterator[tuple[str, int, Workload]]:
+    """Yield (name, VPUNN's cycles as one workload, the profiled one) where a row of dpu_cycles_model.csv was profiled too."""
+    shape = ("device", "op", "inW", "inH", "inC", "outC", "kW", "kH", "sW", "sH", "dtin")
+    found = {tuple(w.row[name] for name in shape): w for w in profiled}
+    with (DATA / "dpu_cycles_model.csv").open(encoding="utf-8") as file:
+        for texts in csv.DictReader(file):
+            kernel, stride = int(texts["k"]), int(texts["s"])
+            key = ({"27": 2, "40": 3}[texts["device"]], PREDICTED_OPS[texts["op"]], *(int(texts[n]) for n in ("W", "H", "Cin", "Cout")),
+                   kernel, kernel, stride, stride, 0 if texts["dtype"] == "U8" else 2)  # fmt: skip
+            workload = found.get(key)
+            if workload is not None and workload.row["outW"] == -(-workload.row["inW"] // stride):
+                yield texts["name"], int(texts["one_dpu_cycles"]), workload
+
+
+def predicted_table(profiled: list[Workload]) -> Iterator[str]:
+    """Yield the lines of the table of VPUNN's predictions, and what both it and the model say of workloads that were profiled too."""
     errors: dict[tuple[str, str], list[float]] = defaultdict(list)
     for name, operation, theirs, ours in predicted_rows():
         errors[name, operation].append(ours / theirs - 1)
@@ -172,6 +186,13 @@ def predicted_table() -> Iterator[str]:
     for (name, operation), e in sorted(errors.items()):
         mean, p90 = np.mean(np.abs(e)), np.quantile(np.abs(e), 0.9)
         yield f"| {name} | {operation} | {len(e)} | {mean:.1%} | {p90:.1%} | {np.mean(e):+.1%} |"
+    yield ""
+    yield "| profiled too, as one workload | profile | cycles | VPUNN | difference | model | difference |"
+    yield "|---|---|---|---|---|---|---|"
+    for name, theirs, workload in in_both(profiled):
+        measured, ours = workload.row["gt_cycles"], workload.cycles
+        cells = f"{measured} | {theirs} | {theirs / measured - 1:+.1%} | {ours} | {ours / measured - 1:+.1%}"
+        yield f"| {name} | {PROFILES[workload.row['device']]} | {cells} |"
 
 
 def table_profile(device: int) -> Profile:
@@ -293,7 +314,7 @@ def blocks() -> dict[str, str]:
     """Return the tables of docs/cycles.md by name."""
     profiled = read_workloads(DATA / "dpu_cycles_profiled.csv")
     tables = {
-        "profiled": profiled_table(profiled), "predicted": predicted_table(), "transfers": transfer_table(),
+        "profiled": profiled_table(profiled), "predicted": predicted_table(profiled), "transfers": transfer_table(),
         "kernels": kernel_table(),
     }  # fmt: skip
     return {name: "\n".join(lines) for name, lines in tables.items()}

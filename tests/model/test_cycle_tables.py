@@ -38,6 +38,12 @@ def test_the_halves_are_fixed_and_one_row_is_impossible(workloads):
     ]
 
 
+def test_what_vpunn_predicts_and_others_profiled_is_within_five_percent_of_both(workloads):
+    ((name, theirs, workload),) = tables.in_both(workloads)
+    assert (name, workload.row["gt_cycles"]) == ("dw3x3_56x56x64", 14668)
+    assert (theirs, workload.cycles) == (pytest.approx(14668, rel=0.05), pytest.approx(14668, rel=0.05))
+
+
 def test_transfers_are_predicted_at_all_sizes():
     rows = list(tables.transfer_rows())
     assert len(rows) == 42
