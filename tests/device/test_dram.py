@@ -5,8 +5,15 @@ import subprocess
 import sys
 
 import pytest
+from npu_device import dram as dram_module
 from npu_device.dram import EXTENT_BYTES, Dram
 from npu_device.host_addresses import GUARD_BYTES, RANGE_BYTES, HostAddresses
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    """Addresses of this test's own."""
+    monkeypatch.setattr(dram_module, "HOST_ADDRESSES", HostAddresses())
 
 
 def address_of(dram, heap):

@@ -214,7 +214,7 @@ def seeded_blob(model, profile):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "profile"), zip(["resnet50", "squeezenet", "shufflenet"], PROFILES, strict=True))
+@pytest.mark.parametrize(("model", "profile"), [*zip(["resnet50", "squeezenet", "shufflenet"], PROFILES, strict=True)])
 @pytest.mark.parametrize(("cpu", "priority"), [(0.0, 0), (0.4, 0), (0.6, 7)])
 def test_whole_models_within_five_percent_alone_and_fifteen_beside_the_cpu(model, profile, cpu, priority):
     assert abs(model_error(seeded_blob(model, profile), profile, cpu, priority)) <= (0.15 if cpu else 0.05)

@@ -31,7 +31,7 @@ def test_the_weights_of_a_plan_have_a_size_by_layer_and_no_bytes(npu, plan_path)
     assert "stage4.2/conv2" not in out
     assert "stage4.2" in out
     assert "--depth goes with --weights-by-layer" in npu("objdump", plan_path, "--depth", "1")[2]
-    assert npu("objdump", plan_path, "--verify", "--hazards")[0] == 0
+    assert npu("objdump", plan_path, "--verify")[0] == 0
 
 
 def test_a_plan_runs_for_its_time_alone(npu, plan_path):
