@@ -12,12 +12,16 @@ prints.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
+import json
 import math
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -33,6 +37,7 @@ from libnpu.blob import BlobImage
 from libnpu.compiler import CompileOptions, compile_model
 from libnpu.compiler.pipeline import Compiled
 from libnpu.runtime import TensorInfo
+from libnpu.tools import cli
 from libnpu.tools.roofline_points import Roofline, measure
 from libnpu.tools.session import execute
 from libnpu.tools.shapes import llama7b, resnet50
@@ -191,9 +196,28 @@ def layer_7b_mib(_: MemorySystem) -> float:
     return sum(w.nbytes for w in layers if w.name.startswith("layers.0/") and "norm" not in w.name) / MIB
 
 
+def intensity(system: MemorySystem, *operation: str, ideal: bool = False) -> float:
+    """Operations per byte that `npu roofline` prints of an operation on `npu-37xx` with a memory system: of the bytes that moved, or if
+    all moved once.
+    """
+    found = _roofline(msgspec.json.encode(system), operation)
+    return found["ideal_intensity"] if ideal else found["whole"]["intensity"]
+
+
+@cache
+def _roofline(system: bytes, operation: tuple[str, ...]) -> Any:
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as printed:
+        memory = Path(folder) / "memory.json"
+        memory.write_bytes(system)
+        status = cli.main(["roofline", *operation, "--profile", f"npu-37xx+{memory}", "--json"])
+    if status:
+        raise RuntimeError(f"npu roofline {' '.join(operation)} returned {status}")
+    return json.loads(printed.getvalue())
+
+
 @dataclass(frozen=True)
 class Figure:
-    """`quoted` as (low, high); `note` says what was set from it, and under which conditions it was computed."""
+    """`quoted` as (low, high), nan where no value can be given; `note` says what was set from it, and under which conditions it was computed."""
 
     number: str
     what: str
@@ -205,6 +229,8 @@ class Figure:
 
 GIVEN = "loads given; without refresh"
 STREAM = "not independent: the stream of B17"
+VADD, SQUARE = ("--op", "vadd"), ("--op", "matmul", "--size", "1024")
+FEED_FORWARD = ("--op", "matmul", "--size", "64,3072,768")
 FIGURES = [
     Figure("B02", "tasks of a decoder of 7e9 parameters, int8", (1000, 20000), "M", tasks_7b, "npu-37xx, not 4 MiB but the CMX of one tile: not met"),
     Figure("B03", "weights of one of its layers, MiB", (193, 193), "M", layer_7b_mib),
@@ -215,6 +241,12 @@ FIGURES = [
     Figure("B10", "of 30 TOPS that it reaches", (0.28, 0.40), "M", lambda s: (r := resnet(s)).whole.rate / r.peak, "not met: see ResNet-50"),
     Figure("B11", "tiles of 4 x 4: time of 4-bit over 16-bit elements", (1, 1), "M", narrow_tiles),
     Figure("B11", "a stream: the same", (0.25, 0.25), "M", narrow_stream),
+    Figure("B12", "a sum of two fp32 vectors: operations a byte", (0.083, 0.083), "M", lambda s: intensity(s, *VADD), "npu-37xx; exactly 1/12"),
+    Figure("B13", "fp32 product of 1024 x 1024 x 1024: the same", (167, 167), "M", lambda s: intensity(s, *SQUARE, ideal=True), "if all moved once; exactly 512/3, 167 is of rounded numbers"),
+    Figure("B13", "the same, of the bytes that moved", (167, 167), "M", lambda s: intensity(s, *SQUARE), "npu-37xx; less, as operands are loaded more than once"),
+    Figure("B14", "fp32 product of 64 x 3072 x 768: operations a byte", (20, 40), "M", lambda s: intensity(s, *FEED_FORWARD, ideal=True), "if all moved once"),
+    Figure("B14", "the same, of the bytes that moved", (20, 40), "M", lambda s: intensity(s, *FEED_FORWARD), "npu-37xx"),
+    Figure("B15", "30 TOPS of int8 as operations of floating point", (math.nan, math.nan), "X", lambda _: math.nan, "no value: `npu roofline` draws a roof for each type"),
     Figure("B16", "the pins, GB/s", (60, 60), "M", lambda s: s.dram.pin_bytes_per_second / GB),
     Figure("B17", "a long stream, GB/s", (45, 52), "C", lambda s: stream(s) / GB, "set from it: noc.clock_hz"),
     Figure("B18", "ridge of 30 TOPS, operations per byte", (577, 667), "M", lambda s: TOPS / stream(s), STREAM),
@@ -245,6 +277,11 @@ def error(figure: Figure, value: float) -> str:
     return "within" if low < high and nearest == value else f"{value / nearest - 1:+.1%}"
 
 
+def shown(value: float, digits: int = 5) -> str:
+    """Return a cell of the table; nan is a point that is not reached, or a value that does not exist."""
+    return "-" if math.isnan(value) else f"{value:.{digits}g}"
+
+
 def table() -> list[str]:
     """Return the lines of the table."""
     system = load_memory("edge-soc")
@@ -252,11 +289,11 @@ def table() -> list[str]:
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for figure in FIGURES:
         low, high = figure.quoted
-        quoted = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+        quoted = f"{low:.4g} to {high:.4g}" if low < high else shown(low, 4)
         value = figure.predict(system)
         halves = [figure.predict(half(system)) for half in HALVES.values()]
-        cells = (figure.number, figure.what, quoted, f"{value:.5g}", error(figure, value), figure.kind, figure.note)
-        lines.append(f"| {' | '.join([*cells, *('-' if math.isnan(v) else f'{v:.5g}' for v in halves)])} |")
+        cells = (figure.number, figure.what, quoted, shown(value), error(figure, value), figure.kind, figure.note)
+        lines.append(f"| {' | '.join([*cells, *map(shown, halves)])} |")
     return lines
 
 
