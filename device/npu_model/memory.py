@@ -160,13 +160,31 @@ class MemorySystem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         dram, noc = self.dram, self.noc
         own = self.clients[self.client(client)]
         window_bytes, trip_ns = own.requests * own.request_accesses * dram.access_bytes, self.network_latency_ns(client)
-        port = min(noc.port_bytes_per_second, self.split_bytes_per_second, int(window_bytes * 1e9 / trip_ns))
+        *ports, pins = self.rates(client).values()
+        port = min(ports)
         if not noc.duplex:  # requests share the link with the data
             flits = own.request_accesses * -(-dram.access_bytes // noc.flit_bytes)
             port = port * flits // (flits + 1)
-        pins = dram.pin_bytes_per_second / self.page_turns * (1 - self.refresh_share)
         stalled = self.stalled_share(port, window_bytes, trip_ns, self.split_bytes_per_second > port)
         return int(min(port * (1 - stalled), pins))
+
+    def rates(self, client: str) -> dict[tuple[str, ...], float]:
+        """Return bytes per second that a long transfer of `client` gets at most, each by the fields that it comes from: of its port, of the
+        controller's splitting, of its requests, and last of the pins.
+        """
+        dram, own = self.dram, self.clients[self.client(client)]
+        window_bytes, trip_ns = own.requests * own.request_accesses * dram.access_bytes, self.network_latency_ns(client)
+        pins = dram.pin_bytes_per_second / self.page_turns * (1 - self.refresh_share)
+        access = ("dram.channel_bits", "dram.burst_transfers", "dram.chained_bursts")
+        trip = ("noc.clock_hz", "noc.hop_cycles", "dram.trcd_ns", "dram.cl_ns", "dram.transfers_per_second")
+        port = ("noc.clock_hz", "noc.flit_bytes", "noc.credits", "noc.hop_cycles", "noc.credit_return_cycles")
+        turns = ("dram.page_bytes", "dram.trp_ns", "dram.trcd_ns", "dram.trfc_ns", "dram.trefi_ns")
+        return {
+            port: self.noc.port_bytes_per_second,
+            ("noc.clock_hz", *access): self.split_bytes_per_second,
+            ("clients.requests", "clients.request_accesses", *trip, *access): int(window_bytes * 1e9 / trip_ns),
+            ("dram.transfers_per_second", "dram.channels", "dram.channel_bits", *turns): pins,
+        }
 
     def network_latency_ns(self, client: str) -> float:
         """Return what passes until the data of one read is back, in an idle system: network, activation, first data."""

@@ -1,4 +1,5 @@
-"""Which numbers a memory system may hold: what memory.c has room for, and what keeps its arithmetic within 64 bits.
+"""Which numbers a memory system may hold: what memory.c has room for, what keeps its arithmetic within 64 bits, times that pass in
+few cycles, refreshes that leave time for accesses, and a rate that a profile may have.
 
 Every numeric field of `MemorySystem` has a row, dotted. Both ends are allowed.
 """
@@ -12,7 +13,8 @@ if TYPE_CHECKING:
 
     from npu_model.memory import Client, MemorySystem
 
-_NS = (0, 10**6)  # chosen: a millisecond
+_NS = (0, 1000)  # chosen: more than ten times what memory needs
+_TRIP = (1, 1000)  # cycles, chosen: fifty times those of the shipped systems
 _CLIENTS, _HOPS, _LINKS = 8, 8, 32  # NPU_MEMORY_CLIENTS and so on, of memory.h
 _MHZ = 10**6  # rates are multiples of it, so that a second has few ticks
 
@@ -31,23 +33,24 @@ RANGES: dict[str, tuple[float, float]] = {
     "dram.twr_ns": _NS,
     "dram.cl_ns": _NS,
     "dram.cwl_ns": _NS,
-    "dram.trfc_ns": _NS,
-    "dram.trefi_ns": (0, 10**9),
+    "dram.trfc_ns": (0, 10**4),
+    "dram.trefi_ns": (0, 10**6),
     "dram.read_to_write_ns": _NS,
     "dram.write_to_read_ns": _NS,
     "dram.queue_depth": (1, 64),
     "dram.age_limit_cycles": (1, 10**9),
     "noc.clock_hz": (_MHZ, 10**11),
     "noc.flit_bytes": (1, 1 << 20),
-    "noc.hop_cycles": (1, 10**6),
-    "noc.credit_return_cycles": (1, 10**6),
+    "noc.hop_cycles": _TRIP,
+    "noc.credit_return_cycles": _TRIP,
     "noc.credits": (1, 256),
     "clients.priority": (0, 7),
     "clients.keep_flits": (1, 1 << 20),
     "clients.request_accesses": (1, 1 << 20),
     "clients.requests": (1, 64),
-    "clients.latency_ns": _NS,
+    "clients.latency_ns": (0, 10**4),
 }
+LEAST_BYTES_PER_SECOND = 10**6  # that the DMA ports must get: of ddr.bytes_per_second of a profile
 NPU_CLIENTS = ("npu_dma", "npu_code")  # which every system must have
 
 
@@ -66,9 +69,36 @@ def problem(system: MemorySystem) -> str | None:
     for name, size in (("dram.interleave_bytes", dram.interleave_bytes), ("dram.page_bytes", dram.page_bytes)):
         if size % dram.access_bytes:
             return f"{name} is {size}; it must be a multiple of an access, {dram.access_bytes}"
-    if dram.trefi_ns and dram.trefi_ns <= 2 * (dram.trfc_ns + dram.trp_ns):
-        return f"dram.trefi_ns is {dram.trefi_ns}; more than twice trfc_ns and trp_ns is allowed, or 0"
-    return _clients_problem(system, [client.name for client in system.clients])
+    return (
+        _refresh_problem(system)
+        or _clients_problem(system, [client.name for client in system.clients])
+        or _rate_problem(system)
+    )
+
+
+def _refresh_problem(system: MemorySystem) -> str | None:
+    """Check that a page which is opened just before a refresh, and closed in vain, is used after it: a command takes a cycle."""
+    dram, clock_hz = system.dram, system.noc.clock_hz
+    least = 2 * system.refresh_ns + dram.tras_ns + 4e9 / clock_hz
+    if not dram.trefi_ns or dram.trefi_ns > least:
+        return None
+    return (
+        f"dram.trefi_ns is {dram.trefi_ns}; more than {least:g} is allowed, or 0: twice trfc_ns {dram.trfc_ns}, trp_ns {dram.trp_ns} and "
+        f"trcd_ns {dram.trcd_ns}, tras_ns {dram.tras_ns}, and four cycles of noc.clock_hz {clock_hz}"
+    )
+
+
+def _rate_problem(system: MemorySystem) -> str | None:
+    rate = system.bytes_per_second("npu_dma")
+    if rate >= LEAST_BYTES_PER_SECOND:
+        return None
+    rates = system.rates("npu_dma")
+    values = {"clients": system.clients[system.client("npu_dma")], "noc": system.noc, "dram": system.dram}
+    causes = []
+    for name in min(rates, key=rates.__getitem__):
+        group, field = name.split(".")
+        causes.append(f"{name} is {getattr(values[group], field)}")
+    return f"{', '.join(causes)}: npu_dma gets {rate} bytes per second; at least {LEAST_BYTES_PER_SECOND} are allowed"
 
 
 def _clients_problem(system: MemorySystem, names: list[str]) -> str | None:

@@ -8,12 +8,13 @@ import msgspec
 import numpy as np
 import pytest
 from npu_model import native
-from npu_model.memory import FOLDER, MemorySystemError, MemoryUnsupported, load_memory, memory_names
+from npu_model.memory import FOLDER, MemorySystem, MemorySystemError, MemoryUnsupported, load_memory, memory_names
 from npu_model.memory_cycles import CycleMemory
-from npu_model.memory_ranges import RANGES
+from npu_model.memory_ranges import RANGES, problem
 from npu_model.memory_runs import NO_RUNS
 
 TEXT = (FOLDER / "edge-soc.json").read_text()
+EDGE = load_memory("edge-soc")
 NUMBERS = sorted(
     f"{group}.{field}"
     for group in ("dram", "noc")
@@ -77,8 +78,13 @@ def test_a_number_out_of_range_is_refused_by_the_name_of_its_field(write_memory,
         (
             "dram.trefi_ns",
             500.0,
-            "mine.json: dram.trefi_ns is 500.0; more than twice trfc_ns and trp_ns is allowed, or 0",
+            "mine.json: dram.trefi_ns is 500.0; more than 676.5 is allowed, or 0: twice trfc_ns 280.0, trp_ns 18.0 and trcd_ns 18.0, "
+            "tras_ns 42.0, and four cycles of noc.clock_hz 1600000000",
         ),
+        ("dram.trcd_ns", 3900.0, "mine.json: dram.trcd_ns is 3900.0; 0 to 1000 are allowed"),
+        ("dram.cl_ns", 1e6, "mine.json: dram.cl_ns is 1000000.0; 0 to 1000 are allowed"),
+        ("noc.hop_cycles", 10**6, "mine.json: noc.hop_cycles is 1000000; 1 to 1000 are allowed"),
+        ("noc.credit_return_cycles", 10**6, "mine.json: noc.credit_return_cycles is 1000000; 1 to 1000 are allowed"),
         ("clients.name", "dma", "mine.json: clients has ['dma', 'npu_code', 'cpu']; it must have npu_dma"),
         ("clients.name", "cpu", "mine.json: clients has ['cpu', 'npu_code', 'cpu']; at most 8 of different names are allowed"),
         ("clients.route", [], "mine.json: the route of npu_dma is []; 1 to 8 different routers are allowed"),
@@ -90,6 +96,62 @@ def test_the_message_has_field_value_and_limits(write_memory, name, value, messa
     with pytest.raises(MemorySystemError) as caught:
         load_memory(write_memory(name, value))
     assert str(caught.value) == message
+
+
+def with_numbers(numbers):
+    """edge-soc with dotted fields changed, of all clients."""
+    data = json.loads(TEXT)
+    for name, value in numbers.items():
+        group, field = name.split(".")
+        for member in data[group] if group == "clients" else [data[group]]:
+            member[field] = value
+    return msgspec.convert(data, MemorySystem)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        (
+            {"noc.clock_hz": 10**6, "dram.trefi_ns": 0.0, "noc.credits": 1, "noc.hop_cycles": 1000, "noc.credit_return_cycles": 1000},
+            "noc.clock_hz is 1000000, noc.flit_bytes is 32, noc.credits is 1, noc.hop_cycles is 1000, noc.credit_return_cycles is 1000: "
+            "npu_dma gets 16000 bytes per second; at least 1000000 are allowed",
+        ),
+        (
+            {"clients.requests": 1, "clients.request_accesses": 1, "noc.hop_cycles": 1000, "noc.clock_hz": 10**8, "noc.credits": 256},
+            "clients.requests is 1, clients.request_accesses is 1, noc.clock_hz is 100000000, noc.hop_cycles is 1000, ",
+        ),
+    ],
+)  # fmt: skip
+def test_numbers_that_leave_the_dma_ports_too_little_are_named(numbers, message):
+    assert problem(with_numbers(numbers)).startswith(message)
+
+
+@pytest.mark.parametrize("end", [0, 1])
+@pytest.mark.parametrize("name", sorted(name for name in RANGES if name.endswith(("_ns", "_cycles"))))
+def test_at_both_ends_of_a_time_reads_end_soon_or_the_refresh_is_refused(name, end):
+    system = with_numbers({name: RANGES[name][end]})
+    why = problem(system)
+    if why is not None:
+        assert why.startswith("dram.trefi_ns is 3900.0; more than "), why
+        assert f"{name.split('.')[1]} {RANGES[name][end]}" in why
+        return
+    memory = CycleMemory(system)
+    memory.submit(0, 0, np.array([[1 << 32, 4096]]), NO_RUNS, 0)
+    assert memory.advance(10**8) is not None
+
+
+@pytest.mark.parametrize("tras_ns", [0.0, 42.0, 1000.0])
+@pytest.mark.parametrize("clock_hz", [10**6, 10**7, 1_600_000_000])
+def test_the_shortest_refresh_interval_lets_reads_go_on(tras_ns, clock_hz):
+    numbers = {"dram.tras_ns": tras_ns, "noc.clock_hz": clock_hz}
+    least = 2 * EDGE.refresh_ns + tras_ns + 4e9 / clock_hz
+    assert problem(with_numbers({**numbers, "dram.trefi_ns": least})) is not None
+    system = with_numbers({**numbers, "dram.trefi_ns": least + 0.125})
+    assert problem(system) is None
+    memory = CycleMemory(system)
+    blocks = np.random.default_rng(0).integers(0, 1 << 12, 64)
+    memory.submit(0, 0, np.array([[(1 << 32) + int(block) * 4096, 32] for block in blocks]), NO_RUNS, 0)
+    assert memory.advance(10**10) is not None
 
 
 def test_what_is_not_a_file_is_refused(tmp_path):
