@@ -167,6 +167,27 @@ class Transfer:
             self.end_ps = self.path._clock.now_ps
 
 
+def copy_ps(profile, fidelity, between):
+    """How long 4 MiB take from DDR to DDR, with so many bytes between the two ends."""
+    with libnpu.open(profile, compute=False, fidelity=fidelity, where="") as device:
+        source, *_, target = [device.alloc(size) for size in (4 * MIB, between, 4 * MIB) if size]
+        with device.create_stream() as stream:
+            start = device.now_ps
+            stream.copy(target, source)
+            stream.synchronize()
+            return device.now_ps - start
+
+
+@pytest.mark.parametrize(
+    ("profile", "between", "expected"),
+    [("npu-37xx", 0, -0.03), ("npu-40xx", 0, 0.34), ("npu-40xx", 20 * KIB, -0.14), ("npu-40xx+edge-soc", 0, 0.31)],
+)
+def test_a_copy_within_ddr_is_off_by_what_the_page_says(profile, between, expected):
+    """memory.md, what `fast` does not cover: the distance of the two ends decides."""
+    found = copy_ps(profile, "fast", between) / copy_ps(profile, "full", between) - 1
+    assert found == pytest.approx(expected, abs=0.03)
+
+
 def test_what_traffic_did_not_get_it_asks_for_later():
     """Beside one transfer at a link that priority gives it, the CPU falls behind, and the next one, without, takes longer for that."""
     profile = load_profile("npu-37xx+client-37xx")
