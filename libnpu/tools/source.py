@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from libnpu.compiler import CompileOptions
 
 ELF_MAGIC = b"\x7fELF"
+MOST = 10**18 - 1  # of a number on a command line: 18 digits, below 2^63
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -71,29 +72,40 @@ def add_compile_arguments(parser: argparse.ArgumentParser, profile_default: str 
 
 
 def count(text: str) -> int:
-    """Return the number that `text` is, 0 or more and below 2^63."""
-    if not _is_number(text):
-        raise argparse.ArgumentTypeError(f"expected a number, 0 or more, found {text!r}")
-    return int(text)
+    """Return the number that `text` is, 0 to MOST: a type of argparse."""
+    return _number(text, 0)
 
 
 def positive(text: str) -> int:
-    """Return the number that `text` is, 1 or more and below 2^63."""
-    if not _is_number(text) or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"expected a number, 1 or more, found {text!r}")
+    """Return the number that `text` is, 1 to MOST: a type of argparse."""
+    return _number(text, 1)
+
+
+def _number(text: str, least: int) -> int:
+    if not _is_decimal(text) or (_is_number(text) and int(text) < least):
+        raise argparse.ArgumentTypeError(f"expected a number, {least} or more, found {text!r}")
+    if not _is_number(text):
+        raise argparse.ArgumentTypeError(f"expected a number, {least} to {MOST}, found {text!r}")
     return int(text)
 
 
 def byte_size(text: str) -> int:
     """Return the bytes that `text` means: a number above 0; `K`, `M`, `G` behind it are 1024, 1024², 1024³."""
     digits, unit = (text[:-1], _UNITS[text[-1:].upper()]) if text[-1:].upper() in _UNITS else (text, 1)
-    if not _is_number(digits) or int(digits) == 0:
+    if not _is_decimal(digits) or (_is_number(digits) and int(digits) == 0):
         raise argparse.ArgumentTypeError(f"expected whole bytes above 0, such as 262144, 256K or 1M, found {text!r}")
+    if not _is_number(digits):
+        raise argparse.ArgumentTypeError(f"expected a number of bytes, K, M or G, 1 to {MOST}, found {text!r}")
     return int(digits) * unit
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < len(str(1 << 63))
+    """Tell whether `text` is a number, 0 to MOST."""
+    return _is_decimal(text) and len(text) <= len(str(MOST))
+
+
+def _is_decimal(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
 
 
 def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:

@@ -99,7 +99,26 @@ def test_help_loads_neither_numpy_nor_rich_nor_the_compiler():
         (["run", "{blob}", "--no-compute", "--outputs", "y.npz"], 1, "--outputs needs values"),
         (["run", "{blob}", "--inputs", "{text}"], 1, "not a .npz file"),
         (["run", "{blob}", "--seed", "-1"], 2, "argument --seed: expected a number, 0 or more, found '-1'"),
-        (["run", "{blob}", "--seed", "9" * 5000], 2, "argument --seed: expected a number"),
+        (
+            ["run", "{blob}", "--seed", "9" * 5000],
+            2,
+            "argument --seed: expected a number, 0 to 999999999999999999, found",
+        ),
+        (
+            ["latency", "{blob}", "--seed", "9" * 20],
+            2,
+            f"argument --seed: expected a number, 0 to 999999999999999999, found '{'9' * 20}'",
+        ),
+        (
+            ["monitor", "{blob}", "--period-ns", "9" * 21],
+            2,
+            "argument --period-ns: expected a number, 1 to 999999999999999999, found",
+        ),
+        (
+            ["run", "{blob}", "--cmx", "9" * 19 + "K"],
+            2,
+            "expected a number of bytes, K, M or G, 1 to 999999999999999999",
+        ),
         (["run", "{blob}", "--seed", "1", "--seed", "2"], 2, "argument --seed: given twice"),
         (["run", "{blob}", "--inputs", "a", "--inputs", "b"], 2, "argument --inputs: given twice"),
         (["run", "{blob}", "--stats", "/no/such/s.json"], 1, "--stats /no/such/s.json: there is no folder /no/such"),
