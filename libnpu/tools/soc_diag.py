@@ -55,12 +55,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print what was asked for."""
+    _check_options(options)
     system = load_profile(options.profile).memory_system
     if options.topology:
         return _print_topology(system, options.json)
     if options.credits:
         return _print_credits(system, options)
     return _print_contention(system, options)
+
+
+def _check_options(options: argparse.Namespace) -> None:
+    """Raise ToolError for an option that has nothing to do with what is asked for."""
+    if options.bg and not options.credits:
+        raise ToolError(f"--bg {options.bg}: goes with --credits")
+    if options.qos is not None and options.topology:
+        raise ToolError(f"--qos {options.qos}: goes with --credits or --experiment")
 
 
 def topology(system: MemorySystem) -> dict[str, Any]:

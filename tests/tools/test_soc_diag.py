@@ -73,6 +73,11 @@ def test_tables_are_for_people(npu):
         (["--topology", "--credits"], 2, "not allowed with argument"),
         (["--credits", "--qos", "8"], 2, "expected a priority, 0 to 7, found '8'"),
         (["--experiment", "heat"], 2, "invalid choice: 'heat'"),
+        (["--topology", "--qos", "3"], 1, "--qos 3: goes with --credits or --experiment"),
+        (["--topology", "--qos", "0"], 1, "--qos 0: goes with --credits or --experiment"),
+        (["--topology", "--bg", "gpu=3"], 1, "--bg gpu=3: goes with --credits"),
+        (["--experiment", "contention", "--bg", "cpu=3"], 1, "--bg cpu=3: goes with --credits"),
+        (["--credits", "--bg", "gpu=3"], 1, "no client 'gpu' of memory; there are npu_dma, npu_code, cpu"),
         (["--topology", "--profile", "npu-1"], 1, "no hardware profile named 'npu-1'"),
     ],
 )
