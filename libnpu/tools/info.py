@@ -34,12 +34,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--memory", metavar="NAME", help="every number of one memory system (name or .json file)")
     parser.add_argument(
+        "--ddr",
+        action="store_true",
+        help="what the pins of memory carry, from rate and width: of all memory systems, or with --profile or --memory of one",
+    )
+    parser.add_argument(
         "--json", action="store_true", help="print JSON; of one profile or memory system, a file that loads as it"
     )
 
 
 def run(options: argparse.Namespace) -> int:
     """Print profiles, memory systems and versions, or one profile or memory system."""
+    _check_options(options)
+    if options.ddr:
+        return _print_ddr(options)
     if options.memory is not None:
         system = load_memory(options.memory)
         if options.json:
@@ -48,9 +56,7 @@ def run(options: argparse.Namespace) -> int:
             rows = _rows("", _memory_rows(system), system.sources)
             print_table(f"{system.name}: {system.description}", ("field", "value", "source"), rows, left=3)
         return 0
-    if options.peak and not options.profile:
-        raise ToolError("--peak goes with --profile")
-    if options.profile:
+    if options.profile is not None:
         profile = load_profile(options.profile)
         if options.peak:
             _print_peak(profile, options.json)
@@ -93,6 +99,54 @@ def run(options: argparse.Namespace) -> int:
     ]
     print_table("host API", ("what", "there are", "chosen by"), rules, left=3)
     return 0
+
+
+def _check_options(options: argparse.Namespace) -> None:
+    """Raise ToolError for options of which one would say nothing."""
+    if options.peak and options.profile is None:
+        raise ToolError("--peak goes with --profile")
+    if options.peak and options.ddr:
+        raise ToolError("--peak and --ddr: one of them at a time")
+    if options.profile is not None and options.memory is not None:
+        raise ToolError(
+            f"--memory {options.memory}: one of --profile and --memory at a time; a profile may be NAME+MEMORY"
+        )
+
+
+def _print_ddr(options: argparse.Namespace) -> int:
+    """Print what the pins of memory systems carry, and what it comes from."""
+    if options.profile is not None:
+        systems = [load_profile(options.profile).memory_system]
+    else:
+        systems = [load_memory(name) for name in ([options.memory] if options.memory is not None else memory_names())]
+    if options.json:
+        print_json({"memory": [_ddr_json(system) for system in systems]})
+        return 0
+    columns = ("memory system", "transfers/s of a pin", "channels", "width", "the pins carry")
+    rows = [
+        (
+            found["name"],
+            f"{found['transfers_per_second'] / 10**6:g} MT/s",
+            f"{found['channels']} of {found['channel_bits']} bit",
+            f"{found['width_bits']} bit",
+            format_count(found["pin_bytes_per_second"], "B/s"),
+        )
+        for found in map(_ddr_json, systems)
+    ]
+    print_table("memory: transfers a second times width, 8 bit a byte", columns, rows)
+    return 0
+
+
+def _ddr_json(system: MemorySystem) -> dict[str, Any]:
+    dram = system.dram
+    return {
+        "name": system.name,
+        "transfers_per_second": dram.transfers_per_second,
+        "channels": dram.channels,
+        "channel_bits": dram.channel_bits,
+        "width_bits": dram.channels * dram.channel_bits,
+        "pin_bytes_per_second": dram.pin_bytes_per_second,
+    }
 
 
 def _print_peak(profile: Profile, as_json: bool) -> None:
