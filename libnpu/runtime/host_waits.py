@@ -87,7 +87,8 @@ class Waits(Turns):
         me.depth = 1
         while not wait.woken or self.replay is not None:
             if self.replay is not None and wait.targets:
-                if self.replay_turn(me, wait.targets[0].node, FUNCTION):
+                if self.replay_turn(me, self._usable_node(wait), FUNCTION):
+                    self._look_at_all(wait)
                     return
                 continue
             nodes = {target.node.machine: target.node for target in wait.targets}
@@ -100,7 +101,19 @@ class Waits(Turns):
             else:
                 self._rouse_unsure()
                 self._pause(me, first)
-        self._note_turn(me, wait.targets[0].node, FUNCTION)
+        self._note_turn(me, self._usable_node(wait), FUNCTION)
+        self._look_at_all(wait)
+
+    @staticmethod
+    def _usable_node(wait: Wait) -> Node:
+        """Return a node of the machine of a wait's targets: an open one if there is any, also when all of theirs are gone."""
+        node = wait.targets[0].node
+        return node if node.is_usable else node.machine.any_node() or node
+
+    def _look_at_all(self, wait: Wait) -> None:
+        """Find out which targets are done by now, whoever was woken first."""
+        for target in wait.targets:
+            self._look_at(target)
 
     def _progress(self, me: Participant, node: Node, wait: Wait) -> None:
         """Step the device, or wait for who may not be overtaken, or give up."""
