@@ -140,7 +140,7 @@ class Turns(Waking):
 
     def _be_as_recorded(self, me: Participant, node: Node, line: Line) -> None:
         """Bring the device and `me` to where they were."""
-        machine = node.machine
+        machine, node = node.machine, _open_node(node)
         if node.is_usable:
             while (now_ps := self.device_ps(node)) < line.device_ps or (self._is_due(now_ps) and not line.due):
                 after_ps, interrupts = self._run_to(node, line.device_ps)
@@ -164,7 +164,7 @@ class Turns(Waking):
         """Write down that `me` has its turn, if the order is recorded."""
         moves, me.moves = me.moves, {}
         if self.recorder is not None:
-            machine = node.machine
+            machine, node = node.machine, _open_node(node)
             device_ps = self.device_ps(node) if node.is_usable else 0
             due = node.is_usable and self._is_due(device_ps)
             times = self.position(me, machine), machine.begun_ps.get(me, 0), device_ps
@@ -250,3 +250,8 @@ class Turns(Waking):
             other.state = State.ASIDE
             what = "a host function" if other.function else f"thread {other.number}"
             self.disorder(f"{what} was silent for {grace_s * 1000:.0f} ms of wall time")
+
+
+def _open_node(node: Node) -> Node:
+    """Return a node of the same machine that is open, if there is any: the context of this one may be gone."""
+    return node if node.is_usable else node.machine.any_node() or node

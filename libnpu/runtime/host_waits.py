@@ -87,7 +87,7 @@ class Waits(Turns):
         me.depth = 1
         while not wait.woken or self.replay is not None:
             if self.replay is not None and wait.targets:
-                if self.replay_turn(me, self._usable_node(wait), FUNCTION):
+                if self.replay_turn(me, wait.targets[0].node, FUNCTION):
                     self._look_at_all(wait)
                     return
                 continue
@@ -101,14 +101,8 @@ class Waits(Turns):
             else:
                 self._rouse_unsure()
                 self._pause(me, first)
-        self._note_turn(me, self._usable_node(wait), FUNCTION)
+        self._note_turn(me, wait.targets[0].node, FUNCTION)
         self._look_at_all(wait)
-
-    @staticmethod
-    def _usable_node(wait: Wait) -> Node:
-        """Return a node of the machine of a wait's targets: an open one if there is any, also when all of theirs are gone."""
-        node = wait.targets[0].node
-        return node if node.is_usable else node.machine.any_node() or node
 
     def _look_at_all(self, wait: Wait) -> None:
         """Find out which targets are done by now, whoever was woken first."""

@@ -380,3 +380,26 @@ def test_a_stream_that_is_being_closed_takes_no_more():
     print(*ends)
     """
     assert run(program) == [str(int(C.NPU_ERROR_STALE_HANDLE))]
+
+
+def test_the_replay_of_functions_of_a_context_that_is_destroyed(tmp_path, monkeypatch):
+    program = """
+    context = device.create_context()
+    dead, token, seen = context.create_stream(), context.create_notify(), []
+    token.wait(dead)
+    dead.add_host_function(seen.append, "dead")
+    stream.fill(memory, 1)
+    stream.add_host_function(seen.append, "live")
+    context.destroy(force=True)
+    stream.fill(memory, 2)
+    stream.synchronize()
+    print(seen, device.now_ps)
+    """
+    orders = [tmp_path / "order0", tmp_path / "order1"]
+    monkeypatch.setenv("NPU_ORDER_RECORD", str(orders[0]))
+    first = run(program)
+    monkeypatch.setenv("NPU_ORDER_REPLAY", str(orders[0]))
+    monkeypatch.setenv("NPU_ORDER_RECORD", str(orders[1]))
+    assert run(program) == first
+    assert first[0].startswith("['live'] ")
+    assert orders[0].read_text() == orders[1].read_text()
