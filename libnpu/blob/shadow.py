@@ -7,6 +7,7 @@ that two unordered tasks share is found with one such pair.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from math import gcd
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
@@ -40,7 +41,7 @@ class Conflict(NamedTuple):
     later: Entry
 
 
-class _Ranges(Generic[T]):
+class _Ranges(ABC, Generic[T]):
     """[first, past) in segments; cut wherever an access that is one run begins or ends, joined again by one that covers the cut."""
 
     def __init__(self, first: int, past: int, segment: T) -> None:
@@ -69,8 +70,9 @@ class _Ranges(Generic[T]):
             self._segments[first:past] = [segment]
             del self._cuts[first + 1 : past]
 
+    @abstractmethod
     def _copy(self, segment: T) -> T:
-        raise NotImplementedError
+        """Return a segment of its own with the same content."""
 
 
 class Shadow(_Ranges[list[Entry]]):
