@@ -3,6 +3,8 @@
 import contextlib
 import io
 import signal
+import subprocess
+import sys
 
 import pytest
 from hypothesis import settings
@@ -31,3 +33,18 @@ def npu():
         return status, out.getvalue(), err.getvalue()
 
     return run
+
+
+@pytest.fixture
+def compiled(tmp_path):
+    """Return a function that compiles a C program with lines for debuggers, in a folder of the test's own: its path."""
+
+    def compiled(name, text):
+        config = [sys.executable, "-m", "libnpu.capi.config", "--cflags", "--libs"]
+        flags = subprocess.run(config, check=True, capture_output=True, text=True).stdout.split()
+        source, program = tmp_path / f"{name}.c", tmp_path / name
+        source.write_text(text)
+        subprocess.run(["gcc", "-g", source, *flags, "-o", program], check=True)
+        return program
+
+    return compiled

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from itertools import takewhile
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -16,10 +15,11 @@ import npu_abi
 from npu_abi import C
 
 from libnpu.checker import rules
-from libnpu.checker.allocations import Allocation, Allocations
+from libnpu.checker.allocations import Allocation
 from libnpu.checker.arrays import WatchedArray, site_of_array
 from libnpu.checker.caches import Cache
 from libnpu.checker.findings import Findings
+from libnpu.checker.histories import ContextWatch, StreamHistory
 from libnpu.checker.lint import Lint
 from libnpu.checker.refusals import Refusals, rule_of
 from libnpu.checker.report import records, text
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
 
 POISON = 0xFF
 RECORD = npu_abi.dtype("npu_access_record")
-Run = tuple[int, int, bool]  # first address, bytes, whether it writes
 
 
 class Ending:
@@ -74,44 +73,10 @@ class Ending:
         checker.ends(self._context)
 
 
-class StreamHistory:
-    """The jobs of a stream."""
-
-    def __init__(self, actor: int, name: str, stream: Stream) -> None:
-        self.actor = actor
-        self.name = name
-        self.stream = stream
-        self.steps: dict[int, Step] = {}  # by number, those that the host may not know to have ended
-        self.last: Step | None = None
-        self.behind: list[Step] = []  # what the next job comes behind besides
-
-    def forget(self, number: int) -> None:
-        """Forget the jobs up to `number`, which whatever is enqueued from now on comes behind; not those whose errors are untold."""
-        untold = {job.number for job in self.stream.untold}
-        for old in [*takewhile(lambda old: old <= number, self.steps)]:
-            if old not in untold:
-                del self.steps[old]
-
-
 def _operation_of(job: Job) -> Operation:
     """Return what a job does; of a launch of a graph, what its node does."""
     node = job.operation.alone if isinstance(job.operation, Part) else None
     return node.operation if node is not None else job.operation
-
-
-class ContextWatch:
-    """What is known of a context."""
-
-    def __init__(self, context: Context) -> None:
-        self.context = context
-        self.allocations = Allocations()
-        self.streams: dict[Stream, StreamHistory] = {}
-        self.jobs: dict[int, list[tuple[int, int, int]]] = {}  # job id -> (since when, actor, number), oldest first
-        self.runs: dict[
-            tuple[int, int], list[Run]
-        ] = {}  # (actor, number) -> what it touched, as far as the device said
-        self.pending: dict[Step, None] = {}  # jobs that were not looked at yet
-        self.sources: dict[tuple[int, int], list[Source]] = {}  # (actor, number) -> pinned memory that its copies read
 
 
 class Checker(Observer):

@@ -1,8 +1,6 @@
 """Memory that the device does not snoop: what a program forgets to flush and to invalidate, and lines that are shared."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -235,12 +233,8 @@ int main(int argc, char **argv)
 """
 
 
-def test_stores_of_c_are_found_by_what_memory_does_not_have(npu, tmp_path):
-    config = [sys.executable, "-m", "libnpu.capi.config", "--cflags", "--libs"]
-    flags = subprocess.run(config, check=True, capture_output=True, text=True).stdout.split()
-    source, program = tmp_path / "stores.c", tmp_path / "stores"
-    source.write_text(IN_C)
-    subprocess.run(["gcc", "-g", source, *flags, "-o", program], check=True)
+def test_stores_of_c_are_found_by_what_memory_does_not_have(npu, compiled, tmp_path):
+    program = compiled("stores", IN_C)
     npu("check", "--json", "-o", tmp_path / "found", "--", program)
     (record,) = json.loads((tmp_path / "found").read_text())
     assert (record["rule"], [act["site"].rpartition(":")[2] for act in record["acts"]]) == ("MISSING-FLUSH", ["13"])

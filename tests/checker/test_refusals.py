@@ -1,7 +1,6 @@
 """Calls that are refused, deadlocks, leaks: what the program ignores, and what it is not blamed for."""
 
 import contextlib
-import subprocess
 import sys
 
 import pytest
@@ -168,12 +167,8 @@ int main(int argc, char **argv)
 """
 
 
-def test_what_a_c_program_ignores_and_leaks(npu, tmp_path):
-    config = [sys.executable, "-m", "libnpu.capi.config", "--cflags", "--libs"]
-    flags = subprocess.run(config, check=True, capture_output=True, text=True).stdout.split()
-    source, program = tmp_path / "ignores.c", tmp_path / "ignores"
-    source.write_text(IN_C)
-    subprocess.run(["gcc", "-g", source, *flags, "-o", program], check=True)
+def test_what_a_c_program_ignores_and_leaks(npu, compiled, tmp_path):
+    program = compiled("ignores", IN_C)
     report = tmp_path / "report"
     assert npu("check", "--leaks", "-o", report, "--", program)[0] == 1
     lines = report.read_text().splitlines()

@@ -97,12 +97,8 @@ def test_through_npud(npu, program, tmp_path, monkeypatch):
         daemon.communicate(timeout=30)
 
 
-def test_a_c_program_is_reported_by_file_and_line(npu, tmp_path):
-    config = [sys.executable, "-m", "libnpu.capi.config", "--cflags", "--libs"]
-    flags = subprocess.run(config, check=True, capture_output=True, text=True).stdout.split()
-    source, program = tmp_path / "race.c", tmp_path / "race"
-    source.write_text(IN_C)
-    subprocess.run(["gcc", "-g", source, *flags, "-o", program], check=True)
+def test_a_c_program_is_reported_by_file_and_line(npu, compiled, tmp_path):
+    program = compiled("race", IN_C)
     status, _, err = npu("check", "--json", "-o", tmp_path / "found", "--", program)
     records = json.loads((tmp_path / "found").read_text())
     assert (status, err) == (1, "")
