@@ -1,6 +1,6 @@
 """A time that no schedule of a graph can undercut, whatever its tiles, its order and its use of CMX; and what sets it.
 
-The largest of four: the matrix engines' work at their peak, the SHAVEs' work, the bytes that have to cross to and from DDR
+The largest of four: the matrix engines' work (`engine.py`), the SHAVEs' work, the bytes that have to cross to and from DDR
 (inputs, outputs and constants once each), and the longest chain of layers, each at the width of the whole device. Along a chain
 a layer may start on the first tiles of the one before, so that their engines work side by side, but not where every element of
 its result takes all elements of its operand: what comes before has ended then.

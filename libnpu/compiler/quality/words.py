@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 _SETS = {
-    "DPU": "the multiply-accumulates at the peak of all DPUs",
+    "DPU": "what the layers ask of all DPUs, however they are cut",
     "SHAVE": "the work of all SHAVEs",
     "DDR": "{compulsory_ddr_bytes} bytes of inputs, outputs and constants, which have to cross to and from DDR",
     "critical path": "the longest chain of layers, each at full width",

@@ -1,4 +1,4 @@
-"""What one node of the canonical graph asks of the engines, however it is tiled: their time at the peak rate of all of them."""
+"""What one node of the canonical graph asks of the engines, however it is tiled: the least time of all of them together."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from npu_model.dtypes import code_of_numpy
 from libnpu.compiler import kernels
 from libnpu.compiler.lower.eltwise import engine_operation
 from libnpu.compiler.program import Engine
+from libnpu.compiler.quality.engine import Layer, least_cycles, least_eltwise_cycles, live_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +45,8 @@ def node_work(graph: Graph, node: Node, profile: Profile, tiles: int) -> Work:
     if node.op in _PRODUCTS or node.op in ("MaxPool", "AvgPool"):
         return _matrix(node, profile, tiles)
     if node.op == "Elementwise" and engine_operation(graph, node) is not None:
-        return _dpu(profile, tiles, _size(node.outputs[0]) / profile.dpu.eltwise_elements_per_cycle)
+        value = node.outputs[0]
+        return _dpu(profile, tiles, least_eltwise_cycles(_size(value), value.dtype.itemsize, profile.dpu))
     if node.op in ("Elementwise", "Reduce", "Softmax", "ArgMax", "Gather"):
         units = tiles * profile.shaves_per_tile
         start = profile.shave.startup_cycles
@@ -63,21 +65,65 @@ def _dpu(profile: Profile, tiles: int, cycles: float, macs: int = 0) -> Work:
 
 
 def _matrix(node: Node, profile: Profile, tiles: int) -> Work:
+    layer = _product(node) if _PRODUCTS.get(node.op) == "MatMul" else _windowed(node)
+    macs = layer.images * prod(layer.pixels) * layer.channels * _taps(node) if node.op in _PRODUCTS else 0
+    return _dpu(profile, tiles, least_cycles(layer, profile.dpu), macs)
+
+
+def _taps(node: Node) -> int:
+    """Return the multiply-accumulates of one element of a product's result."""
+    source, weight = node.inputs[0], node.inputs[1]
+    assert source is not None and weight is not None
+    return int(source.shape[-1] if _PRODUCTS[node.op] == "MatMul" else prod(weight.shape[1:]))
+
+
+def _product(node: Node) -> Layer:
+    """Return a matrix product: rows of all batches together where they share the right operand."""
+    source, other, out = node.inputs[0], node.inputs[1], node.outputs[0]
+    assert source is not None and other is not None
+    shared = prod(other.shape[:-2]) == 1
+    images, rows = (1, prod(out.shape[:-1])) if shared else (prod(out.shape[:-2]), out.shape[-2])
+    codes = [code_of_numpy(v.dtype) for v in (source, source if other.const is not None else other, out)]
+    return Layer(images, (1, rows), out.shape[-1], 1, source.shape[-1], ((1,), (rows,)), True, *codes)
+
+
+def _windowed(node: Node) -> Layer:
+    """Return a convolution or pooling of two dimensions."""
     source, out = node.inputs[0], node.outputs[0]
     assert source is not None
-    kind = dtypes.name(code_of_numpy(source.dtype))
-    outputs = _size(out)
-    array, other = (rates.get(kind, 0) for rates in (profile.dpu.macs_per_cycle, profile.dpu.dw_macs_per_cycle))
-    if _PRODUCTS.get(node.op) == "MatMul":
-        taps, rate = source.shape[-1], array
-    elif node.op in _PRODUCTS:
-        weight = node.inputs[1]
-        assert weight is not None
-        taps = prod(weight.shape[1:])
-        rate = other if 1 < node.attrs["group"] == source.shape[1] == weight.shape[0] else array
-    else:
-        return _dpu(profile, tiles, outputs * prod(node.attrs["kernel"]) / max(other, 1))
-    return _dpu(profile, tiles, outputs * taps / max(rate, 1), outputs * taps)
+    weight = node.inputs[1] if node.op in _PRODUCTS else None
+    kernel = [int(k) for k in (weight.shape[2:] if weight is not None else node.attrs["kernel"])]
+    groups = int(node.attrs["group"]) if weight is not None else 1
+    own = weight is None or 1 < groups == source.shape[1] == weight.shape[0]
+    images, channels, *pixels = out.shape
+    is_line = min(kernel) == 1
+    if is_line and not own and max(kernel) == 1:
+        images, pixels = 1, [1, images * prod(pixels)]
+    strides, pads, dilations = (node.attrs.get(name) for name in ("strides", "pads", "dilations"))
+    taps = [
+        (pixels[k],) * kernel[k]
+        if own or max(kernel) == 1
+        else tuple(
+            live_outputs(source.shape[2 + k], pixels[k], kernel[k], strides[k], (dilations or (1, 1))[k], pads[k])
+        )
+        for k in (0, 1)
+    ]
+    code, target = code_of_numpy(source.dtype), code_of_numpy(out.dtype)
+    return Layer(
+        images=images,
+        pixels=(pixels[0], pixels[1]),
+        channels=channels,
+        groups=1 if own else groups,
+        depth=source.shape[1] // (1 if own else groups),
+        taps=(taps[0], taps[1]),
+        is_line=is_line,
+        act=code,
+        weight=code,
+        out=target,
+        own_channels=own,
+        has_weights=weight is not None,
+        keeps_rows=own and weight is not None and 3 in kernel,
+    )
 
 
 def _shave_cycles(node: Node, profile: Profile) -> float:
@@ -88,7 +134,8 @@ def _shave_cycles(node: Node, profile: Profile) -> float:
         values = [value for value in node.inputs if value is not None]
         codes = [*(code_of_numpy(value.dtype) for value in values), target]
         steps = [
-            0 if _size(value) == 1 else dtypes.size_bytes(code) for value, code in zip(values, codes, strict=False)
+            0 if _size(value) < _size(out) else dtypes.size_bytes(code)
+            for value, code in zip(values, codes, strict=False)
         ]
         steps.append(dtypes.size_bytes(target))
         program = kernels.elementwise(node.attrs["expr"], tuple(codes[:-1]), target)

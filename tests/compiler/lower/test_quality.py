@@ -1,15 +1,20 @@
 """Lower bounds that no schedule undercuts, what a schedule loses beside them, and which change would help."""
 
+from itertools import pairwise
 from math import ceil
 
 import numpy as np
 import pytest
+from npu_abi import C, dtype
+from npu_model import dtypes
+from npu_model.cycles import dpu_cycles, fastest_grids
 from npu_model.profile import load_profile
 
 from libnpu.compiler import CompileOptions
 from libnpu.compiler.pipeline import compile_graph
 from libnpu.compiler.program import Engine, TileOp
 from libnpu.compiler.quality import LowerBound, explain, lower_bound, measures
+from libnpu.compiler.quality.engine import Layer, least_cycles, live_outputs
 from libnpu.compiler.schedule import Queue, Schedule, ScheduledOp
 
 PROFILE = load_profile("npu-37xx")
@@ -49,10 +54,79 @@ def test_a_convolution_is_bound_by_its_weights_or_by_its_work(sketch):
     assert found.ps["DDR"] == ceil((weights + ends) * PS / PROFILE.ddr.bytes_per_second)
     graph = large.graph(large.conv(large.input(1, 64, 96, 96), 64, bias=False))
     macs = 64 * 64 * 9 * 96 * 96
-    cycles = macs / (2 * PROFILE.dpu.macs_per_cycle["f16"])
+    contexts = 96 * 96 * 64 // 16384
+    cycles = (macs / PROFILE.dpu.macs_per_cycle["f16"] + contexts * PROFILE.dpu.context_cycles) / 2
     found = lower_bound(graph, PROFILE, 2)
     assert found.ps["DPU"] == ceil(cycles * PS / PROFILE.dpu.clock_hz + START_PS / 2)
     assert found.ps["critical path"] == ceil(2 * MEMORY_PS + cycles * PS / PROFILE.dpu.clock_hz + START_PS / 2)
+
+
+OPS = {"conv": C.NPU_DPU_CONV, "depthwise": C.NPU_DPU_DWCONV, "max": C.NPU_DPU_MAXPOOL, "matmul": C.NPU_DPU_MATMUL}
+
+
+@pytest.mark.parametrize("profile", ["npu-37xx", "npu-40xx"])
+@pytest.mark.parametrize("op", OPS)
+def test_no_cut_of_a_layer_takes_fewer_cycles_than_its_bound(op, profile):
+    """Random layers, cut along rows, columns and channels at random, every piece in the fastest grid."""
+    device, rng = load_profile(profile), np.random.default_rng(0)
+    for _ in range(60):
+        layer, fields, pads = random_layer(rng, op)
+        channels = layer.channels // layer.groups
+        boxes = [
+            (*y, *x, *(z + g * channels for z in zs))
+            for y in pieces(rng, layer.pixels[0])
+            for x in pieces(rng, layer.pixels[1])
+            for g in range(layer.groups)
+            for zs in pieces(rng, channels)
+        ]
+        inv, parts = np.zeros(len(boxes), dtype("npu_dpu_invariant")), np.zeros(len(boxes), dtype("npu_dpu_variant"))
+        for field, value in fields.items():
+            inv[field] = value
+        inv["variant_count"], inv["variant_first"] = 1, np.arange(len(boxes))
+        parts["pad_top"], parts["pad_left"] = pads
+        for axis, (start, end) in zip("yxz", np.array(boxes).T.reshape(3, 2, -1), strict=True):
+            parts[f"start_{axis}"], parts[f"size_{axis}"] = start, end - start
+        inv["out_z"] = parts["size_z"]
+        inv["mpe_grid"] = fastest_grids(device, inv, parts)
+        assert 0 < least_cycles(layer, device.dpu) <= dpu_cycles(device, inv, parts).sum(), (layer, boxes)
+
+
+def random_layer(rng, op):
+    """Return a layer, the fields of its invariants but for output channels, and the padding before its first pixel."""
+    kernel = [1, 1] if op == "matmul" else rng.integers(1, 6, 2).tolist()
+    stride, dilation = int(rng.integers(1, 3)), int(rng.integers(1, 3)) if op == "conv" else 1
+    pads = [int(rng.integers(0, k)) if op == "conv" else 0 for k in kernel]
+    inputs = [1, int(rng.integers(1, 400))] if op == "matmul" else rng.integers(12, 60, 2).tolist()
+    stride = 1 if op == "matmul" else stride
+    pixels = [(i + 2 * p - (k - 1) * dilation - 1) // stride + 1 for i, p, k in zip(inputs, pads, kernel, strict=True)]
+    groups = int(rng.integers(1, 4)) if op == "conv" else 1
+    channels, depth = groups * int(rng.integers(1, 300)), int(rng.integers(1, 200))
+    own = op in ("depthwise", "max")
+    taps = [
+        [pixels[k]] * kernel[k] if own else live_outputs(inputs[k], pixels[k], kernel[k], stride, dilation, pads[k])
+        for k in (0, 1)
+    ]
+    layer = Layer(
+        1, tuple(pixels), channels, groups, 1 if own else depth, tuple(taps), op == "matmul", *[dtypes.F16] * 3,
+        own, op != "max", op == "depthwise" and 3 in kernel,
+    )  # fmt: skip
+    fields = {"op": OPS[op], "groups": 1, "in_z": layer.depth, **dict.fromkeys(("act_dtype", "wt_dtype", "out_dtype"), dtypes.F16)}  # fmt: skip
+    for k, axis in enumerate("yx"):
+        fields |= {f"kernel_{axis}": kernel[k], f"stride_{axis}": stride, f"dilation_{axis}": dilation}
+        fields[f"in_{axis}"] = inputs[k]
+    return layer, fields, pads
+
+
+def pieces(rng, size):
+    return list(pairwise(sorted({0, size, *rng.integers(0, size + 1, rng.integers(0, 3)).tolist()})))
+
+
+def test_a_layer_in_one_piece_takes_little_more_than_its_bound():
+    """3 x 3 over whole blocks: the bound leaves out start-up and the last results only."""
+    taps = (tuple(live_outputs(64, 64, 3, 1, 1, 1)),) * 2
+    layer = Layer(1, (64, 64), 64, 1, 64, taps, False, dtypes.F16, dtypes.F16, dtypes.F16)
+    macs = 64 * 64 * 64 * 64 * 9 / PROFILE.dpu.macs_per_cycle["f16"]
+    assert least_cycles(layer, PROFILE.dpu) == macs + 16 * PROFILE.dpu.context_cycles
 
 
 def test_of_a_table_only_the_rows_that_are_taken_have_to_move(sketch):
