@@ -16,6 +16,7 @@ from npu_model.cycles import dpu_cycles, fastest_grids
 from npu_model.dtypes import code_of_numpy
 
 from libnpu.compiler.lower.dpu_tiler import SLACK_PERCENT, Geometry, TilePlan, plan_tiles
+from libnpu.compiler.lower.eltwise import block_rows
 from libnpu.compiler.lower.errors import CompileError
 from libnpu.compiler.lower.invariant import VARIANT_CHANNELS, variants
 from libnpu.compiler.lower.view import View, aligned
@@ -454,6 +455,9 @@ def _task_cycles(builder: Builder, job: Job, tiles: Sequence[tuple[int, int]]) -
     found = dpu_cycles(builder.profile, records, parts) + (counts - 1) * dpu.workload_cycles
     if job.follower is not None:
         records["op"], records["act_dtype"] = C.NPU_DPU_ELTWISE_ADD, code_of_numpy(job.out.dtype)
+        pixels = parts["size_x"] * parts["size_y"]
+        parts["size_y"] = [block_rows(int(count)) for count in pixels]
+        parts["size_x"] = pixels // parts["size_y"]
         found += dpu_cycles(builder.profile, records, parts) + (counts - 1) * dpu.workload_cycles
     return [int(count) for count in found]
 

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from npu_abi import C
+from npu_model.dpu_walk import BLOCK_PIXELS, LINE_BYTES
 from npu_model.dtypes import code_of_numpy
 
 from libnpu.compiler.lower.boxes import in_place, tile_boxes
-from libnpu.compiler.lower.invariant import ppe_fields, variants
+from libnpu.compiler.lower.invariant import VARIANT_CHANNELS, ppe_fields, variants
 from libnpu.compiler.lower.shave_tiler import elementwise_operands
-from libnpu.compiler.lower.view import View
+from libnpu.compiler.lower.view import View, merge_dims
 from libnpu.compiler.program import DpuPayload
 
 if TYPE_CHECKING:
@@ -125,11 +126,8 @@ def engine_operation(graph: Graph, node: Node) -> tuple[int, list[Value], tuple[
 def eltwise_task(builder: Builder, node: Node, tiles: list[View], tile: View, fields: dict[str, Any]) -> None:
     """Append the tasks of one box: [y][x][z] with dense z; boxes of more than three axes are several tasks."""
     views = [*tiles, tile]
-    dims, steps = _three_dims(list(tile.shape), [list(v.strides) for v in views])
     size = tile.dtype.itemsize
-    if dims[-1] > 1 and any(step[-1] != size for step in steps):
-        dims, steps = [*dims, 1], [[*step, size] for step in steps]
-    dims, steps = [1] * (3 - len(dims)) + dims, [[0] * (3 - len(step)) + step for step in steps]
+    dims, steps = _three_dims(*merge_dims(tile.shape, [v.strides for v in views]), size)
     for index in np.ndindex(*dims[:-3]):
         a, b, out = (
             View(
@@ -159,14 +157,32 @@ def eltwise_task(builder: Builder, node: Node, tiles: list[View], tile: View, fi
         builder.dpu(node, payload, [a.access(), b.access()], [out.access()])
 
 
-def _three_dims(dims: list[int], steps: list[list[int]]) -> tuple[list[int], list[list[int]]]:
-    """Drop leading axes of one element and merge outer axes until three are left, where every operand walks them as one."""
-    while len(dims) > 3:
-        if dims[0] == 1:
-            dims, steps = dims[1:], [step[1:] for step in steps]
-        elif dims[1] == 1 or all(step[0] == step[1] * dims[1] for step in steps):
-            inner = [step[0] if dims[1] == 1 else step[1] for step in steps]
-            dims, steps = [dims[0] * dims[1], *dims[2:]], [[k, *s[2:]] for k, s in zip(inner, steps, strict=True)]
-        else:
-            break
+def _three_dims(dims: list[int], steps: list[list[int]], size: int) -> tuple[list[int], list[list[int]]]:
+    """Return at least three axes, the last of them dense: where there are fewer, those that fill blocks best.
+
+    `steps` has a row per operand, in bytes; `size` is that of an element.
+    """
+    if any(step[-1] != size for step in steps) and dims[-1] > 1:
+        dims, steps = [*dims, 1], [[*step, size] for step in steps]
+    if len(dims) == 1:  # all dense: any channels
+        whole, dims = dims[0], [dims[0], 1]
+        deep = [z for z in range(1, min(whole, VARIANT_CHANNELS) + 1) if whole % z == 0]
+        z = min(deep, key=lambda z: (_blocks(whole // z, block_rows(whole // z)) * -(-z * size // LINE_BYTES), -z))
+        dims, steps = [whole // z, z], [[z * size, size] for _ in steps]
+    if len(dims) == 2:
+        y = block_rows(dims[0])
+        x = dims[0] // y
+        dims, steps = [y, x, dims[1]], [[step[0] * x, *step] for step in steps]
     return dims, steps
+
+
+def block_rows(pixels: int) -> int:
+    """Return the rows of the rectangle of so many pixels that has the fewest blocks: of equals the fewest."""
+    return min(
+        (y for y in range(1, min(pixels, 2 * BLOCK_PIXELS) + 1) if pixels % y == 0),
+        key=lambda y: (_blocks(pixels, y), y),
+    )
+
+
+def _blocks(pixels: int, rows: int) -> int:
+    return -(-rows // BLOCK_PIXELS) * -(-pixels // rows // BLOCK_PIXELS)

@@ -83,8 +83,9 @@ def _product(node: Node) -> Layer:
     assert source is not None and other is not None
     shared = prod(other.shape[:-2]) == 1
     images, rows = (1, prod(out.shape[:-1])) if shared else (prod(out.shape[:-2]), out.shape[-2])
-    codes = [code_of_numpy(v.dtype) for v in (source, source if other.const is not None else other, out)]
-    return Layer(images, (1, rows), out.shape[-1], 1, source.shape[-1], ((1,), (rows,)), True, *codes)
+    act, weight, result = (code_of_numpy(v.dtype) for v in (source, source if other.const is not None else other, out))
+    taps = ((1,), (rows,))
+    return Layer(images, (1, rows), out.shape[-1], 1, source.shape[-1], taps, True, act, weight, result)
 
 
 def _windowed(node: Node) -> Layer:
@@ -96,18 +97,16 @@ def _windowed(node: Node) -> Layer:
     groups = int(node.attrs["group"]) if weight is not None else 1
     own = weight is None or 1 < groups == source.shape[1] == weight.shape[0]
     images, channels, *pixels = out.shape
-    is_line = min(kernel) == 1
-    if is_line and not own and max(kernel) == 1:
-        images, pixels = 1, [1, images * prod(pixels)]
-    strides, pads, dilations = (node.attrs.get(name) for name in ("strides", "pads", "dilations"))
+    strides, pads, dilations = node.attrs["strides"], node.attrs["pads"], node.attrs.get("dilations", (1, 1))
     taps = [
-        (pixels[k],) * kernel[k]
-        if own or max(kernel) == 1
-        else tuple(
-            live_outputs(source.shape[2 + k], pixels[k], kernel[k], strides[k], (dilations or (1, 1))[k], pads[k])
-        )
+        [pixels[k]] * kernel[k]
+        if own
+        else live_outputs(source.shape[2 + k], pixels[k], kernel[k], strides[k], dilations[k], pads[k])
         for k in (0, 1)
     ]
+    is_line = min(kernel) == 1
+    if is_line:  # rows, or columns, do not know each other: those of all images may be one plane
+        images, pixels[0], taps[0] = 1, images * pixels[0], [images * rows for rows in taps[0]]
     code, target = code_of_numpy(source.dtype), code_of_numpy(out.dtype)
     return Layer(
         images=images,
