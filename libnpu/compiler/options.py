@@ -21,6 +21,7 @@ PASSES = (
     "barriers",
     "blob",
 )
+LEVELS = (0, 1, 2)
 PRECISIONS = ("fp16", "fp32", "int8")
 
 
@@ -44,6 +45,7 @@ class CompileOptions:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     tiles: int | None = None  # that work in parallel; None: all that the profile has
     cmx_bytes: int | None = None  # of each tile
+    optimisation: int = 2  # 0: nothing is loaded ahead; 1: one schedule; 2: the best of several
     prefetching_level_limit: int = 35  # compute operations that a load may run ahead
     pingpong: bool = True  # load the next tile while the engine works
     plan_only: bool = False  # tasks, memory and times without the values of large constants, which the model may lack
@@ -53,6 +55,8 @@ class CompileOptions:
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise BadOption(f"precision {self.precision!r}; one of {', '.join(PRECISIONS)}")
+        if self.optimisation not in LEVELS:
+            raise BadOption(f"optimisation {self.optimisation}; one of {', '.join(map(str, LEVELS))}")
         if self.tiles is not None and self.tiles < 1:
             raise BadOption(f"tiles {self.tiles}; at least 1, or None for all that the profile has")
         if self.precision == "int8" and not self.plan_only:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from libnpu.compiler.program import TileProgram
     from libnpu.compiler.schedule import Schedule
 
+_GRAINS = (1, 2)  # tasks of a layer for each unit of its engine, tried at -O2
+_MANY = 5000  # tasks of a program that is lowered once
+
 
 @dataclass(slots=True, eq=False)
 class Compiled:
@@ -70,12 +73,12 @@ def compile_graph(graph: Graph, options: CompileOptions, dumps: dict[str, str] |
     tiles = min(options.tiles or profile.tiles, profile.tiles)
 
     def check(program: TileProgram) -> None:
-        dump("DpuTiler", lambda: dpu_tiles_text(program))
-        dump("TileActShaveKernelTask", lambda: shave_tiles_text(program))
-        dump("tiles", lambda: program_text(program))
         verify_program(program, _cmx_bytes(options, profile) * tiles)
 
     program, schedule = _schedule(graph, profile, options, tiles, check)
+    dump("DpuTiler", lambda: dpu_tiles_text(program))
+    dump("TileActShaveKernelTask", lambda: shave_tiles_text(program))
+    dump("tiles", lambda: program_text(program))
     dump("FeasibleMemoryScheduler", lambda: decisions_text(schedule))
     dump("schedule", lambda: schedule_text(schedule))
     try:
@@ -108,17 +111,26 @@ def _cmx_bytes(options: CompileOptions, profile: Profile) -> int:
 def _schedule(
     graph: Graph, profile: Profile, options: CompileOptions, tiles: int, edit: Callable[[TileProgram], None]
 ) -> tuple[TileProgram, Schedule]:
-    """Lower a graph and schedule what `edit` has made of the program. Raises CompileError."""
-    cmx_bytes = _cmx_bytes(options, profile)
-    program = lower(graph, profile, cmx_bytes, options.pingpong, tiles)
-    edit(program)
-    try:
-        scheduler = FeasibleMemoryScheduler(
-            program, profile, cmx_bytes, options.prefetching_level_limit, options.pingpong, tiles
-        )
-        return program, scheduler.run()
-    except DoesNotFit as error:
-        raise CompileError(str(error)) from None
+    """Lower a graph and schedule what `edit` has made of the program: of several grains the one that ends first. Raises CompileError."""
+    cmx_bytes, level = _cmx_bytes(options, profile), options.optimisation
+    best: tuple[TileProgram, Schedule] | None = None
+    for grain in (1,) if level < 2 else _GRAINS:
+        try:
+            program = lower(graph, profile, cmx_bytes, options.pingpong and level > 0, tiles, grain)
+            edit(program)
+            limit = options.prefetching_level_limit if level > 0 else 0
+            scheduler = FeasibleMemoryScheduler(program, profile, cmx_bytes, limit, options.pingpong, tiles, level > 1)
+            if best is None:
+                best = program, scheduler.run()
+                if len(program.ops) > _MANY:
+                    break
+            elif (better := scheduler.better_than(best[1].makespan_ps)) is not None:
+                best = program, better
+        except (CompileError, DoesNotFit) as error:
+            if best is None:
+                raise CompileError(str(error)) from None
+    assert best is not None
+    return best
 
 
 def _check_sizes(graph: Graph, profile: Profile) -> None:

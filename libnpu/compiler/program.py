@@ -12,6 +12,8 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from libnpu.compiler.kernels.program import ArgsTemplate
 
 
@@ -144,6 +146,15 @@ class TileProgram:
     name: str
     ops: list[TileOp]
     ddr: list[DdrTensor]  # weights, inputs, outputs; scratch tensors of intermediate activations
-    weights: bytearray  # content of the WEIGHTS tensors, by their offset; empty in a plan
+    constants: list[tuple[int, Callable[[], bytes]]]  # content of the WEIGHTS tensors, with its offset; empty in a plan
     macs: int = 0
     weight_bytes: int = 0  # of the WEIGHTS tensors
+
+    @property
+    def weights(self) -> bytearray:
+        """The content of all WEIGHTS tensors; empty in a plan."""
+        found = bytearray(self.weight_bytes if self.constants else 0)
+        for offset, content in self.constants:
+            part = content()
+            found[offset : offset + len(part)] = part
+        return found

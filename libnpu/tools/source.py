@@ -47,6 +47,14 @@ def add_model_arguments(parser: argparse.ArgumentParser, profile_default: str = 
     parser.add_argument(
         "--tiles", type=positive, default=None, metavar="N", help="work on at most so many tiles (default all)"
     )
+    parser.add_argument(
+        "-O",
+        dest="optimisation",
+        type=int,
+        choices=(0, 1, 2),
+        default=None,
+        help="0: load nothing ahead; 1: schedule once; 2, the default: keep the best of several tilings and schedules",
+    )
     parser.add_argument("--no-pingpong", action="store_true", help="do not load the next tile while an engine works")
 
 
@@ -209,6 +217,7 @@ def compile_options(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> 
         "profile": options.profile,
         "tiles": options.tiles,
         "cmx_bytes": options.cmx_bytes,
+        "optimisation": options.optimisation,
         "prefetching_level_limit": options.prefetching_level_limit,
     }
     return CompileOptions(
@@ -223,6 +232,8 @@ def compile_options(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> 
 
 def _no_compile_options(options: argparse.Namespace) -> None:
     """Raise ToolError when an option of the compiler is given with a blob."""
+    if options.optimisation is not None:
+        raise ToolError(f"-O{options.optimisation}: {options.model} is a blob, compiled already")
     for name in ("precision", "tiles", "cmx_bytes", "prefetching_level_limit", "shape", "no_pingpong"):
         if getattr(options, name):
             raise ToolError(f"--{name.replace('_', '-')}: {options.model} is a blob, compiled already")

@@ -69,14 +69,16 @@ LOWERINGS: dict[str, Callable[[Builder, Node], None]] = {
 
 
 def lower(
-    graph: Graph, profile: Profile, cmx_bytes: int | None = None, pingpong: bool = True, tiles: int = 1
+    graph: Graph, profile: Profile, cmx_bytes: int | None = None, pingpong: bool = True, tiles: int = 1, grain: int = 1
 ) -> TileProgram:
     """Return the tile program of `graph` for `tiles` tiles of `profile` with `cmx_bytes` of CMX each (default: all of it).
+
+    `grain`: tasks of a layer for each unit of its engine, where that costs little.
 
     Raises CompileError when an operation's smallest tile does not fit, Unimplemented or Unsupported for operators and forms.
     """
     available = min(cmx_bytes or profile.cmx.workspace_bytes, profile.cmx.workspace_bytes)
-    builder = Builder(graph, profile, available, pingpong, tiles)
+    builder = Builder(graph, profile, available, pingpong, tiles, grain)
     plan_concats(builder)
     for node in graph.nodes:
         if builder.is_done(node):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
-from math import prod
+from math import inf, prod
 from typing import TYPE_CHECKING
 
 from libnpu.compiler.lower.errors import does_not_fit
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from libnpu.compiler.lower.view import Order, View
 
 PARALLEL_ELEMENTS = 8192  # below, a second task costs more than it saves; chosen: about the start-up cost of a SHAVE
+ROUND_ELEMENTS = 8192  # of a task, at least, where each unit has several; chosen by trials
+BALANCE = 0.85  # of the time on the busiest unit that another cut may take to be preferred; chosen by trials
 STREAM_BYTES = 1 << 17  # a streamed operation of this size is cut further, so that loads, tasks and stores overlap
 
 Emit = Callable[["list[View]", "View"], None]
@@ -94,12 +96,14 @@ def tile_boxes(
         )
 
     size = _box_size(builder, node, shape, axes, tile_bytes, builder.rooms(resident))
-    pieces = prod(-(-n // k) for n, k in zip(shape, size, strict=True))
+    pieces = _count(shape, size)
     if prod(shape) >= PARALLEL_ELEMENTS:
-        wanted = units * (2 if tile_bytes(shape) >= STREAM_BYTES else 1)
-        pieces = -(-max(pieces, wanted) // units) * units
-        size = chunks(shape, axes, pieces)
-    builder.expect_ops(node, prod(-(-n // k) for n, k in zip(shape, size, strict=True)))
+        rounds = min(builder.grain, max(1, prod(shape) // units // ROUND_ELEMENTS))
+        if tile_bytes(shape) >= STREAM_BYTES:
+            rounds = max(rounds, 2)
+        pieces = -(-max(pieces, units * rounds) // units) * units
+        size = _balanced(shape, axes, pieces, units, lambda box: tile_bytes(box) <= tile_bytes(size))
+    builder.expect_ops(node, _count(shape, size))
     loaded: dict[tuple[int, int, tuple[int, ...]], View] = {}
     for starts, sizes in each_box(shape, size):
         tiles = []
@@ -117,6 +121,26 @@ def tile_boxes(
         emit(tiles, tile)
         if tile is not box:
             builder.flush(box, tile, node)
+
+
+def _count(shape: Sequence[int], size: Sequence[int]) -> int:
+    return prod(-(-n // k) for n, k in zip(shape, size, strict=True))
+
+
+def _balanced(
+    shape: Sequence[int], axes: Sequence[int], pieces: int, units: int, fits: Callable[[Sequence[int]], bool]
+) -> list[int]:
+    """Return the box size that cuts `shape` into about `pieces` along `axes`, the first ones left out where `units` then end sooner.
+
+    What is cut behind the first axis lies in several pieces, so that has to gain BALANCE; the innermost axis is not cut for it.
+    """
+    tries = [chunks(shape, axes[first:], pieces) for first in range(max(1, len(axes) - 1))]
+
+    def work(size: Sequence[int]) -> int:
+        return -(-_count(shape, size) // units) * prod(size)
+
+    best = min(tries, key=lambda size: work(size) if fits(size) else inf)
+    return best if work(best) < work(tries[0]) * BALANCE else tries[0]
 
 
 def _box_size(

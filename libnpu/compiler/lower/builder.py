@@ -8,6 +8,7 @@ DDR home passes through a fresh CMX buffer.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ from libnpu.compiler.program import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from npu_model.profile import Profile
     from numpy.typing import NDArray
@@ -57,16 +58,19 @@ _SECTIONS = {DdrKind.WEIGHTS: ".data.weights", DdrKind.SCRATCH: ".bss.scratch"}
 class Builder:
     """Homes of values and the list of operations, for one graph on one profile."""
 
-    def __init__(self, graph: Graph, profile: Profile, tile_bytes: int, pingpong: bool, tiles: int = 1) -> None:
+    def __init__(
+        self, graph: Graph, profile: Profile, tile_bytes: int, pingpong: bool, tiles: int = 1, grain: int = 1
+    ) -> None:
         self.graph = graph
         self.profile = profile
         self.tiles = tiles
         self.tile_bytes = tile_bytes  # of CMX in each tile
         self.cmx_bytes = tile_bytes * tiles
         self.pingpong = pingpong
+        self.grain = grain  # tasks of a layer for each unit of its engine, where that costs little: others can start on the first
         self.ops: list[TileOp] = []
         self.ddr: list[DdrTensor] = []
-        self.weights = bytearray()  # empty in a plan
+        self.constants: list[tuple[int, Callable[[], bytes]]] = []  # empty in a plan
         self.weight_bytes = 0
         self.macs = 0
         self.homes: dict[Value, View] = {}
@@ -201,13 +205,18 @@ class Builder:
     def constant(self, array: NDArray[Any], name: str, dtype: np.dtype[Any] | None = None) -> View:
         """Append an array to the weights section and return its row-major view."""
         kind = array.dtype if dtype is None else dtype
-        offset, size = aligned(self.weight_bytes), array.size * kind.itemsize
+        content = partial(_content, array, kind)
+        return dense(self.constant_bytes(array.size * kind.itemsize, name, content), array.shape, kind)
+
+    def constant_bytes(self, size: int, name: str, content: Callable[[], bytes]) -> DdrTensor:
+        """Append `size` bytes to the weights section, made when the program is emitted."""
+        offset = aligned(self.weight_bytes)
         if not self.graph.is_plan:
-            self.weights += bytes(offset - self.weight_bytes) + np.ascontiguousarray(array, kind).tobytes()
+            self.constants.append((offset, content))
         self.weight_bytes = offset + size
         tensor = DdrTensor(name, size, DdrKind.WEIGHTS, offset, _SECTIONS[DdrKind.WEIGHTS])
         self.ddr.append(tensor)
-        return dense(tensor, array.shape, kind)
+        return tensor
 
     def is_quantised(self, value: Value) -> bool:
         """Whether the int8 elements of `value` stand for other numbers, so that the matrix engine may work on them."""
@@ -346,7 +355,7 @@ class Builder:
                 self.copy(self.place(value), source, _identity(value), "copy")
         self._cost_dma()
         self._cost_dpu()
-        program = TileProgram(self.graph.name, self.ops, self.ddr, self.weights, self.macs, self.weight_bytes)
+        program = TileProgram(self.graph.name, self.ops, self.ddr, self.constants, self.macs, self.weight_bytes)
         mirror(program, self.profile, self.tiles, self.tile_bytes)
         return program
 
@@ -375,6 +384,10 @@ class Builder:
             columns.append([_ps(count, self.profile.dpu.clock_hz) for count in counts])
         for op, costs in zip(ops, zip(*columns, strict=True), strict=True):
             op.cost_ps, op.far_ps = costs[0], costs if self.tiles > 1 else ()
+
+
+def _content(array: NDArray[Any], dtype: np.dtype[Any]) -> bytes:
+    return np.ascontiguousarray(array, dtype).tobytes()
 
 
 def _identity(value: Value) -> Node:

@@ -244,7 +244,9 @@ def _plan(builder: Builder, job: Job) -> TilePlan:
     """Return the tiling of a job as it is. Raises CompileError."""
     rooms = builder.rooms(_resident(job))
     label = f"{job.node.name} ({job.node.op})"
-    return plan_tiles(_geometry(builder, job), rooms, builder.profile, builder.pingpong, label, builder.tiles)
+    return plan_tiles(
+        _geometry(builder, job), rooms, builder.profile, builder.pingpong, label, builder.tiles, builder.grain
+    )
 
 
 def _resident(job: Job) -> list[View]:

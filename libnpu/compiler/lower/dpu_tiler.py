@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from npu_model.profile import Profile
 
 PS_PER_SECOND = 10**12
+LONG_PS = (
+    1_500_000  # what a unit's part of an operation takes at least, to be cut for the sake of others; chosen by trials
+)
 SLACK_PERCENT = 3  # of predicted time that fewer tasks may cost; chosen by trials: what the prediction leaves out
 _SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 
@@ -57,6 +60,7 @@ class TilePlan:
     tile_bytes: int
     cost_ps: int
     tasks: int
+    channel_tiles: int  # for each row tile
 
 
 def sizes(total: int, unit: int) -> Iterator[int]:
@@ -71,9 +75,15 @@ def sizes(total: int, unit: int) -> Iterator[int]:
 
 
 def plan_tiles(
-    geometry: Geometry, rooms_bytes: Sequence[int], profile: Profile, pingpong: bool, operation: str, units: int = 1
+    geometry: Geometry,
+    rooms_bytes: Sequence[int],
+    profile: Profile,
+    pingpong: bool,
+    operation: str,
+    units: int = 1,
+    grain: int = 1,
 ) -> TilePlan:
-    """Return the tiling with the fewest tasks among those that are nearly the fastest.
+    """Return the tiling with the fewest tasks among those that are nearly the fastest, but `grain` tiles of rows for each unit where they are long.
 
     `rooms_bytes` are the bytes that its buffers should and may take, and that those of one task can. `units` engines work at
     once: two sets of buffers for each, when `pingpong`, are tried in all but the last, then one set, at last one in all. Raises CompileError that names `operation` when the smallest tile
@@ -96,7 +106,16 @@ def plan_tiles(
         ]
         if plans:
             limit_ps = min(plan.cost_ps for plan in plans) * (100 + SLACK_PERCENT) // 100
-            return min((p for p in plans if p.cost_ps <= limit_ps), key=lambda p: (p.tasks, p.cost_ps, p.tile_bytes))
+            wanted = max(1, min(grain * units, limit_ps // LONG_PS))
+            return min(
+                (p for p in plans if p.cost_ps <= limit_ps),
+                key=lambda p: (
+                    max(0, wanted - p.tasks // (p.channel_tiles if grain > 1 else 1)),
+                    p.tasks,
+                    p.cost_ps,
+                    p.tile_bytes,
+                ),
+            )
     raise AssertionError(f"{operation}: a tile fits, but no loop order does")
 
 
@@ -145,7 +164,7 @@ def _candidates(
         core_cycles = core.fetch_cycles + core.dispatch_cycles + core.barrier_cycles
         core_ps = (tasks * geometry.parts + transfers) * core_cycles * PS_PER_SECOND // core.clock_hz
         cost_ps = max(dma_ps, dpu_ps, core_ps) + exposed_ps
-        return TilePlan(rows, channels, outside, keep, act + out + other + held, cost_ps, tasks)
+        return TilePlan(rows, channels, outside, keep, act + out + other + held, cost_ps, tasks, channel_tiles)
 
     if all_weights + buffers <= room:
         yield plan(False, True, all_weights, row_tiles * acts_per_row, all_weights, channel_tiles)

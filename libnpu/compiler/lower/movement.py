@@ -40,12 +40,14 @@ def _reshape_order(builder: Builder, source: View, value: Value) -> Order:
     axes = tuple(range(len(source.shape)))
     if len(value.shape) < 3:
         return axes
+    moving = [k for k in axes if source.shape[k] > 1 and source.strides[k]]
+    innermost = min(moving, key=lambda k: abs(source.strides[k]), default=None)
     for first in axes:
         for last in range(first + 1, len(axes)):
             if prod(source.shape[:first]) == value.shape[0] and prod(source.shape[first:last]) == value.shape[1]:
                 order = (*axes[:first], *axes[last:], *axes[first:last])
                 seen = dense(source.target, source.shape, source.dtype, order).reshaped(value.shape)
-                if seen is not None and (builder.wants_channels_last(value) or source.order()[-1] in axes[first:last]):
+                if seen is not None and (builder.wants_channels_last(value) or innermost in axes[first:last]):
                     return order
     return axes
 

@@ -104,11 +104,25 @@ def elementwise_operands(builder: Builder, node: Node, values: Sequence[Value]) 
     if leaders:
         leader = max(leaders, key=lambda v: (homes[v].in_cmx, homes[v].nbytes))
         order = builder.order_for(value, homes[leader])
-    out = builder.place(value, order)
+    out = _over_operand(builder, value, order, homes) or builder.place(value, order)
     if out.in_cmx:
         order = out.order()
     inputs = [homes[v] if v.const is None else constant_in_order(builder, v, rank, order) for v in values]
     return order, inputs, out
+
+
+def _over_operand(builder: Builder, value: Value, order: Order, homes: dict[Value, View]) -> View | None:
+    """Give an element-wise `value` the home of an operand that nobody reads again; None where there is none that fits.
+
+    Each task then writes the elements that it has read: no other operand may lie there.
+    """
+    for operand, view in homes.items():
+        alone = all(other.target is not view.target for key, other in homes.items() if key is not operand)
+        if alone and view.order() == order and in_place(view, order):
+            found = builder.place_over(value, operand)
+            if found is not None:
+                return found
+    return None
 
 
 def constant_in_order(builder: Builder, value: Value, rank: int, order: Order) -> View:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -10,7 +11,6 @@ import numpy as np
 from npu_abi import dtype as record_dtype
 from npu_abi import sizeof
 
-from libnpu.compiler.hollow import hollow, is_hollow
 from libnpu.compiler.lower.view import View, aligned, dense
 from libnpu.compiler.program import Access, Ref
 
@@ -99,9 +99,11 @@ class ConstantWeights:
         if self.weights is None and not self.has_table:
             return Loaded({}, [])
         if (c0, c1) not in self.blocks:
-            self.blocks[c0, c1] = builder.constant(self._block(c0, c1), f"{node.name}.weights[{c0}:{c1}]")
+            size = self.tile_bytes(c1 - c0)
+            tensor = builder.constant_bytes(size, f"{node.name}.weights[{c0}:{c1}]", partial(self._block, c0, c1))
+            self.blocks[c0, c1] = dense(tensor, (size,), np.dtype(np.uint8))
         tile = builder.fetch(self.blocks[c0, c1], (0,), node, "weights")
-        table_bytes = self.tile_bytes(c1 - c0) - (self._part(c0, c1).nbytes if self.weights is not None else 0)
+        table_bytes = aligned((c1 - c0) * ENTRY_BYTES) if self.has_table else 0
         refs = {"wt_addr": Ref(tile.target, table_bytes)} if self.weights is not None else {}
         if self.has_table:
             refs["wt_table_addr"] = Ref(tile.target, 0)
@@ -111,9 +113,7 @@ class ConstantWeights:
         assert self.weights is not None
         return np.take(self.weights, range(c0, c1), self.axis) if self.axis else self.weights[c0:c1]
 
-    def _block(self, c0: int, c1: int) -> NDArray[np.uint8]:
-        if is_hollow(self.weights):
-            return hollow((self.tile_bytes(c1 - c0),), np.dtype(np.uint8))
+    def _block(self, c0: int, c1: int) -> bytes:
         table = b""
         if self.bias is not None:
             entries = np.zeros(c1 - c0, record_dtype("npu_dpu_weight_entry"))
@@ -121,8 +121,7 @@ class ConstantWeights:
             entries["bias"] = self.bias[c0:c1]
             table = entries.tobytes()
             table += bytes(aligned(len(table)) - len(table))
-        data = np.ascontiguousarray(self._part(c0, c1)).tobytes() if self.weights is not None else b""
-        return np.frombuffer(table + data, np.uint8)
+        return table + (np.ascontiguousarray(self._part(c0, c1)).tobytes() if self.weights is not None else b"")
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ _LIMITS = (256, 128, 64, 32, 16, 8, 6, 4, 3, 2, 1, 0)
 class FeasibleMemoryScheduler:
     """Schedules a tile program for `tiles` tiles of `profile` with `cmx_bytes` of CMX each.
 
-    `pingpong=False` loads an operation's operands only when the one before it has left the engine. Level limits 0 to 4, 6, 8, 16,
+    `pingpong=False` loads an operation's operands only when the one before it has left the engine. With `restarts`, level limits 0 to 4, 6, 8, 16,
     32 and so on up to `prefetching_level_limit` are tried, largest first, until two in a row are 1 % slower than the best one; then
     the best one and half of it with results at alternate ends of CMX.
     """
@@ -42,7 +42,9 @@ class FeasibleMemoryScheduler:
         prefetching_level_limit: int = 35,
         pingpong: bool = True,
         tiles: int = 1,
+        restarts: bool = True,
     ) -> None:
+        self.restarts = restarts
         self.program = program
         self.profile = profile
         self.tiles = tiles
@@ -97,14 +99,20 @@ class FeasibleMemoryScheduler:
         self._check_fit()
 
     def run(self) -> Schedule:
-        """Return the best schedule found. Raises DoesNotFit."""
+        """Return the best schedule found."""
+        found = self.better_than(None) if self.restarts else SchedulerPass(self, self.level_limit).run()
+        assert found is not None
+        return found
+
+    def better_than(self, bound_ps: int | None) -> Schedule | None:
+        """Return the best schedule found that takes less than `bound_ps`, if any."""
         best: Schedule | None = None
         reach = self.level_limit
         slower = 0
         for limit in (k for k in _LIMITS if k <= self.level_limit):
             if limit > reach:
                 continue  # no load ran that far ahead: the schedule would be the same
-            one = SchedulerPass(self, limit, best.makespan_ps * 101 // 100 if best else None)
+            one = SchedulerPass(self, limit, best.makespan_ps * 101 // 100 if best else bound_ps)
             found = one.run()
             slower = slower + 1 if found is None else 0
             if slower == 2:
@@ -114,12 +122,11 @@ class FeasibleMemoryScheduler:
             reach = one.reach - 1
             if best is None or found.makespan_ps <= best.makespan_ps:  # of equals, the one that needs least CMX
                 best = found
-        assert best is not None
-        if self.far_side:
+        if best is not None and self.far_side:
             for limit in dict.fromkeys((best.level_limit, best.level_limit // 2)):
                 found = SchedulerPass(self, limit, best.makespan_ps - 1, alternate=True).run()
                 best = found or best
-        return best
+        return best if best is not None and (bound_ps is None or best.makespan_ps < bound_ps) else None
 
     def allocator(self) -> CmxAllocator:
         """Return the CMX of all tiles, free."""

@@ -18,6 +18,7 @@ from libnpu.compiler.schedule.schedule import Decision, DecisionKind, Queue, Sch
 if TYPE_CHECKING:
     from libnpu.compiler.schedule.memory_scheduler import FeasibleMemoryScheduler
 
+_WINDOW = 64  # levels that a computation may run ahead of the one before it on its engine; chosen by trials
 _FRAGMENTATION = 16  # one part in so many is left free by loads that run ahead, as gaps do not add up; chosen by trials
 
 
@@ -53,6 +54,7 @@ class SchedulerPass:
         self.heads: dict[Engine, list[int]] = {
             e: [i for i in range(len(ops) - 1, -1, -1) if ops[i].engine == e] for e in (Engine.DPU, Engine.SHAVE)
         }
+        self.prepared: dict[Engine, list[int]] = {e: [] for e in self.heads}  # heaps: only a unit and room are lacking
         self.work_left = dict(plan.work_ps)
         self.unretired = [len(p) for p in plan.predecessors]
         self.end: list[int | None] = [None] * len(ops)
@@ -148,8 +150,8 @@ class SchedulerPass:
     def _ready(self, index: int) -> None:
         op = self.ops[index]
         if op.engine != Engine.DMA:
-            return
-        if self.plan.is_load[index]:
+            heappush(self.prepared[op.engine], index)
+        elif self.plan.is_load[index]:
             heappush(self.loads, (self.plan.levels[index], index))
         else:
             heappush(self.moves, index)
@@ -176,13 +178,33 @@ class SchedulerPass:
                     continue
                 started = self._try(index, queue)
                 if started:
-                    self.heads[engine].pop()
+                    self.last_level = max(self.last_level, self.plan.levels[index])
                     again = True
                 else:
                     fits = fits and started is not None
                     if index == heads[0][0] or self._lacks_only_moves(index):
                         self.wanted_level = max(self.wanted_level, self.plan.levels[index])
+                    again = again or (started is False and self._start_prepared(engine))
+                while self.heads[engine] and self.end[self.heads[engine][-1]] is not None:
+                    self.heads[engine].pop()
         return fits
+
+    def _start_prepared(self, engine: Engine) -> bool:
+        """Start an operation behind the head of an idle engine, when all that it needs is there and it leaves room."""
+        prepared = self.prepared[engine]
+        while prepared and self.end[prepared[0]] is not None:
+            heappop(prepared)
+        if not prepared:
+            return False
+        index, level = prepared[0], self.plan.levels[prepared[0]]
+        need = sum(self.plan.rounded[b] for b in self.plan.results[index] if b not in self.resident)
+        if level > self.last_level + _WINDOW or (need and not self._leaves_room(level, need)):
+            return False
+        if not self._try(index, self._unit_for(index, engine)):
+            return False
+        for between in range(max(self.last_level, 0), level):
+            self.ahead_bytes[between] += need
+        return True
 
     def _lacks_only_moves(self, index: int) -> bool:
         """Tell whether every computation that operation `index` follows has been scheduled."""
@@ -354,7 +376,6 @@ class SchedulerPass:
         if self.plan.is_constant_load[index]:
             self.clean[touched[0]] = index
         if op.engine != Engine.DMA:
-            self.last_level = max(self.last_level, self.plan.levels[index])
             self.work_left[op.engine] -= op.cost_ps
         return end
 

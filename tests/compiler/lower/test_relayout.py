@@ -100,5 +100,5 @@ def test_each_task_has_the_grid_that_is_fastest(sketch):
     compiled = compile_graph(row.graph(row.matmul(row.input(1, 512), row.const(512, 512))), CompileOptions())
     assert set(compiled.image.tasks[".npu.tasks.dpu_invariant"]["mpe_grid"]) == {C.NPU_MPE_4X16}
     graph = plane.graph(plane.conv(plane.input(1, 64, 64, 64), 64))
-    compiled = compile_graph(graph, CompileOptions())
+    compiled = compile_graph(graph, CompileOptions(optimisation=1))
     assert set(compiled.image.tasks[".npu.tasks.dpu_invariant"]["mpe_grid"]) == {C.NPU_MPE_16X16}
