@@ -60,6 +60,7 @@ class Context(ContextStreams, ContextMemory):
         ContextStreams.__init__(self)
         host = node.profile.host
         self.device = device
+        self.number = device.next_context_number()
         self.guard: Guard = device.guard
         self.node = node
         self.profile = node.profile

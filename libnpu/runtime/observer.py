@@ -51,6 +51,12 @@ class Observer(ABC):
     def submitted(self, job: Job, job_id: int, from_ps: int) -> None:
         """The driver has a job, by that id, since `from_ps`."""
 
+    def begins(self, job: Job) -> None:  # noqa: B027 - of schedules that run one job after the other alone
+        """A job is about to run, and what runs before it has ended; of a schedule that runs one job after the other."""
+
+    def ended(self, job: Job) -> None:  # noqa: B027 - as `begins`
+        """The device has ended a job that has begun, and the host was not told."""
+
     @abstractmethod
     def ordered(self, stream: Stream, job: Job) -> None:
         """What is enqueued in `stream` from now on comes behind `job`, which needs no command for it."""

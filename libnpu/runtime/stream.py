@@ -62,6 +62,7 @@ class Stream(StreamWaits):
         self.blocking = blocking
         self._ordered = blocking and context.semantics.legacy_default_stream
         self._launch_blocking = context.device.launch_blocking
+        self._position = 0  # of the last operation, waits for events not counted
 
     # ---- enqueuing ----
 
@@ -85,6 +86,9 @@ class Stream(StreamWaits):
             self._reap()
         number = cell.last + 1
         job = Job(self, operation, number, entered_ps, context.device.call_site())
+        if operation.kind != "event_wait":
+            self._position += 1
+        job.position = self._position
         if type(operation) is ModuleLaunch and not self._ordered:
             operation.encode_alone(job, cell)
         else:
