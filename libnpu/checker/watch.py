@@ -268,7 +268,7 @@ class Checker(Observer):
     def _accessed(self, buffer: Buffer, offset: int, size: int, write: bool, what: str, site: str | None) -> None:
         watched = self._watched[buffer.context]  # type: ignore[index]
         act = self._act(watched.context, what, site)
-        step = getattr(self._function, "step", None) if THREADS.in_function else None
+        step = self._function_step if THREADS.in_function else None
         order = act.order if step is None else step.act.order  # what its stream frees behind it is still there
         allocation = watched.allocations.find(buffer.device_address, order)
         if allocation is None or not size:
@@ -404,15 +404,22 @@ class Checker(Observer):
 
     # ---- inside ----
 
+    @property
+    def _function_step(self) -> Step | None:
+        """The marker before the host function that the calling thread runs, or has run last."""
+        return getattr(self._function, "step", None)
+
     def _next_order(self) -> int:
         self._orders += 1
         return self._orders
 
     def _act(self, context: Context, what: str, site: str | int | None = None) -> Act:
-        """Return an act of the host."""
+        """Return an act of the host. A host function that is not the program's own code is where it was enqueued."""
         if site is None:
             place = context.device.call_site()
             site = place if isinstance(place, (str, int)) else line_of(place)
+        if site == "" and THREADS.in_function and self._function_step is not None:
+            site = self._function_step.act.site
         return Act(what, "", site, self._next_order(), context.node.now_ps)
 
     def _history(self, watched: ContextWatch, stream: Stream) -> StreamHistory:

@@ -250,3 +250,13 @@ def test_a_kernel_that_leaves_its_memory(monkeypatch):
 
     assert found(program) == [("OOB", [2])]
     assert found(lambda device: program(device, 4096)) == []
+
+
+def test_what_a_function_of_a_library_touches_is_where_it_was_enqueued():
+    def program(device):
+        stream, other, pinned = device.create_stream(), device.create_stream(), device.alloc_host(256)
+        stream.fill(pinned, 1)
+        other.add_host_function(np.copyto, pinned.array, 2)
+        device.synchronize()
+
+    assert found(program) == [("XS-WAW", [2, 3])]
