@@ -14,7 +14,7 @@ PAGE_BYTES = 4096  # what lies behind an allocation in its last page is reached 
 
 
 class Allocation:
-    """`size` bytes at `address`, which act `made`; `freed` is the act that gave them back."""
+    """`size` bytes at `address`, which act `made`; `freed` is the act that gave them back. `number` counts what the program has made."""
 
     __slots__ = (
         "address",
@@ -24,14 +24,16 @@ class Allocation:
         "is_host",
         "is_shown",
         "made",
+        "number",
         "shadow",
         "size",
         "unmaps",
         "unwritten",
     )
 
-    def __init__(self, address: int, made: Act, shadow: Shadow, *, is_host: bool = False) -> None:
+    def __init__(self, address: int, made: Act, shadow: Shadow, number: int, *, is_host: bool = False) -> None:
         self.address = address
+        self.number = number
         self.size = shadow.size
         self.made = made
         self.freed: Act | None = None

@@ -27,9 +27,12 @@ def records(findings: Iterable[Finding]) -> list[dict[str, Any]]:
             "fix": found.fix,
             "acts": [_act(act) for act in found.acts],
             "bytes": [found.start, found.end] if found.made is not None else None,
-            "allocation": None if found.made is None else {"bytes": found.size, "made": _act(found.made)},
+            "allocation": None
+            if found.made is None
+            else {"number": found.memory, "bytes": found.size, "made": _act(found.made)},
             "freed": None if found.freed is None else _act(found.freed),
             "evidence": found.evidence,
+            "witness": None,
         }
         for found in findings
     ]
@@ -38,7 +41,7 @@ def records(findings: Iterable[Finding]) -> list[dict[str, Any]]:
 def _act(act: Act) -> dict[str, Any]:
     site, captured = (place_of(at) if isinstance(at, int) else at for at in (act.site, act.captured))
     record = {"what": act.what, "stream": act.stream or None, "site": site, "time_ps": act.time_ps}
-    return record | {"captured": captured} if captured else record
+    return record | {key: value for key, value in (("job", act.job), ("captured", captured)) if value}
 
 
 def text(found: Sequence[dict[str, Any]]) -> str:

@@ -251,4 +251,5 @@ def unwritten(allocation: Allocation, start: int, end: int, act: Act) -> Finding
 def _finding(
     rule: str, message: str, fix: str, allocation: Allocation, start: int, end: int, acts: tuple[Act, ...]
 ) -> Finding:
-    return Finding(rule, True, message, fix, acts, start, end, allocation.size, allocation.made, allocation.freed)
+    made, freed = allocation.made, allocation.freed
+    return Finding(rule, True, message, fix, acts, start, end, allocation.size, made, freed, allocation.number)

@@ -21,7 +21,9 @@ HOST = 0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Act:
-    """An operation or a call, for reports. `order` counts what the program did; `captured` is where a node of a graph was."""
+    """An operation or a call, for reports. `order` counts what the program did; `captured` is where a node of a graph was; `job` what the
+    schedule `hold` calls an operation, or the trigger of a host function, whose `is_function` it is.
+    """
 
     what: str
     stream: str  # "" for the host
@@ -31,6 +33,8 @@ class Act:
     is_free: bool = False
     captured: str | int = ""
     is_launch: bool = False  # of a kernel or a model
+    job: str = ""
+    is_function: bool = False
 
     @property
     def who(self) -> str:

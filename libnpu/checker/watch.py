@@ -82,6 +82,8 @@ def _operation_of(job: Job) -> Operation:
 class Checker(Observer):
     """Watches contexts and collects `findings`."""
 
+    poisons = True  # destinations in pinned memory, from the enqueuing on
+
     def __init__(self, *, lint: bool = False, leaks: bool = False) -> None:
         self.findings = Findings()
         self._lint = Lint() if lint else None
@@ -95,6 +97,7 @@ class Checker(Observer):
         self._clock: Clock = {HOST: 0}  # the host's
         self._function = threading.local()  # `step`: the marker before the host function that the thread runs
         self._orders = 0
+        self._memories = 0
         # by actor: an event, the step of its record, and the step of the record that took its place before anybody waited
         self._overwritten_records: dict[int, list[tuple[object, Step, Step]]] = {}
         self._heeded: set[tuple[object, Step]] = set()  # records that somebody waited for
@@ -112,7 +115,7 @@ class Checker(Observer):
         for buffer in context.device_memory:
             act = self._act(context, "memory from before the check", site="")
             shadow = Shadow(buffer.size, State(Access(HOST, 0, True, act)))
-            watched.allocations.add(Allocation(buffer.device_address, act, shadow))  # of its caches nothing is known
+            watched.allocations.add(self._new_memory(buffer, act, shadow))  # of its caches nothing is known
 
     def finish(self) -> None:
         """Look at what is left, and watch no more."""
@@ -166,7 +169,7 @@ class Checker(Observer):
                 sources.append(Source(copy.buffers[1], copy.source))
                 if not copy.buffers[1].is_snooped:
                     self._check_flushed(watched, job, sources[-1])
-        if not isinstance(operation, Copy):
+        if not (isinstance(operation, Copy) and self.poisons):
             return
         target = operation.buffers[0]
         if target.kind != C.NPU_MEMORY_DEVICE and target.is_snooped and not watched.context.jobs_using(target.handle):
@@ -181,7 +184,9 @@ class Checker(Observer):
         node = job.operation.alone if isinstance(job.operation, Part) else None
         captured = node.site if node is not None else ""
         is_launch = _operation_of(job).kind in ("kernel", "model")
-        act = Act(what, history.name, job.site, self._next_order(), job.enqueue_ps, is_free, captured, is_launch)
+        act = Act(
+            what, history.name, job.site, self._next_order(), job.enqueue_ps, is_free, captured, is_launch, job.name
+        )
         step = Step(history.actor, job.number, act, dict(self._clock), history.behind)
         history.behind = []
         if history.last is not None:
@@ -278,7 +283,8 @@ class Checker(Observer):
         clock, access = self._clock, Access(HOST, self._clock[HOST], write, act)
         if step is not None and step.clock is not None:  # what a host function does belongs to its stream
             clock = {**step.clock, step.actor: step.epoch}
-            access = Access(step.actor, step.epoch + 1, write, replace(act, stream=step.act.stream))
+            act = replace(act, stream=step.act.stream, job=step.act.job, is_function=True)
+            access = Access(step.actor, step.epoch + 1, write, act)
         self._touch(allocation, offset, offset + size, access, clock)
         if allocation.cache is not None and (
             site is not None or allocation.is_host
@@ -350,7 +356,7 @@ class Checker(Observer):
         watched = self._watched[context]  # type: ignore[index]
         act = self._act(watched.context, f"allocation of {buffer.size} bytes")
         is_host = buffer.kind != C.NPU_MEMORY_DEVICE
-        made = Allocation(buffer.device_address, act, Shadow(buffer.size), is_host=is_host)
+        made = self._new_memory(buffer, act, Shadow(buffer.size), is_host=is_host)
         made.is_shown |= isinstance(buffer, ImportedBuffer)
         if not buffer.is_snooped:
             made.cache = Cache(made)
@@ -412,6 +418,11 @@ class Checker(Observer):
     def _next_order(self) -> int:
         self._orders += 1
         return self._orders
+
+    def _new_memory(self, buffer: Buffer, made: Act, shadow: Shadow, *, is_host: bool = False) -> Allocation:
+        """Return a new allocation."""
+        self._memories += 1
+        return Allocation(buffer.device_address, made, shadow, self._memories, is_host=is_host)
 
     def _act(self, context: Context, what: str, site: str | int | None = None) -> Act:
         """Return an act of the host. A host function that is not the program's own code is where it was enqueued."""
