@@ -252,4 +252,6 @@ def _finding(
     rule: str, message: str, fix: str, allocation: Allocation, start: int, end: int, acts: tuple[Act, ...]
 ) -> Finding:
     made, freed = allocation.made, allocation.freed
-    return Finding(rule, True, message, fix, acts, start, end, allocation.size, made, freed, allocation.number)
+    found = Finding(rule, True, message, fix, acts, start, end, allocation.size, made, freed, allocation.number)
+    found.evidence = next((act.evidence for act in acts if act.evidence), found.evidence)
+    return found

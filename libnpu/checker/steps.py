@@ -35,6 +35,7 @@ class Act:
     is_launch: bool = False  # of a kernel or a model
     job: str = ""
     is_function: bool = False
+    evidence: str = ""  # by which it is known, "" when it was seen as such
 
     @property
     def who(self) -> str:

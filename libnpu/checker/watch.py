@@ -19,6 +19,7 @@ from libnpu.checker.allocations import Allocation
 from libnpu.checker.arrays import WatchedArray, site_of_array
 from libnpu.checker.caches import Cache
 from libnpu.checker.findings import Findings
+from libnpu.checker.guarded import EVIDENCE, Guarded
 from libnpu.checker.histories import ContextWatch, StreamHistory
 from libnpu.checker.lint import Lint
 from libnpu.checker.refusals import Refusals, rule_of
@@ -32,6 +33,7 @@ from libnpu.runtime.copy_operations import Copy, Free
 from libnpu.runtime.dependencies import links
 from libnpu.runtime.graph_parts import Part
 from libnpu.runtime.guard import public
+from libnpu.runtime.host_pages import address_of
 from libnpu.runtime.host_threads import HOST as THREADS
 from libnpu.runtime.ipc import ImportedBuffer
 from libnpu.runtime.job import Job
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from libnpu.checker.findings import Finding
+    from libnpu.checker.guarded import Pages
     from libnpu.checker.shadow import Clock
     from libnpu.runtime.buffer import Buffer
     from libnpu.runtime.context import Context
@@ -84,10 +87,12 @@ class Checker(Observer):
 
     poisons = True  # destinations in pinned memory, from the enqueuing on
 
-    def __init__(self, *, lint: bool = False, leaks: bool = False) -> None:
+    def __init__(self, *, lint: bool = False, leaks: bool = False, guard: Pages | None = None) -> None:
         self.findings = Findings()
         self._lint = Lint() if lint else None
         self._leaks = leaks
+        self._guarded = Guarded(guard) if guard is not None else None
+        self._reached: Step | None = None  # the marker before the host function that was called last
         self.on_finding: Callable[[dict[str, Any]], None] | None = None  # is told of each one that is new, as a record
         self._refusals = Refusals()
         self._freed: dict[int, Act] = {}  # by address, what gave the memory there back last
@@ -136,6 +141,7 @@ class Checker(Observer):
 
     def called(self) -> None:
         """As Observer."""
+        self._see_faults()
         if self._refusals:
             self._report_all(self._refusals.ignored())
 
@@ -199,6 +205,9 @@ class Checker(Observer):
                 self._add_before(step, signal.job)
         for other in self._implicit(watched, job.stream):
             step.befores.append(other)
+        self._see_faults()
+        if self._guarded is not None:
+            self._guarded.enqueued(job, _operation_of(job), history.actor)
         history.steps[job.number] = history.last = step
         watched.pending[step] = None
         self._clock = {**self._clock, HOST: self._clock[HOST] + 1}
@@ -246,6 +255,7 @@ class Checker(Observer):
         history = watched.streams.get(stream)
         if history is None or history.last is None:
             return
+        self._see_faults()
         step = history.steps.get(number) or history.last
         if step.epoch > number:
             return  # nothing of the stream was enqueued since the check began up to this number
@@ -263,17 +273,26 @@ class Checker(Observer):
         clock = dict(self._clock)
         join(clock, step.clock)
         join(clock, {step.actor: step.epoch})
-        self._clock = clock
+        self._learn(clock)
         history.forget(number)
 
     def accessed(self, buffer: Buffer, offset: int, size: int, *, write: bool, what: str) -> None:
         """As Observer."""
-        self._accessed(buffer, offset, size, write, what, None)
-
-    def _accessed(self, buffer: Buffer, offset: int, size: int, write: bool, what: str, site: str | None) -> None:
-        watched = self._watched[buffer.context]  # type: ignore[index]
-        act = self._act(watched.context, what, site)
         step = self._function_step if THREADS.in_function else None
+        self._accessed(buffer, offset, size, write, self._act(buffer.context, what), step)  # type: ignore[arg-type]
+
+    def _see_faults(self) -> None:
+        """Take note of what guarded pages have stopped."""
+        for buffer, offset, fault, site in self._guarded.take() if self._guarded is not None else ():
+            act = self._act(buffer.context, "store" if fault.write else "load", site)  # type: ignore[arg-type]
+            step = self._reached if fault.in_function else None
+            self._accessed(buffer, offset, 1, fault.write, replace(act, evidence=EVIDENCE), step, is_seen=True)
+
+    def _accessed(
+        self, buffer: Buffer, offset: int, size: int, write: bool, act: Act, step: Step | None, *, is_seen: bool = False
+    ) -> None:
+        """The host has accessed memory, in a host function behind `step` if there is one. `is_seen`: by a load or store of its own."""
+        watched = self._watched[buffer.context]  # type: ignore[index]
         order = act.order if step is None else step.act.order  # what its stream frees behind it is still there
         allocation = watched.allocations.find(buffer.device_address, order)
         if allocation is None or not size:
@@ -286,9 +305,7 @@ class Checker(Observer):
             act = replace(act, stream=step.act.stream, job=step.act.job, is_function=True)
             access = Access(step.actor, step.epoch + 1, write, act)
         self._touch(allocation, offset, offset + size, access, clock)
-        if allocation.cache is not None and (
-            site is not None or allocation.is_host
-        ):  # device memory: by an array alone
+        if allocation.cache is not None and (is_seen or allocation.is_host):  # device memory: by an array alone
             if write:
                 allocation.cache.store(offset, offset + size, access)
             else:
@@ -323,25 +340,33 @@ class Checker(Observer):
     def reached(self, job: Job) -> None:
         """As Observer."""
         watched, step = self._watched[job.stream.context], self._step_of(job)
-        self._function.step = step
+        self._see_faults()
+        self._function.step = self._reached = step
         if step is not None:
             self._look_at(watched, [step])
             assert step.clock is not None
             # threads tell each other what they know, by means that are not seen: the host knows it from now on
-            self._clock = dict(self._clock)
-            join(self._clock, {**step.clock, step.actor: step.epoch + 1})
+            clock = dict(self._clock)
+            join(clock, {**step.clock, step.actor: step.epoch + 1})
+            self._learn(clock)
 
     def array_of(self, buffer: Buffer, array: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """As Observer."""
-        base = buffer.host_address
+        base = address_of(buffer.program_view)
 
         def tell(address: int, size: int, write: bool) -> None:
             with THREADS.lock:
                 if (buffer.is_live or THREADS.in_function) and buffer.context in self._watched:
                     what = "store to an array" if write else "look at an array"
-                    self._accessed(buffer, address - base, size, write, what, site_of_array())
+                    act = self._act(buffer.context, what, site_of_array())
+                    step = self._function_step if THREADS.in_function else None
+                    self._accessed(buffer, address - base, size, write, act, step, is_seen=True)
 
         return WatchedArray.over(array, tell)
+
+    def pages_of(self, view: memoryview) -> memoryview:
+        """As Observer."""
+        return view if self._guarded is None else self._guarded.pages_of(view)
 
     def shown(self, buffer: Buffer) -> None:
         """As Observer."""
@@ -361,10 +386,15 @@ class Checker(Observer):
         if not buffer.is_snooped:
             made.cache = Cache(made)
         watched.allocations.add(made)
+        if self._guarded is not None:
+            self._guarded.allocated(buffer)
 
     def freed(self, buffer: Buffer, job: Job | None) -> None:
         """As Observer."""
         watched = self._watched[buffer.context]  # type: ignore[index]
+        self._see_faults()
+        if self._guarded is not None:
+            self._guarded.freed(buffer)
         step = self._step_of(job) if job is not None else None
         if step is not None:
             self._freed[buffer.device_address] = self._freed[buffer.host_address] = step.act
@@ -383,6 +413,9 @@ class Checker(Observer):
         watched = self._watched[context]
         if context.is_alive and context.node.is_usable:
             context.finish_all()  # what was never waited for
+        self._see_faults()
+        if self._guarded is not None:
+            self._guarded.ends(context)
         for stream in context.streams:
             self.closed(stream)
         if self._leaks:
@@ -414,6 +447,12 @@ class Checker(Observer):
     def _function_step(self) -> Step | None:
         """The marker before the host function that the calling thread runs, or has run last."""
         return getattr(self._function, "step", None)
+
+    def _learn(self, clock: Clock) -> None:
+        """The host knows more."""
+        self._clock = clock
+        if self._guarded is not None:
+            self._guarded.known(clock)
 
     def _next_order(self) -> int:
         self._orders += 1

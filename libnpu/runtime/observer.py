@@ -106,6 +106,10 @@ class Observer(ABC):
         """The program, or another process, has an address of the memory from now on: accesses by it are not seen."""
 
     @abstractmethod
+    def pages_of(self, view: memoryview) -> memoryview:
+        """The program is to have new memory by address: return it as it gets it, there or somewhere else."""
+
+    @abstractmethod
     def allocated(self, buffer: Buffer) -> None:
         """The program has new memory."""
 

@@ -30,6 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stop-on-first", action="store_true", help="end the program at the first certain finding")
     parser.add_argument("--lint", action="store_true", help="report what costs time, too")
     parser.add_argument("--leaks", action="store_true", help="report what is never given back, too")
+    parser.add_argument(
+        "--guard", action="store_true", help="see loads and stores of a C program in pinned and mapped memory in use"
+    )
     parser.add_argument("--rules", action="store_true", help="show the rules instead")
     parser.add_argument("program", metavar="PROG", nargs="?", help="what to run, after --")
     parser.add_argument("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="its arguments")
@@ -51,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
         raise ToolError("no program to check; npu check -- PROG ARGS")
     check_targets({"--output": options.output, "--sarif": options.sarif}, {"--suppress": options.suppress})
     suppressions = _suppressions(options.suppress)
-    wanted = {"lint": options.lint, "leaks": options.leaks}
+    wanted = {"lint": options.lint, "leaks": options.leaks, "guard": options.guard}
     stops = {"stop_unless": suppressions.rows} if options.stop_on_first else {}
     status, everything = watched([options.program, *options.arguments], options=wanted | stops)
     found = [record for record in everything if not suppressions.covers(record)]

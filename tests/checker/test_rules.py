@@ -1,6 +1,7 @@
 """Each rule: a wrong program of a few lines and the right one, the two places that the report must name, and silence."""
 
 import inspect
+import mmap
 
 import numpy as np
 import pytest
@@ -260,3 +261,14 @@ def test_what_a_function_of_a_library_touches_is_where_it_was_enqueued():
         device.synchronize()
 
     assert found(program) == [("XS-WAW", [2, 3])]
+
+
+def test_an_array_of_memory_that_was_registered():
+    def program(device):
+        stream, memory = device.create_stream(), mmap.mmap(-1, 8192, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        registered = device.primary.register(memory)
+        stream.fill(registered, 1)
+        registered.array[5000:] = 1
+        stream.synchronize()
+
+    assert found(program) == [("HD-WAW", [3, 4])]
