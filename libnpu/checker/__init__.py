@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from libnpu.checker.watch import Checker
 
 VARIABLE = "NPU_CHECK"  # a file to which a process appends what was found in it, a line of JSON
-OPTIONS = "NPU_CHECK_OPTIONS"  # JSON: "lint", "leaks", "guard", and "stop_unless", rows of suppressions, to end at the first certain finding
+# JSON: "lint", "leaks", "guard", and "stop_unless", rows of suppressions, to end at the first certain finding; or "record", watches of a Recorder
+OPTIONS = "NPU_CHECK_OPTIONS"
 
 
 @contextmanager
@@ -53,6 +54,7 @@ def obey_environment(getenv: Callable[[str], str | None] = os.environ.get, pages
 
     if observer.current is None:
         from libnpu.at_end import at_end
+        from libnpu.checker.recorder import Recorder
         from libnpu.checker.suppressions import Suppressions
         from libnpu.checker.watch import Checker
 
@@ -62,7 +64,8 @@ def obey_environment(getenv: Callable[[str], str | None] = os.environ.get, pages
 
         def write() -> None:
             with open(target, "a", encoding="utf-8") as file:
-                file.write(json.dumps(checker.records()) + "\n")
+                content = checker.record() if isinstance(checker, Recorder) else checker.records()
+                file.write(json.dumps(content) + "\n")
 
         def end() -> None:
             if os.getpid() == pid:
@@ -77,10 +80,14 @@ def obey_environment(getenv: Callable[[str], str | None] = os.environ.get, pages
 
         stops = options.get("stop_unless")
         suppressions = Suppressions(stops or ())
-        checker = Checker(
-            lint=options.get("lint", False),
-            leaks=options.get("leaks", False),
-            guard=pages if options.get("guard", False) else None,
+        checker = (
+            Recorder(options["record"])
+            if "record" in options
+            else Checker(
+                lint=options.get("lint", False),
+                leaks=options.get("leaks", False),
+                guard=pages if options.get("guard", False) else None,
+            )
         )
         checker.on_finding = None if stops is None else stop
         observer.current = checker

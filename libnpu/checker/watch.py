@@ -27,6 +27,7 @@ from libnpu.checker.report import records, text
 from libnpu.checker.shadow import Access, Shadow, State
 from libnpu.checker.sources import Source, rows_of
 from libnpu.checker.steps import HOST, Act, Step, join
+from libnpu.checker.witness import kind_of
 from libnpu.errors import NpuError
 from libnpu.runtime.command_list import Batch
 from libnpu.runtime.copy_operations import Copy, Free
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from libnpu.syscalls import Node
 
 POISON = 0xFF
+NOT_REPLAYED = "\nno witnesses: a block of a program is not run again; npu check replays a program, and its marker a test of pytest\n"
 RECORD = npu_abi.dtype("npu_access_record")
 
 
@@ -76,7 +78,7 @@ class Ending:
         checker.ends(self._context)
 
 
-def _operation_of(job: Job) -> Operation:
+def operation_of(job: Job) -> Operation:
     """Return what a job does; of a launch of a graph, what its node does."""
     node = job.operation.alone if isinstance(job.operation, Part) else None
     return node.operation if node is not None else job.operation
@@ -137,7 +139,8 @@ class Checker(Observer):
 
     def text(self) -> str:
         """Return what was found, for people; "" for nothing."""
-        return text(self.records())
+        found = self.records()
+        return text(found) + (NOT_REPLAYED if any(map(kind_of, found)) else "")
 
     def called(self) -> None:
         """As Observer."""
@@ -167,7 +170,7 @@ class Checker(Observer):
 
     def prepared(self, job: Job) -> None:
         """As Observer."""
-        watched, operation = self._watched[job.stream.context], _operation_of(job)
+        watched, operation = self._watched[job.stream.context], operation_of(job)
         history = self._history(watched, job.stream)
         for copy in operation.operations if isinstance(operation, Batch) else (operation,):
             if isinstance(copy, Copy) and copy.buffers[1].kind != C.NPU_MEMORY_DEVICE:
@@ -186,10 +189,10 @@ class Checker(Observer):
         """As Observer."""
         watched = self._watched[job.stream.context]
         history = self._history(watched, job.stream)
-        what, is_free = _operation_of(job).name, isinstance(job.operation, Free)
+        what, is_free = operation_of(job).name, isinstance(job.operation, Free)
         node = job.operation.alone if isinstance(job.operation, Part) else None
         captured = node.site if node is not None else ""
-        is_launch = _operation_of(job).kind in ("kernel", "model")
+        is_launch = operation_of(job).kind in ("kernel", "model")
         act = Act(
             what, history.name, job.site, self._next_order(), job.enqueue_ps, is_free, captured, is_launch, job.name
         )
@@ -207,7 +210,7 @@ class Checker(Observer):
             step.befores.append(other)
         self._see_faults()
         if self._guarded is not None:
-            self._guarded.enqueued(job, _operation_of(job), history.actor)
+            self._guarded.enqueued(job, operation_of(job), history.actor)
         history.steps[job.number] = history.last = step
         watched.pending[step] = None
         self._clock = {**self._clock, HOST: self._clock[HOST] + 1}
