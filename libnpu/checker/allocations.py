@@ -22,6 +22,7 @@ class Allocation:
         "free",
         "freed",
         "is_host",
+        "is_shared",
         "is_shown",
         "made",
         "number",
@@ -40,6 +41,7 @@ class Allocation:
         self.shadow = shadow
         self.free: Access | None = None  # that gave it back, once it was looked at
         self.is_host = is_host  # pinned, or the program's
+        self.is_shared = False  # with other contexts
         self.is_shown = is_host  # accesses by address are not seen
         self.cache: Cache | None = None  # of the host, in front of memory that the device does not snoop
         self.unmaps: list[tuple[int, int, Access]] = []  # ends of mappings of [start, end)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from libnpu.checker.histories import ContextWatch
     from libnpu.checker.shadow import Clock
     from libnpu.runtime.fences import Signal
 
@@ -35,6 +36,7 @@ class Act:
     is_launch: bool = False  # of a kernel or a model
     job: str = ""
     is_function: bool = False
+    context: int = 1  # its number on the device
     evidence: str = ""  # by which it is known, "" when it was seen as such
 
     @property
@@ -49,6 +51,7 @@ class Step:
     worked out when the accesses of the job are known; it does not cover the step itself.
     """
 
+    owner: ContextWatch
     actor: int
     epoch: int
     act: Act
@@ -56,6 +59,7 @@ class Step:
     befores: list[Step] = field(default_factory=list)
     signals: list[Signal] = field(default_factory=list)  # that it waits for, and that had no job yet
     clock: Clock | None = None
+    is_behind_others: bool = False  # comes behind a record of another process
 
     def ancestors(self, resolve: Callable[[Step], None]) -> Iterator[Step]:
         """Yield the steps before this one, and then this one, that have no clock yet, each behind those that it must come

@@ -25,10 +25,12 @@ from libnpu.checker.lint import Lint
 from libnpu.checker.refusals import Refusals, rule_of
 from libnpu.checker.report import records, text
 from libnpu.checker.shadow import Access, Shadow, State
+from libnpu.checker.shared import Shared
 from libnpu.checker.sources import Source, rows_of
 from libnpu.checker.steps import HOST, Act, Step, join
 from libnpu.checker.witness import kind_of
 from libnpu.errors import NpuError
+from libnpu.runtime.buffer import Buffer
 from libnpu.runtime.command_list import Batch
 from libnpu.runtime.copy_operations import Copy, Free
 from libnpu.runtime.dependencies import links
@@ -55,8 +57,8 @@ if TYPE_CHECKING:
     from libnpu.checker.findings import Finding
     from libnpu.checker.guarded import Pages
     from libnpu.checker.shadow import Clock
-    from libnpu.runtime.buffer import Buffer
     from libnpu.runtime.context import Context
+    from libnpu.runtime.ipc_event import IpcEvent
     from libnpu.runtime.operation import Operation
     from libnpu.syscalls import Node
 
@@ -107,6 +109,7 @@ class Checker(Observer):
         self._memories = 0
         # by actor: an event, the step of its record, and the step of the record that took its place before anybody waited
         self._overwritten_records: dict[int, list[tuple[object, Step, Step]]] = {}
+        self._shared = Shared()
         self._heeded: set[tuple[object, Step]] = set()  # records that somebody waited for
         self._actors = HOST
 
@@ -194,9 +197,18 @@ class Checker(Observer):
         captured = node.site if node is not None else ""
         is_launch = operation_of(job).kind in ("kernel", "model")
         act = Act(
-            what, history.name, job.site, self._next_order(), job.enqueue_ps, is_free, captured, is_launch, job.name
+            what,
+            history.name,
+            job.site,
+            self._next_order(),
+            job.enqueue_ps,
+            is_free,
+            captured,
+            is_launch,
+            job.name,
+            context=job.stream.context.number,
         )
-        step = Step(history.actor, job.number, act, dict(self._clock), history.behind)
+        step = Step(watched, history.actor, job.number, act, dict(self._clock), history.behind)
         history.behind = []
         if history.last is not None:
             step.befores.append(history.last)
@@ -270,14 +282,55 @@ class Checker(Observer):
                 self._lint.waited(act, is_new=is_new)
             else:
                 self._lint.told(act)
-        self._look_at(watched, [step])
+        self._come_behind([step])
         self._waiting = None
-        assert step.clock is not None
-        clock = dict(self._clock)
-        join(clock, step.clock)
-        join(clock, {step.actor: step.epoch})
-        self._learn(clock)
         history.forget(number)
+
+    def _come_behind(self, steps: list[Step]) -> None:
+        """The host was told that steps have ended."""
+        self._look_at(steps)
+        clock = dict(self._clock)
+        for step in steps:
+            assert step.clock is not None
+            join(clock, step.clock)
+            join(clock, {step.actor: step.epoch})
+        self._learn(clock)
+
+    def exported(self, thing: Buffer | IpcEvent, handle: bytes) -> None:
+        """As Observer."""
+        self._share(thing, handle)
+
+    def opened(self, thing: Buffer | IpcEvent, handle: bytes) -> None:
+        """As Observer."""
+        self._share(thing, handle)
+
+    def _share(self, thing: Buffer | IpcEvent, handle: bytes) -> None:
+        """Take what is known of the thing that a handle of the device means."""
+        key = thing.context.device, handle  # type: ignore[attr-defined]
+        if not isinstance(thing, Buffer):
+            self._shared.records[thing] = self._shared.events.setdefault(key, self._shared.records_of(thing))
+        elif (allocation := self._allocation_of(thing)) is not None:
+            allocation.shadow = self._shared.memory.setdefault(key, allocation.shadow)
+            allocation.is_shared = True
+
+    def signalled(self, event: IpcEvent, number: int, job: Job) -> None:
+        """As Observer."""
+        step = self._step_of(job)
+        if step is not None:
+            self._shared.records_of(event).add(number, step)
+
+    def passed(self, event: IpcEvent, number: int, by: Job | Stream | None) -> None:
+        """As Observer."""
+        record = self._shared.record(event, number)
+        records = [record] if record is not None else self._shared.ended(self._next_order())
+        if by is None:
+            self._see_faults()
+            self._come_behind(records)
+        elif isinstance(by, Stream):
+            self._history(self._watched[by.context], by).behind += records
+        elif (step := self._step_of(by)) is not None and step.clock is None:
+            step.is_behind_others = record is None
+            step.befores += records
 
     def accessed(self, buffer: Buffer, offset: int, size: int, *, write: bool, what: str) -> None:
         """As Observer."""
@@ -342,11 +395,11 @@ class Checker(Observer):
 
     def reached(self, job: Job) -> None:
         """As Observer."""
-        watched, step = self._watched[job.stream.context], self._step_of(job)
+        step = self._step_of(job)
         self._see_faults()
         self._function.step = self._reached = step
         if step is not None:
-            self._look_at(watched, [step])
+            self._look_at([step])
             assert step.clock is not None
             # threads tell each other what they know, by means that are not seen: the host knows it from now on
             clock = dict(self._clock)
@@ -373,8 +426,7 @@ class Checker(Observer):
 
     def shown(self, buffer: Buffer) -> None:
         """As Observer."""
-        watched = self._watched[buffer.context]  # type: ignore[index]
-        allocation = watched.allocations.find(buffer.device_address, self._next_order())
+        allocation = self._allocation_of(buffer)
         if allocation is not None:
             allocation.is_shown = True
 
@@ -424,7 +476,7 @@ class Checker(Observer):
         if self._leaks:
             self._report_leaks(watched)
         del self._watched[context]
-        self._look_at(watched, [*watched.pending])
+        self._look_at([*watched.pending])
         for allocation in (*watched.allocations.forget_gone(self._next_order()), *watched.allocations.live):
             self._report_unwritten(allocation)
         context.observer = None
@@ -457,6 +509,10 @@ class Checker(Observer):
         if self._guarded is not None:
             self._guarded.known(clock)
 
+    def _allocation_of(self, buffer: Buffer) -> Allocation | None:
+        watched = self._watched[buffer.context]  # type: ignore[index]
+        return watched.allocations.find(buffer.device_address, self._next_order())
+
     def _next_order(self) -> int:
         self._orders += 1
         return self._orders
@@ -473,14 +529,15 @@ class Checker(Observer):
             site = place if isinstance(place, (str, int)) else line_of(place)
         if site == "" and THREADS.in_function and self._function_step is not None:
             site = self._function_step.act.site
-        return Act(what, "", site, self._next_order(), context.node.now_ps)
+        return Act(what, "", site, self._next_order(), context.node.now_ps, context=context.number)
 
     def _history(self, watched: ContextWatch, stream: Stream) -> StreamHistory:
         found = watched.streams.get(stream)
         if found is None:
             self._actors += 1
-            default = watched.context.is_default(stream)
-            name = "the default stream" if default else f"stream {stream.id}"
+            name = "the default stream" if watched.context.is_default(stream) else f"stream {stream.id}"
+            if watched.context.number > 1:
+                name += f" of context {watched.context.number}"
             found = watched.streams[stream] = StreamHistory(self._actors, name, stream)
         return found
 
@@ -504,14 +561,17 @@ class Checker(Observer):
             if other is not stream and other.blocking and among and history.last is not None:
                 yield history.last
 
-    def _look_at(self, watched: ContextWatch, steps: list[Step]) -> None:
+    def _look_at(self, steps: list[Step]) -> None:
         """Work out the clocks of steps and what they must come behind, and compare what they touch."""
-        if all(step.clock is not None for step in steps):
-            return
-        self._fetch(watched)
+        contexts: dict[ContextWatch, None] = {}
         for last in steps:
+            if last.clock is not None:
+                continue
             for step in last.ancestors(self._resolve):
-                clock = step.set_clock()
+                clock, watched = step.set_clock(), step.owner
+                if watched not in contexts:
+                    contexts[watched] = None
+                    self._fetch(watched)
                 watched.pending.pop(step, None)
                 for source in watched.sources.pop((step.actor, step.epoch), ()):
                     if source.has_changed:
@@ -523,9 +583,11 @@ class Checker(Observer):
                         access = Access(step.actor, step.epoch, write, step.act)
                         self._touch(allocation, start, start + size, access, clock)
                         self._touch_behind_cache(allocation, start, min(start + size, allocation.size), access, clock)
-        first = next(iter(watched.pending), None)
-        for allocation in watched.allocations.forget_gone(first.act.order if first is not None else self._next_order()):
-            self._report_unwritten(allocation)
+        for watched in contexts:
+            first = next(iter(watched.pending), None)
+            order = first.act.order if first is not None else self._next_order()
+            for allocation in watched.allocations.forget_gone(order):
+                self._report_unwritten(allocation)
 
     def _overwritten(self, watched: ContextWatch, step: Step, source: Source) -> None:
         """Report that the program changed what a copy reads, unless somebody who was seen may have, since it was enqueued."""
@@ -561,6 +623,8 @@ class Checker(Observer):
             if signal.job is not None:
                 self._add_before(step, signal.job)
         step.signals.clear()
+        if step.is_behind_others:
+            step.befores += self._shared.ended(step.act.order)
 
     def _fetch(self, watched: ContextWatch) -> None:
         """Take over what the device has noted, by job."""
@@ -595,6 +659,8 @@ class Checker(Observer):
             if allocation.free is not None:
                 conflicts.append((allocation.free, start, end))
         for old, low, high in conflicts:
+            if allocation.is_shared and access.act.is_free and old.act.context != access.act.context:
+                continue  # the memory lives as long as anybody has it
             found = rules.conflict(allocation, low, high, old, access)
             if found is not None:
                 self._report(found)

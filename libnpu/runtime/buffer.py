@@ -160,7 +160,10 @@ class Buffer(Memory):
             raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"the memory at {self.where} {what}")
         if self.context.observer is not None:
             self.context.observer.shown(self)
-        return make_handle(self.context.node, MEMORY, self._bo, self.size)
+        handle = make_handle(self.context.node, MEMORY, self._bo, self.size)
+        if self.context.observer is not None:
+            self.context.observer.exported(self, handle)
+        return handle
 
     def store(self, offset: int, source: NDArray[np.uint8]) -> None:
         """Let the host copy bytes in; the range was checked."""

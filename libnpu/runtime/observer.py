@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from libnpu.errors import NpuError
     from libnpu.runtime.buffer import Buffer
     from libnpu.runtime.context import Context
+    from libnpu.runtime.ipc_event import IpcEvent
     from libnpu.runtime.job import Job
     from libnpu.runtime.stream import Stream
     from libnpu.syscalls import Node
@@ -82,6 +83,24 @@ class Observer(ABC):
     @abstractmethod
     def accessed(self, buffer: Buffer, offset: int, size: int, *, write: bool, what: str) -> None:
         """The host reads or writes memory in a call, `what`, without the device."""
+
+    @abstractmethod
+    def exported(self, thing: Buffer | IpcEvent, handle: bytes) -> None:
+        """The program has a handle by which other contexts and processes open memory or an event."""
+
+    @abstractmethod
+    def opened(self, thing: Buffer | IpcEvent, handle: bytes) -> None:
+        """The program has opened memory or an event by a handle."""
+
+    @abstractmethod
+    def signalled(self, event: IpcEvent, number: int, job: Job) -> None:
+        """`job` records an event of several processes: its record `number`."""
+
+    @abstractmethod
+    def passed(self, event: IpcEvent, number: int, by: Job | Stream | None) -> None:
+        """A job waits for a record of an event of several processes; or it is over, and a stream needs no command for it, or the
+        host (None) was told.
+        """
 
     @abstractmethod
     def maintained(self, buffer: Buffer, offset: int, size: int, what: str, made: str | None) -> None:
