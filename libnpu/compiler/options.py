@@ -46,6 +46,7 @@ class CompileOptions:
     cmx_bytes: int | None = None  # of each tile
     prefetching_level_limit: int = 35  # compute operations that a load may run ahead
     pingpong: bool = True  # load the next tile while the engine works
+    strict: bool = False  # refuse what the NPU cannot do, which the host does otherwise; a plan always does
     plan_only: bool = False  # tasks, memory and times without the values of large constants, which the model may lack
     dump: tuple[str, ...] = ()  # of PASSES
     explain: bool = False  # put what-ifs into the report, each of which is compiled as well

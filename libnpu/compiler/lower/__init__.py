@@ -29,7 +29,7 @@ from libnpu.compiler.lower.shave_tiler import (
     lower_reduce,
     lower_softmax,
 )
-from libnpu.errors import Unimplemented
+from libnpu.errors import Unimplemented, Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,6 +84,10 @@ def lower(
         lowering = LOWERINGS.get(node.op)
         if lowering is None:
             raise Unimplemented(f"{node.name}: operator {node.op} has no lowering")
-        lowering(builder, node)
+        try:
+            lowering(builder, node)
+        except (Unsupported, Unimplemented) as error:
+            error.layers = tuple(node.layers)
+            raise
         builder.done(node)
     return builder.finish()
