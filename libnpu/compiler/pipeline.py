@@ -128,7 +128,6 @@ def compile_graph(graph: Graph, options: CompileOptions, dumps: dict[str, str] |
     profile = load_profile(options.profile)
     tiles = min(options.tiles or profile.tiles, profile.tiles)
 
-
     def check(program: TileProgram) -> None:
         dump("DpuTiler", lambda: dpu_tiles_text(program))
         dump("TileActShaveKernelTask", lambda: shave_tiles_text(program))
@@ -149,7 +148,6 @@ def compile_graph(graph: Graph, options: CompileOptions, dumps: dict[str, str] |
     dump("blob", lambda: blob.disassemble(image, "digest"))
     _verify_image(image, profile)
     report = {**image.debug["stats"], "warnings": list(graph.notes), "dumps": dumps}
-    if choices:
     if options.explain:
 
         def makespan_ps(profile: Profile, tiles: int, edit: Callable[[TileProgram], None]) -> int | None:
