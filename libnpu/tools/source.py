@@ -86,9 +86,6 @@ def add_compile_arguments(parser: argparse.ArgumentParser, profile_default: str 
         help="use at most so much of each tile's CMX, as 262144, 256K or 1M",
     )
     parser.add_argument(
-        default=None,
-    )
-    parser.add_argument(
         "--prefetching-level-limit",
         "--prefetchingLevelLimit",
         type=count,
