@@ -12,7 +12,15 @@ from npu_model.profile import Profile, load_profile
 
 from libnpu import blob, parts
 from libnpu.blob import BlobImage
-from libnpu.compiler.dumps import barriers_text, decisions_text, dpu_tiles_text, shave_tiles_text
+from libnpu.compiler.attention import choices_text, select_attention
+from libnpu.compiler.dumps import (
+    attention_text,
+    barriers_text,
+    decisions_text,
+    dpu_tiles_text,
+    shave_tiles_text,
+    tensors_text,
+)
 from libnpu.compiler.emit import emit
 from libnpu.compiler.lower import CompileError, lower
 from libnpu.compiler.lower.text import program_text, schedule_text
@@ -128,7 +136,11 @@ def compile_graph(graph: Graph, options: CompileOptions, dumps: dict[str, str] |
     profile = load_profile(options.profile)
     tiles = min(options.tiles or profile.tiles, profile.tiles)
 
+    graph, choices = select_attention(graph, profile, _cmx_bytes(options, profile) * tiles, options.attention)
+    dump("SelectAttentionPath", lambda: choices_text(choices))
+
     def check(program: TileProgram) -> None:
+        dump("UnrollFlashSDPA", lambda: attention_text(program))
         dump("DpuTiler", lambda: dpu_tiles_text(program))
         dump("TileActShaveKernelTask", lambda: shave_tiles_text(program))
         dump("tiles", lambda: program_text(program))
@@ -137,6 +149,7 @@ def compile_graph(graph: Graph, options: CompileOptions, dumps: dict[str, str] |
     program, schedule = _schedule(graph, profile, options, tiles, check)
     dump("FeasibleMemoryScheduler", lambda: decisions_text(schedule))
     dump("schedule", lambda: schedule_text(schedule))
+    dump("bytes-per-tensor", lambda: tensors_text(schedule))
     try:
         plan = synchronise(schedule, min(profile.barriers_per_tile * tiles, int(C.NPU_MAX_BARRIER_IDS)))
     except OutOfBarriers as error:
@@ -148,6 +161,8 @@ def compile_graph(graph: Graph, options: CompileOptions, dumps: dict[str, str] |
     dump("blob", lambda: blob.disassemble(image, "digest"))
     _verify_image(image, profile)
     report = {**image.debug["stats"], "warnings": list(graph.notes), "dumps": dumps}
+    if choices:
+        report["attention"] = [{"layer": c.layer, "path": c.path, "reason": c.reason} for c in choices]
     if options.explain:
 
         def makespan_ps(profile: Profile, tiles: int, edit: Callable[[TileProgram], None]) -> int | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from libnpu.compiler.options import ATTENTION
 from libnpu.parts import MAGIC, PartsError, unpack
 from libnpu.tools.console import ToolError, progress
 from libnpu.tools.shapes import SHAPES
@@ -84,6 +85,12 @@ def add_compile_arguments(parser: argparse.ArgumentParser, profile_default: str 
         default=None,
         metavar="SIZE",
         help="use at most so much of each tile's CMX, as 262144, 256K or 1M",
+    )
+    parser.add_argument(
+        "--attention",
+        choices=ATTENTION,
+        default=None,
+        help="the path of every attention (default auto: by phase and length)",
     )
     parser.add_argument(
         "--prefetching-level-limit",
@@ -274,6 +281,7 @@ def compile_options(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> 
         "profile": options.profile,
         "tiles": options.tiles,
         "cmx_bytes": options.cmx_bytes,
+        "attention": getattr(options, "attention", None),
         "prefetching_level_limit": options.prefetching_level_limit,
     }
     return CompileOptions(
@@ -289,6 +297,15 @@ def compile_options(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> 
 
 def _no_compile_options(options: argparse.Namespace) -> None:
     """Raise ToolError when an option of the compiler is given with a blob."""
-    for name in ("precision", "tiles", "cmx_bytes", "prefetching_level_limit", "shape", "no_pingpong", "strict"):
+    for name in (
+        "precision",
+        "tiles",
+        "cmx_bytes",
+        "attention",
+        "prefetching_level_limit",
+        "shape",
+        "no_pingpong",
+        "strict",
+    ):
         if getattr(options, name, None):
             raise ToolError(f"--{name.replace('_', '-')}: {options.model} is a blob, compiled already")

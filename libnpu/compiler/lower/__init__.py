@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from libnpu.compiler.lower.attention import lower_flash, lower_incremental
 from libnpu.compiler.lower.builder import Builder
 from libnpu.compiler.lower.eltwise import lower_eltwise
 from libnpu.compiler.lower.errors import CompileError
@@ -57,6 +58,8 @@ LOWERINGS: dict[str, Callable[[Builder, Node], None]] = {
     "Elementwise": _lower_elementwise,
     "Reduce": lower_reduce,
     "Softmax": lower_softmax,
+    "FlashSDPA": lower_flash,
+    "IncrementalSDPA": lower_incremental,
     "Gather": lower_gather,
     "ArgMax": lower_argmax,
     "Reshape": lower_reshape,
