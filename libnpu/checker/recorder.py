@@ -187,25 +187,26 @@ class Recorder(Checker):
         if len(found) < MAX_ACCESSES:
             found.append((start, end, access, clock))
 
-    def _pairs(self) -> list[dict[str, Any]]:
-        """Return the accesses that are in conflict and in no order, two by two: operations by name, the host's by their place in the
-        order and what was enqueued behind them.
+    def _pairs(self) -> list[list[dict[str, Any]]]:
+        """Return the accesses that are in conflict and in no order, two by two. `place` is what the order calls an act, `behind` what was
+        enqueued next, for acts of the host.
         """
-        found: dict[tuple[str, str], dict[str, Any]] = {}
+        found: dict[tuple[str, str], list[dict[str, Any]]] = {}
         for accesses in self._accesses.values():
             for late, (start, end, access, clock) in enumerate(accesses):
                 for low, high, earlier, _ in accesses[:late]:
                     apart = earlier.actor == access.actor or not (earlier.write or access.write)
                     if apart or max(start, low) >= min(end, high) or earlier.is_before(clock):
                         continue
-                    names = self._name(earlier.act), self._name(access.act)
-                    found.setdefault(names, {"names": names, "behind": [self._behind.get(name) for name in names]})
+                    pair = [self._act_of(each.act) for each in (earlier, access)]
+                    found.setdefault((pair[0]["place"], pair[1]["place"]), pair)
                     if len(found) == MAX_PAIRS:
                         return [*found.values()]
         return [*found.values()]
 
-    def _name(self, act: Act) -> str:
-        return self._host.get(act.order) or act.job
+    def _act_of(self, act: Act) -> dict[str, Any]:
+        place = self._host.get(act.order) or act.job
+        return {"place": place, "job": act.job, "is_function": act.is_function, "behind": self._behind.get(place)}
 
 
 def _shown(act: Act) -> str:

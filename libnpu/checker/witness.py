@@ -25,12 +25,12 @@ Content = tuple[int, str]  # digest, bytes in base64
 
 @dataclass(frozen=True)
 class Run:
-    """A run of the program under a schedule: exit status, what it printed, and the record of `Recorder.record`."""
+    """A run of the program under a schedule: exit status, what it printed, and the record of `Recorder.record`; {} with a problem."""
 
     status: int = 0
     printed: str = ""
     record: dict[str, Any] = field(default_factory=dict)
-    problem: str = ""  # why there is no record
+    problem: str = ""  # why there is no record, of the program as "it"
 
 
 def add_witnesses(found: list[dict[str, Any]], replay: Callable[[str, Sequence[dict[str, Any]]], Run]) -> None:
@@ -74,10 +74,10 @@ def _hold(record: dict[str, Any]) -> str | None:
         return None
     if "job" not in second:
         return f"hold:{first['job']}"
-    return f"hold:{first['job']}@{_end_of(second)}"
+    return f"hold:{first['job']}@{end_of(second)}"
 
 
-def _end_of(act: dict[str, Any]) -> str:
+def end_of(act: dict[str, Any]) -> str:
     """Return the operation that ends with an act: behind the trigger of a host function comes what ends with it."""
     name: str = act["job"]
     stream, _, position = name.rpartition(".")
@@ -90,9 +90,8 @@ def _watch_of(record: dict[str, Any]) -> dict[str, Any]:
 
 def _witness(record: dict[str, Any], schedule: str, number: int, normal: Run, held: Run) -> dict[str, Any]:
     """Return what differs between the two runs, of whose watches this record's is `number`."""
-    problem = normal.problem or held.problem
-    if problem:
-        return {"problem": problem}
+    if normal.problem or held.problem:
+        return {"problem": normal.problem or f"{held.problem} ({schedule})"}
     kind = kind_of(record)
     names = [HOST if "job" not in act or act.get("is_function") else act["job"] for act in record["acts"]]
     both = [Seen(run.record["seen"][number]) for run in (normal, held)]

@@ -1,7 +1,7 @@
 """The schedule `hold`: jobs run one at a time, each alone and as soon as it can, but for some that are named and held back.
 
-`hold:1.3@2.1,1.5` says: operation 3 of stream 1 runs when operation 1 of stream 2 has ended, and operation 5 of stream 1 when the
-program waits or asks for it. A stream has its `id`, and counts from 1 what is enqueued in it, other than waits for events, which
+`hold:1.3@2.1,1.4@-3.1,1.5` says: operation 3 of stream 1 runs when operation 1 of stream 2 has ended, operation 4 when operation 1 of
+stream 3 is enqueued, before that runs, and operation 5 when the program waits or asks for it. A stream has its `id`, and counts from 1 what is enqueued in it, other than waits for events, which
 are jobs or not by what has ended; a context other than the device's first stands before it: 2.1.3. What is held is let go earlier
 when something that the program waits for needs it, or the operation that it is held for comes behind it; so every such text is a legal order of every program,
 and says the same each time.
@@ -21,10 +21,16 @@ if TYPE_CHECKING:
 
 
 class Held(NamedTuple):
-    """An operation by its name, and the one that it is held for, None for the program's need."""
+    """An operation by its name, and the one that it is held for, None for the program's need; `before`: only for its enqueuing."""
 
     name: str
     until: str | None = None
+    before: bool = False
+
+    @property
+    def text(self) -> str:
+        """The item of the list."""
+        return self.name if self.until is None else f"{self.name}@{'-' if self.before else ''}{self.until}"
 
 
 def parse(text: str) -> tuple[Held, ...]:
@@ -37,12 +43,12 @@ def parse(text: str) -> tuple[Held, ...]:
 
 def text_of(holds: Iterable[Held]) -> str:
     """Return what `parse` reads."""
-    return ",".join(held.name if held.until is None else f"{held.name}@{held.until}" for held in holds)
+    return ",".join(held.text for held in holds)
 
 
 def _item(item: str) -> Held:
     name, at, until = item.partition("@")
-    return Held(_name(name), _name(until) if at else None)
+    return Held(_name(name), _name(until.removeprefix("-")) if at else None, until.startswith("-"))
 
 
 def _name(text: str) -> str:
@@ -60,8 +66,8 @@ class Hold(Lazy):
     def __init__(self, context: Context, holds: Iterable[Held]) -> None:
         super().__init__(context)
         self._run_device = UntilIdle(context)
-        self._late = {held.name: held.until for held in holds}
-        self._named: dict[str, Job | None] = {until: None for until in self._late.values() if until is not None}
+        self._late = {held.name: held for held in holds}
+        self._named: dict[str, Job | None] = {held.until: None for held in holds if held.until is not None}
 
     def submit(self, job: Job) -> None:
         """Run what can run by now."""
@@ -74,10 +80,18 @@ class Hold(Lazy):
             self._go_on()
 
     def need(self, job: Job) -> None:
-        """Let go what `job` comes behind, and run what can run. What then still waits, waits for a host function or another
-        thread: it is handed over.
+        """Let go what `job` comes behind, and what that is held for, and run what can run. What then still waits, waits for a host
+        function or another thread: it is handed over.
         """
-        for before in self._needed(job):
+        wanted = [*self._needed(job)]
+        for before in wanted:  # which grows
+            held = self._late.get(before.name)
+            if held is not None and (other := self._target(held)) is not None:
+                wanted += self._needed(other) - {*wanted}
+            elif held is not None:
+                del self._late[before.name]
+        self._go_on()
+        for before in self._needed(job):  # held for each other
             self._late.pop(before.name, None)
         self._go_on()
         self.hand_over(job)
@@ -112,8 +126,12 @@ class Hold(Lazy):
         return job.done or (job.submitted and self._is_given(job.stream.signal_of(job)))
 
     def _is_late(self, job: Job) -> bool:
-        if job.name not in self._late:
+        held = self._late.get(job.name)
+        if held is None:
             return False
-        until = self._late[job.name]
-        other = self._named[until] if until is not None else None
-        return other is None or not (self._has_ended(other) or job in self._needed(other))
+        other = self._target(held)
+        return other is None or not (held.before or self._has_ended(other) or job in self._needed(other))
+
+    def _target(self, held: Held) -> Job | None:
+        """Return what an operation is held for, None for nothing or for what has not been enqueued."""
+        return self._named[held.until] if held.until is not None else None

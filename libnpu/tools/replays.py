@@ -46,7 +46,7 @@ def watched(
         )
     found = [record for records in processes for record in records]
     if witness:
-        limit_s = max(LEAST_S, PATIENCE * took_s)
+        limit_s = time_limit(took_s)
         several = "several processes used devices" if len(processes) > 1 else ""
         add_witnesses(
             found, lambda name, watches: Run(problem=several) if several else replay(command, name, watches, limit_s)
@@ -67,14 +67,19 @@ def replay(
                 timeout=limit_s, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            return Run(problem=f"it did not end under {schedule} within {limit_s:.0f} s")
+            return Run(problem=f"it did not end within {limit_s:.0f} s")
         lines = _lines(path)
     status = done.returncode if done.returncode >= 0 else 128 - done.returncode
     printed = done.stdout.decode("utf-8", "backslashreplace")
     if len(lines) != 1:
         what = "used no device, or did not end by itself" if not lines else "used devices in several processes"
-        return Run(status, printed, problem=f"under {schedule} it {what}")
+        return Run(status, printed, problem=f"it {what}")
     return Run(status, printed, lines[0])
+
+
+def time_limit(took_s: float) -> float:
+    """Return how long a replay of a program may take that took so long."""
+    return max(LEAST_S, PATIENCE * took_s)
 
 
 def _environment(path: Path, options: dict[str, Any], schedule: str | None) -> dict[str, str]:

@@ -189,7 +189,7 @@ def test_a_program_is_replayed_in_processes_of_its_own(check, tmp_path):
     [
         ("", ["--no-witness"], None),
         ("", ["--stop-on-first"], None),
-        ("value or os._exit(3)", [], {"problem": "under hold:1.1@2.1 it used no device, or did not end by itself"}),
+        ("value or os._exit(3)", [], {"problem": "it used no device, or did not end by itself (hold:1.1@2.1)"}),
     ],
 )
 def test_programs_without_a_witness(check, then, options, witness):

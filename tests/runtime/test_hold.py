@@ -45,6 +45,7 @@ def three_writers(device):
         ("1.1@3.3,2.1@3.3", [3, 1, 2]),
         ("2.1@3.3", [1, 3, 2]),
         ("1.1@2.3,2.1@3.3", [3, 2, 1]),
+        ("1.1@-3.1", [2, 1, 3]),
     ],
 )
 def test_every_order_of_three_streams_has_a_text(make, holds, order):
@@ -132,7 +133,7 @@ def test_host_functions_and_notifies_end_under_every_text(make, holds):
     assert (seen, int(memory.array[0])) == ([5], 5)
 
 
-@pytest.mark.parametrize("text", ["1", "1.2.3.4", "1.0", "a.1", "1.1,1.1", "1.1@1.1", "1.1@", "1.1,", "1.1@2.1@3.1"])
+@pytest.mark.parametrize("text", ["1", "1.2.3.4", "1.0", "a.1", "1.1,1.1", "1.1@1.1", "1.1@", "1.1,", "1.1@2.1@3.1", "1.1@-", "-1.1"])
 def test_a_text_that_is_none_is_refused(make, text):
     device = make("timed")
     with pytest.raises(NpuError, match="NPU_ERROR_INVALID_VALUE: schedule 'hold:"):
@@ -140,7 +141,7 @@ def test_a_text_that_is_none_is_refused(make, text):
 
 
 def test_the_name_of_a_schedule_is_what_chooses_it(make, monkeypatch):
-    assert make("hold:01.3@2.1,3.1.5").schedule.name == "hold:1.3@2.1,3.1.5"
+    assert make("hold:01.3@-2.1,3.1.5").schedule.name == "hold:1.3@-2.1,3.1.5"
     monkeypatch.setenv("NPU_SCHEDULE", "hold:1.1")
     with libnpu.open("unit") as device:
         assert (device.schedule.name, device.times_meaningful) == ("hold:1.1", False)
