@@ -99,14 +99,20 @@ class NpuError(Exception):
 
 
 class Unsupported(NpuError):
-    """Something that this software does not do, by design; the message names it."""
+    """Something that this software does not do, by design; the message names it. `layers`: the nodes of a model that it speaks of,
+    where the message has only what became of them.
+    """
+
+    layers: Sequence[str] = ()
 
     def __init__(self, message: str) -> None:
         super().__init__(C.NPU_ERROR_NOT_SUPPORTED, message)
 
 
 class Unimplemented(NpuError):
-    """Something that this software does not do yet; the message names it."""
+    """Something that this software does not do yet; the message names it. `layers`: as of Unsupported."""
+
+    layers: Sequence[str] = ()
 
     def __init__(self, message: str) -> None:
         super().__init__(C.NPU_ERROR_UNIMPLEMENTED, message)

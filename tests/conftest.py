@@ -35,16 +35,22 @@ def npu():
     return run
 
 
-@pytest.fixture
-def compiled(tmp_path):
-    """Return a function that compiles a C program with lines for debuggers, in a folder of the test's own: its path."""
+@pytest.fixture(scope="session")
+def compile_c():
+    """Return a function that compiles a C program with lines for debuggers, in a folder: its path."""
 
-    def compiled(name, text):
+    def compile_c(folder, name, text):
         config = [sys.executable, "-m", "libnpu.capi.config", "--cflags", "--libs"]
         flags = subprocess.run(config, check=True, capture_output=True, text=True).stdout.split()
-        source, program = tmp_path / f"{name}.c", tmp_path / name
+        source, program = folder / f"{name}.c", folder / name
         source.write_text(text)
         subprocess.run(["gcc", "-g", source, *flags, "-o", program], check=True)
         return program
 
-    return compiled
+    return compile_c
+
+
+@pytest.fixture
+def compiled(compile_c, tmp_path):
+    """Return a function that compiles a C program, in a folder of the test's own: its path."""
+    return lambda name, text: compile_c(tmp_path, name, text)

@@ -1,10 +1,13 @@
 """What a running task reads and writes, in a form in which two tasks are quickly found to have nothing in common.
 
 Each side has a mask with one bit per granule of memory, addresses wrapping around: disjoint masks mean disjoint bytes. Only
-tasks whose masks meet are compared box by box.
+tasks whose masks meet are compared box by box. A list of tasks that runs again has the same claims: what two of them were found
+to have in common is kept.
 """
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 from npu_model.footprint import Box, Footprint, any_overlap
 
@@ -13,6 +16,7 @@ from npu_device.cmx import in_window
 GRANULE_SHIFT = 10
 MASK_BITS = 4096  # with granules of 1 KiB: two tiles of CMX side by side
 MASK = (1 << MASK_BITS) - 1
+KEPT_PAIRS = 1 << 14  # some hundred bytes each (chosen): tasks of a large model, each with those that run beside it
 
 
 class Claim:
@@ -52,6 +56,13 @@ class Claim:
                 self._shift = 0
             masks = self._masks = _mask(self._reads), _mask(self._writes)
         return masks
+
+
+@lru_cache(maxsize=KEPT_PAIRS)
+def conflict(first: Claim, second: Claim) -> tuple[bool, bool]:
+    """Tell of each of two tasks that run at a time whether the other one makes its bytes undefined: writes what it reads or writes."""
+    both_write = first.writes_over(second)
+    return both_write or first.reads_from(second), both_write or second.reads_from(first)
 
 
 def _shifted(boxes: list[Box], offset: int) -> list[Box]:

@@ -23,6 +23,9 @@ ANNOUNCED = -1  # share of a flow whose latency is not over
 FIRST_TOKEN = 2  # actions from here on are tokens
 CAUGHT_UP = 1  # action of the path's own event
 ROUNDS = 20  # in which parts are divided, at most: more than are needed where few share
+KEPT_RATES = (
+    1 << 12
+)  # sets of sharers whose rates are kept, some hundred bytes each (chosen): more than a large model has
 
 
 class Flow(Protocol):
@@ -127,6 +130,9 @@ class FluidPath:
         self._announced = 0  # flows that will join later
         self._caught_up = 0  # argument of the event at which a backlog of traffic will be gone
         self._accounted_ps = 0  # to which the backlogs belong
+        self._found: dict[
+            tuple[tuple[Cost, float, bool], ...], list[float]
+        ] = {}  # rates, by who shares under these priorities
 
     def clear(self) -> None:
         """Forget every flow."""
@@ -151,6 +157,7 @@ class FluidPath:
     def set_priority(self, client: int, priority: int) -> None:
         """Let `client` go before those of a lower priority, 0 to 7."""
         self._priorities[client] = priority
+        self._found.clear()
         self._share()
 
     @property
@@ -281,7 +288,17 @@ class FluidPath:
         self._share()
 
     def _fill(self, sharers: list[_Sharer]) -> None:
-        """Work out the rates: the part that is wanted most is divided first, until each can do what is asked of it."""
+        """Work out the rates: the part that is wanted most is divided first, until each can do what is asked of it.
+
+        They depend on nothing but what each costs and may have at most, and a list of tasks that runs again meets the same.
+        """
+        found = self._found
+        key = tuple([(sharer.cost, sharer.limit, sharer.flow is None) for sharer in sharers])
+        rates = found.get(key)
+        if rates is not None:
+            for sharer, rate in zip(sharers, rates, strict=True):
+                sharer.rate = rate
+            return
         costs = [sharer.cost for sharer in sharers]
         held = sum(sharer.cost.held for sharer in sharers if sharer.flow is not None)
         self._fill_parts(sharers, self.forms.capacities(costs, held))
@@ -289,6 +306,9 @@ class FluidPath:
         more = sum(s.cost.held for s in sharers if s.flow is None and s.rate < s.limit * (1 - 1e-9))
         if more:
             self._fill_parts(sharers, self.forms.capacities(costs, held + more))
+        if len(found) >= KEPT_RATES:
+            found.clear()
+        found[key] = [sharer.rate for sharer in sharers]
 
     def _fill_parts(self, sharers: list[_Sharer], capacities: list[float]) -> None:
         """Divide part after part, each among those who want more than it has, until nothing changes: who gets less from another part does

@@ -84,6 +84,11 @@ class Device:
         return self._clock.now_ps
 
     @property
+    def interrupts(self) -> int:
+        """How many rising edges the interrupt line has had."""
+        return self.fabric.interrupts.edges
+
+    @property
     def idle(self) -> bool:
         """Whether no engine and no step of the core is in progress."""
         return self.core.idle and all(engine.task is None for engine in self.fabric.engines)

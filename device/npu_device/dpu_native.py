@@ -49,6 +49,7 @@ class Convolution:
         settings.group_columns, settings.first_column = inv.group_out_z, part.start_z % inv.group_out_z
         settings.exact_below = exact_below(inv.wt_dtype)
         settings.weight_dtype, settings.weight_zero_point, settings.sums = inv.wt_dtype, inv.wt_zero_point, sums
+        settings.avx512 = native.avx512
         filter_bytes = inv.kernel_y * inv.kernel_x * inv.group_in_z * dtypes.size_bytes(inv.wt_dtype)
         self.weights_address = inv.wt_addr + part.start_z * filter_bytes
         self.filter_bytes = filter_bytes

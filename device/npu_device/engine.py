@@ -26,7 +26,7 @@ from npu_abi import C
 from npu_model.descriptors import DescriptorError
 
 from npu_device.barriers import INVALID, Barrier
-from npu_device.claims import Claim
+from npu_device.claims import Claim, conflict
 from npu_device.clock import PRIORITY_ENGINE, ClockDomain
 from npu_device.faults import MemoryFault
 
@@ -407,12 +407,11 @@ class Engine(ABC, Generic[T]):
         task.tainted = False
         executing = slot.executing
         for other in executing:
-            held = other.claim
-            assert held is not None
-            both_write = claim.writes_over(held)
-            if both_write or claim.reads_from(held):
+            assert other.claim is not None
+            own, others = conflict(claim, other.claim)
+            if own:
                 task.tainted = True
-            if both_write or held.reads_from(claim):
+            if others:
                 other.tainted = True
         executing.append(task)
 

@@ -1,7 +1,7 @@
 /* A whole convolution or matrix product of one workload, from bits to bits: what im2col, BLAS, npu_settle and the PPE do one
- * after the other, block by block of rows that stay in the cache. For processors with AVX2 and FMA.
+ * after the other, block by block of rows that stay in the cache. For processors with AVX2 and FMA; AVX-512 makes it faster.
  *
- * 1. The filters of a group are converted once into panels of as many columns as the kernel keeps in registers.
+ * 1. The filters of a group are converted once into panels of 64 bytes of columns.
  * 2. For a block of rows, KC terms of the convolution's matrix are converted and multiplied with all panels, ROWS rows at once;
  *    then the next KC terms. Windows that overlap are not copied: their input is converted once, and rows point into it.
  * 3. Doubtful roundings are settled (exact), and the PPE writes the rows' bits.
@@ -11,8 +11,10 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
-#define TARGET __attribute__((target("avx2,f16c,fma")))
-#define INLINE static inline __attribute__((always_inline)) TARGET
+#define AVX2 __attribute__((target("avx2,f16c,fma")))
+#define AVX512 __attribute__((target("avx512f,avx2,f16c,fma")))
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 6")
 
 enum {
     BLOCK_ROWS = 96,              /* rows of the matrix at a time: KC terms of them fill a third of a second-level cache (chosen) */
@@ -21,84 +23,116 @@ enum {
     KC = 256                      /* terms between two visits of the sums. float holds 256 products of 8-bit differences exactly */
 };
 
-/* Rows times one panel of two vectors per term: added to c, or written when `first`. Row i has k terms at at[i], k more at
- * at[i + step] and so on, `taps` times. `rows` is a constant. */
-#define TILE(NAME, T, V, LANES, LOAD, SPREAD, FMA, ZERO, C, PUT)                                                       \
-    INLINE void NAME(const T **at, int64_t step, int64_t taps, const T *b, int64_t k, C *c, int64_t ldc, int first, const int rows)\
+/* Rows times `vectors` vectors of columns per term, the second one `apart` elements behind the first, added to c, or written when
+ * `first`. Row i has k terms at at[i], k more at at[i + step] and so on, `taps` times. `rows` and `vectors` are constants. Each sum
+ * adds its terms in order, so the width of a vector does not show. */
+#define TILE(NAME, SET, T, V, LOAD, SPREAD, FMA, ZERO, C, PUT)                                                         \
+    INLINE SET void NAME(const T **at, int64_t step, int64_t taps, const T *b, int64_t apart, int64_t k, C *c, int64_t ldc, \
+                         int first, const int rows, const int vectors)                                                 \
     {                                                                                                                  \
-        V x0 = ZERO, y0 = ZERO, x1 = ZERO, y1 = ZERO, x2 = ZERO, y2 = ZERO;                                            \
-        V x3 = ZERO, y3 = ZERO, x4 = ZERO, y4 = ZERO, x5 = ZERO, y5 = ZERO, s;                                         \
+        enum { LANES = sizeof(V) / sizeof(T), PANEL = 64 / sizeof(T) };                                                \
+        V sums[ROWS][2], right[2];                                                                                     \
+        UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < vectors; v++) sums[r][v] = ZERO;              \
         for (int64_t t = 0; t < taps; t++, at += step) {                                                               \
-            const T *a0 = at[0], *a1 = at[rows > 1], *a2 = at[rows > 2 ? 2 : 0], *a3 = at[rows > 3 ? 3 : 0];           \
-            const T *a4 = at[rows > 4 ? 4 : 0], *a5 = at[rows > 5 ? 5 : 0];                                            \
-            for (int64_t i = 0; i < k; i++, b += 2 * LANES) {                                                          \
-                V p = LOAD(b), q = LOAD(b + LANES);                                                                    \
-                s = SPREAD(a0 + i), x0 = FMA(s, p, x0), y0 = FMA(s, q, y0);                                            \
-                if (rows > 1) s = SPREAD(a1 + i), x1 = FMA(s, p, x1), y1 = FMA(s, q, y1);                              \
-                if (rows > 2) s = SPREAD(a2 + i), x2 = FMA(s, p, x2), y2 = FMA(s, q, y2);                              \
-                if (rows > 3) s = SPREAD(a3 + i), x3 = FMA(s, p, x3), y3 = FMA(s, q, y3);                              \
-                if (rows > 4) s = SPREAD(a4 + i), x4 = FMA(s, p, x4), y4 = FMA(s, q, y4);                              \
-                if (rows > 5) s = SPREAD(a5 + i), x5 = FMA(s, p, x5), y5 = FMA(s, q, y5);                              \
+            const T *left[ROWS];                                                                                       \
+            UNROLL for (int r = 0; r < rows; r++) left[r] = at[r];                                                     \
+            for (int64_t i = 0; i < k; i++, b += PANEL) {                                                              \
+                UNROLL for (int v = 0; v < vectors; v++) right[v] = LOAD(b + v * apart);                               \
+                UNROLL for (int r = 0; r < rows; r++) {                                                                \
+                    V s = SPREAD(left[r][i]);                                                                          \
+                    UNROLL for (int v = 0; v < vectors; v++) sums[r][v] = FMA(s, right[v], sums[r][v]);                \
+                }                                                                                                      \
             }                                                                                                          \
         }                                                                                                              \
-        PUT(c, x0, first), PUT(c + LANES, y0, first);                                                                  \
-        if (rows > 1) PUT(c + ldc, x1, first), PUT(c + ldc + LANES, y1, first);                                        \
-        if (rows > 2) PUT(c + 2 * ldc, x2, first), PUT(c + 2 * ldc + LANES, y2, first);                                \
-        if (rows > 3) PUT(c + 3 * ldc, x3, first), PUT(c + 3 * ldc + LANES, y3, first);                                \
-        if (rows > 4) PUT(c + 4 * ldc, x4, first), PUT(c + 4 * ldc + LANES, y4, first);                                \
-        if (rows > 5) PUT(c + 5 * ldc, x5, first), PUT(c + 5 * ldc + LANES, y5, first);                                \
+        UNROLL for (int r = 0; r < rows; r++)                                                                          \
+            UNROLL for (int v = 0; v < vectors; v++) PUT(c + r * ldc + v * LANES, sums[r][v], first);                  \
     }
 
-INLINE void put_double(double *c, __m256d x, int first)
+INLINE AVX2 void put_double(double *c, __m256d x, int first)
 {
     _mm256_storeu_pd(c, first ? x : _mm256_add_pd(_mm256_loadu_pd(c), x));
 }
 
-INLINE void put_float(float *c, __m256 x, int first)
+INLINE AVX2 void put_float(float *c, __m256 x, int first)
 {
     _mm256_storeu_ps(c, first ? x : _mm256_add_ps(_mm256_loadu_ps(c), x));
 }
 
-INLINE void put_integer(double *c, __m256 x, int first)
+INLINE AVX2 void put_integer(double *c, __m256 x, int first)
 {
     put_double(c, _mm256_cvtps_pd(_mm256_castps256_ps128(x)), first);
     put_double(c + 4, _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1)), first);
 }
 
-TILE(tile_exact, double, __m256d, 4, _mm256_loadu_pd, _mm256_broadcast_sd, _mm256_fmadd_pd, _mm256_setzero_pd(), double, put_double)
-TILE(tile_fast, float, __m256, 8, _mm256_loadu_ps, _mm256_broadcast_ss, _mm256_fmadd_ps, _mm256_setzero_ps(), float, put_float)
-TILE(tile_integer, float, __m256, 8, _mm256_loadu_ps, _mm256_broadcast_ss, _mm256_fmadd_ps, _mm256_setzero_ps(), double, put_integer)
+INLINE AVX512 void put_double_512(double *c, __m512d x, int first)
+{
+    _mm512_storeu_pd(c, first ? x : _mm512_add_pd(_mm512_loadu_pd(c), x));
+}
 
-/* Add rows, as of TILE, times taps * n terms of all panels of b, which hold k terms each, to c [rows][ldc]; `first` writes. */
-#define MULTIPLY(NAME, TILE_OF, T, C, PANEL)                                                                           \
-    TARGET static void NAME(const T **at, int64_t step_of, int64_t taps, int64_t rows, const T *b, int64_t panels,     \
-                            int64_t k, int64_t n, C *c, int64_t ldc, int first)                                        \
+INLINE AVX512 void put_float_512(float *c, __m512 x, int first)
+{
+    _mm512_storeu_ps(c, first ? x : _mm512_add_ps(_mm512_loadu_ps(c), x));
+}
+
+INLINE AVX512 void put_integer_512(double *c, __m512 x, int first)
+{
+    put_double_512(c, _mm512_cvtps_pd(_mm512_castps512_ps256(x)), first);
+    put_double_512(c + 8, _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x), 1))), first);
+}
+
+#define PD(BITS, NAME) _mm##BITS##_##NAME##_pd
+#define PS(BITS, NAME) _mm##BITS##_##NAME##_ps
+#define TILES(SUFFIX, SET, BITS, D, S)                                                                                          \
+    TILE(tile_exact##SUFFIX, SET, double, D, PD(BITS, loadu), PD(BITS, set1), PD(BITS, fmadd), PD(BITS, setzero)(), double, put_double##SUFFIX) \
+    TILE(tile_fast##SUFFIX, SET, float, S, PS(BITS, loadu), PS(BITS, set1), PS(BITS, fmadd), PS(BITS, setzero)(), float, put_float##SUFFIX)      \
+    TILE(tile_integer##SUFFIX, SET, float, S, PS(BITS, loadu), PS(BITS, set1), PS(BITS, fmadd), PS(BITS, setzero)(), double, put_integer##SUFFIX)
+
+TILES(, AVX2, 256, __m256d, __m256)
+TILES(_512, AVX512, 512, __m512d, __m512)
+
+/* Add rows, as of TILE, times taps * n terms of all panels of b, which hold k terms each, to c [rows][ldc]; `first` writes. A panel is
+ * 64 bytes wide: one vector or two, so that the kernel takes at most PANELS of them. */
+#define MULTIPLY(NAME, SET, TILE_OF, T, C, PANELS)                                                                     \
+    SET static void NAME(const T **at, int64_t step_of, int64_t taps, int64_t rows, const T *b, int64_t panels,        \
+                         int64_t k, int64_t n, C *c, int64_t ldc, int first)                                           \
     {                                                                                                                  \
-        for (int64_t p = 0; p < panels; p++)                                                                           \
+        enum { PANEL = 64 / sizeof(T) };                                                                               \
+        const int64_t apart = PANELS > 1 ? k * PANEL : PANEL / 2;                                                      \
+        for (int64_t p = 0; p < panels; p += PANELS)                                                                   \
             for (int64_t i = 0, step; i < rows; i += step) {                                                           \
-                    const T **left = at + i, *right = b + p * k * PANEL;                                           \
-                    int64_t rest = rows - i;                                                                           \
-                    C *to = c + i * ldc + p * PANEL;                                                                   \
-                    step = rest <= ROWS ? rest : rest < 2 * ROWS ? (rest + 1) / 2 : ROWS;                              \
-                    switch (step) {                                                                                    \
-                    case 1: TILE_OF(left, step_of, taps, right, n, to, ldc, first, 1); break;                                       \
-                    case 2: TILE_OF(left, step_of, taps, right, n, to, ldc, first, 2); break;                                       \
-                    case 3: TILE_OF(left, step_of, taps, right, n, to, ldc, first, 3); break;                                       \
-                    case 4: TILE_OF(left, step_of, taps, right, n, to, ldc, first, 4); break;                                       \
-                    case 5: TILE_OF(left, step_of, taps, right, n, to, ldc, first, 5); break;                                       \
-                    default: TILE_OF(left, step_of, taps, right, n, to, ldc, first, 6); break;                                      \
-                    }                                                                                                  \
+                const T **left = at + i, *right = b + p * k * PANEL;                                                   \
+                int64_t rest = rows - i;                                                                               \
+                C *to = c + i * ldc + p * PANEL;                                                                       \
+                step = rest <= ROWS ? rest : rest < 2 * ROWS ? (rest + 1) / 2 : ROWS;                                  \
+                switch (panels - p < PANELS ? step + ROWS : step) {                                                    \
+                case 1: TILE_OF(left, step_of, taps, right, apart, n, to, ldc, first, 1, 2); break;                    \
+                case 2: TILE_OF(left, step_of, taps, right, apart, n, to, ldc, first, 2, 2); break;                    \
+                case 3: TILE_OF(left, step_of, taps, right, apart, n, to, ldc, first, 3, 2); break;                    \
+                case 4: TILE_OF(left, step_of, taps, right, apart, n, to, ldc, first, 4, 2); break;                    \
+                case 5: TILE_OF(left, step_of, taps, right, apart, n, to, ldc, first, 5, 2); break;                    \
+                case 6: TILE_OF(left, step_of, taps, right, apart, n, to, ldc, first, 6, 2); break;                    \
+                case 7: TILE_OF(left, step_of, taps, right, apart, n, to, ldc, first, 1, 1); break;                    \
+                case 8: TILE_OF(left, step_of, taps, right, apart, n, to, ldc, first, 2, 1); break;                    \
+                case 9: TILE_OF(left, step_of, taps, right, apart, n, to, ldc, first, 3, 1); break;                    \
+                case 10: TILE_OF(left, step_of, taps, right, apart, n, to, ldc, first, 4, 1); break;                   \
+                case 11: TILE_OF(left, step_of, taps, right, apart, n, to, ldc, first, 5, 1); break;                   \
+                default: TILE_OF(left, step_of, taps, right, apart, n, to, ldc, first, 6, 1); break;                   \
+                }                                                                                                      \
             }                                                                                                          \
     }
 
-MULTIPLY(multiply_exact, tile_exact, double, double, 8)
-MULTIPLY(multiply_fast, tile_fast, float, float, 16)
-MULTIPLY(multiply_integer, tile_integer, float, double, 16)
+#define MULTIPLIES(SUFFIX, SET, PANELS)                                                                                \
+    MULTIPLY(multiply_exact##SUFFIX, SET, tile_exact##SUFFIX, double, double, PANELS)                                  \
+    MULTIPLY(multiply_fast##SUFFIX, SET, tile_fast##SUFFIX, float, float, PANELS)                                      \
+    MULTIPLY(multiply_integer##SUFFIX, SET, tile_integer##SUFFIX, float, double, PANELS)
+
+MULTIPLIES(, AVX2, 1)
+MULTIPLIES(_512, AVX512, 2)
 
 enum { PIECE = 64 };
 
 /* to[m][j] = piece[j][m] for m < n. */
-INLINE void interleave_double(double (*piece)[PIECE], double *to, int64_t n)
+INLINE AVX2 void interleave_double(double (*piece)[PIECE], double *to, int64_t n)
 {
     int64_t m = 0;
     for (; m + 4 <= n; m += 4)
@@ -114,7 +148,7 @@ INLINE void interleave_double(double (*piece)[PIECE], double *to, int64_t n)
         for (int j = 0; j < 8; j++) to[m * 8 + j] = piece[j][m];
 }
 
-INLINE void interleave_float(float (*piece)[PIECE], float *to, int64_t n)
+INLINE AVX2 void interleave_float(float (*piece)[PIECE], float *to, int64_t n)
 {
     int64_t m = 0;
     for (; m + 4 <= n; m += 4)
@@ -131,7 +165,7 @@ INLINE void interleave_float(float (*piece)[PIECE], float *to, int64_t n)
 
 /* Convert `columns` filters of k terms into panels [panel][k][PANEL]; columns that are not there are 0. */
 #define PACK(NAME, T, PANEL, CONVERT, INTERLEAVE)                                                                      \
-    TARGET static void NAME(const struct npu_convolution *c, const uint8_t *weights, int64_t columns, int64_t k, T *to) \
+    AVX2 static void NAME(const struct npu_convolution *c, const uint8_t *weights, int64_t columns, int64_t k, T *to) \
     {                                                                                                                  \
         int64_t size = c->weight_dtype == F32 ? 4 : c->weight_dtype <= BF16 ? 2 : 1;                                   \
         T piece[PANEL][PIECE];                                                                                         \
@@ -152,7 +186,7 @@ PACK(pack_double, double, 8, npu_row_f64, interleave_double)
 PACK(pack_float, float, 16, npu_row_f32, interleave_float)
 
 /* At least the Euclidean norm of each column of panels of 8: rounding errors are covered. */
-TARGET static void panel_norms(const double *b, int64_t panels, int64_t k, double *norms)
+AVX2 static void panel_norms(const double *b, int64_t panels, int64_t k, double *norms)
 {
     for (int64_t p = 0; p < panels; p++, norms += 8) {
         __m256d s = _mm256_setzero_pd(), t = s, more = _mm256_set1_pd(1 + 0x1p-20);
@@ -165,7 +199,7 @@ TARGET static void panel_norms(const double *b, int64_t panels, int64_t k, doubl
     }
 }
 
-TARGET static double square(const double *x, int64_t n)
+AVX2 static double square(const double *x, int64_t n)
 {
     __m256d s = _mm256_setzero_pd(), t = s, u = s, v = s;
     int64_t i = 0;
@@ -216,7 +250,7 @@ static struct layout lay_out(const struct npu_convolution *c)
 /* npu_settle for rows [begin, begin + rows) of the window's matrix, given the squares of their norms. A part of at most KC
  * terms is added in order, then the parts, all but the last of which have at least KC / 2 terms: no term passes through more
  * than `additions` additions, which takes the place of k in the bound. */
-TARGET static void settle(const struct npu_window *w, struct layout l, int64_t begin, int64_t rows, const double *squares, double *row,
+AVX2 static void settle(const struct npu_window *w, struct layout l, int64_t begin, int64_t rows, const double *squares, double *row,
                           const double *b, const double *norms, int64_t columns, double exact_below, double *sums)
 {
     double additions = (double)((l.k < KC ? l.k : KC) + 2 * (l.k / KC) + 3), largest = 0;
@@ -283,7 +317,7 @@ static void point(const struct npu_window *w, struct layout l, int64_t begin, in
 }
 
 /* Sums of rows [begin, begin + rows), and under EXACT the squares of their norms. */
-static void multiply(const struct npu_window *w, struct layout l, int sums_of, int64_t begin, int64_t rows, uint8_t *memory)
+static void multiply(const struct npu_window *w, struct layout l, int sums_of, int avx512, int64_t begin, int64_t rows, uint8_t *memory)
 {
     const void **at = (const void **)(memory + l.pointers);
     uint8_t *b = memory + l.b;
@@ -306,11 +340,12 @@ static void multiply(const struct npu_window *w, struct layout l, int sums_of, i
             }
             const uint8_t *right = b + (size_t)((tap * per_tap + z) * l.panel) * l.unit;
             int first = !tap && !z;
-            if (sums_of == EXACT) multiply_exact((const double **)at, rows, taps, rows, (const double *)right,
-                l.panels, l.k, n, sums, l.ldc, first);
-            else if (sums_of == FAST) multiply_fast((const float **)at, rows, taps, rows, (const float *)right,
-                l.panels, l.k, n, sums, l.ldc, first);
-            else multiply_integer((const float **)at, rows, taps, rows, (const float *)right, l.panels, l.k, n, sums, l.ldc, first);
+            if (sums_of == EXACT) (avx512 ? multiply_exact_512 : multiply_exact)((const double **)at, rows, taps, rows,
+                (const double *)right, l.panels, l.k, n, sums, l.ldc, first);
+            else if (sums_of == FAST) (avx512 ? multiply_fast_512 : multiply_fast)((const float **)at, rows, taps, rows,
+                (const float *)right, l.panels, l.k, n, sums, l.ldc, first);
+            else (avx512 ? multiply_integer_512 : multiply_integer)((const float **)at, rows, taps, rows,
+                (const float *)right, l.panels, l.k, n, sums, l.ldc, first);
         }
     }
 }
@@ -341,7 +376,7 @@ static void convolve_group(const struct npu_convolution *c, const struct npu_win
         convert_input(w, l, c->sums == EXACT, memory);
     for (int64_t i = 0; i < c->pixels; i += l.block) {
         int64_t rows = c->pixels - i < l.block ? c->pixels - i : l.block;
-        multiply(w, l, c->sums, i, rows, memory);
+        multiply(w, l, c->sums, c->avx512, i, rows, memory);
         if (c->sums == EXACT)
             settle(w, l, i, rows, squares, (double *)(memory + l.row), b, norms, columns, c->exact_below, sums);
         else if (c->sums == INTEGER && l.k >= 1 << 15) /* 2^31 / 255^2, rounded down to a power of two */

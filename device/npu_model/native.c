@@ -61,6 +61,11 @@ int npu_has_avx2(void)
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c") && __builtin_cpu_supports("fma");
 }
 
+int npu_has_avx512(void)
+{
+    return npu_has_avx2() && __builtin_cpu_supports("avx512f");
+}
+
 X86_AVX2 static void f16_f32_avx2(const uint16_t *in, float *out, size_t n)
 {
     size_t i = 0;
@@ -93,6 +98,7 @@ X86_AVX2 static void f32_f16_avx2(const float *in, uint16_t *out, size_t n)
 #else
 #define X86_AVX2
 int npu_has_avx2(void) { return 0; }
+int npu_has_avx512(void) { return 0; }
 #define f16_f32_avx2 npu_f16_f32_plain
 #define f16_f64_avx2 npu_f16_f64_plain
 #define f32_f16_avx2 npu_f32_f16_plain

@@ -51,9 +51,11 @@ struct npu_convolution {
     int64_t first_column;         /* of the first column in its group */
     double exact_below;           /* as of npu_settle */
     int32_t weight_dtype, weight_zero_point, sums; /* enum npu_dtype; enum npu_sums */
+    int32_t avx512;               /* as npu_has_avx512 says, or 0: the same bits */
 };
 
 int npu_has_avx2(void);
+int npu_has_avx512(void);
 
 /* Conversions of n elements; NaN stays NaN: quiet, sign and upper payload kept. npu_f16_infinities counts them. */
 void npu_f16_to_f32(const uint16_t *in, float *out, size_t n, int avx2);

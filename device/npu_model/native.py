@@ -36,11 +36,15 @@ FLAGS = ("-O3", "-std=gnu11", "-shared", "-fPIC", "-ffp-contract=off", "-fno-mat
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """The loaded library: `lib`'s functions take arrays through `pointer`; `avx2` is their last argument."""
+    """The loaded library: `lib`'s functions take arrays through `pointer`; `avx2` is their last argument.
+
+    `avx512` is for convolutions alone.
+    """
 
     ffi: Any
     lib: Any
     avx2: int
+    avx512: int = 0
 
     def pointer(self, ctype: str, array: Any) -> Any:
         """Return a C-contiguous NumPy array as `ctype`, "double[]" and so on; alive as long as the result."""
@@ -71,7 +75,7 @@ def build_and_load(folder: Path, compiler: str | None = None) -> Native | None:
             lib = ffi.dlopen(str(library))
     except (OSError, subprocess.SubprocessError):
         return None
-    return Native(ffi, lib, int(lib.npu_has_avx2()))
+    return Native(ffi, lib, int(lib.npu_has_avx2()), int(lib.npu_has_avx512()))
 
 
 def _key() -> str:

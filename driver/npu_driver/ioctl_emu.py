@@ -109,8 +109,8 @@ def run(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tu
 
     EINVAL when an output is not zero.
     """
-    if arg.now_ps or arg.next_ps or arg.interrupts:
-        raise KernelError(errno.EINVAL, "now_ps, next_ps and interrupts are outputs and must be zero")
+    if arg.now_ps or arg.next_ps or arg.interrupts or arg.edges:
+        raise KernelError(errno.EINVAL, "now_ps, next_ps, interrupts and edges are outputs and must be zero")
     device, until_ps = kernel.device, until(arg.until_ps)
     if until_ps < NEVER_PS:
         arg.interrupts = device.run_until_interrupt(until_ps)
@@ -127,6 +127,7 @@ def run(kernel: Kernel, context: Context, arg: Any, segments: list[bytes]) -> tu
             kernel.run_to(next_ps)
             arg.interrupts, next_ps = 1, device.next_event_ps()
     arg.now_ps, arg.next_ps = device.now_ps, NEVER_PS if next_ps is None else next_ps
+    arg.edges = device.interrupts % 2**32
     return 0, []
 
 

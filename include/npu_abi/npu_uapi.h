@@ -192,7 +192,7 @@ struct npu_emu_run {
     uint64_t now_ps;              /* [out] device time */
     uint64_t next_ps;             /* [out] time of its next event; UINT64_MAX: it is idle */
     uint32_t interrupts;          /* [out] 1 when it stopped at an interrupt, else 0 */
-    uint32_t reserved;
+    uint32_t edges;               /* [out] interrupts since the device is there, modulo 2^32 */
 };
 _Static_assert(sizeof(struct npu_emu_run) == 32, "npu_emu_run");
 /* Tells how the last job of a command buffer stands; runs nothing, costs nothing, and the job still is one that nobody has waited for. ENOENT. */

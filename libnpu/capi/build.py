@@ -1,6 +1,6 @@
 """Build libnpu.so for the Python that runs this, once, into a cache.
 
-    npu.h ──header.py──► embed.c, results.c, paths.h (generated) + start.c, shield.c, errors.c, door.c, coverage.c ──gcc──► CACHE/KEY/libnpu.so
+    npu.h ──header.py──► embed.c, results.c, paths.h (generated) + start.c, shield.c, errors.c, door.c, pages.c, coverage.c ──gcc──► CACHE/KEY/libnpu.so
 
 and beside it libnpu.pc, for pkg-config.
 
@@ -33,7 +33,7 @@ from libnpu.capi.header import Function, functions, header_text, plain, python_d
 
 SOURCES = Path(__file__).parent
 DIGEST = "libnpu.so.sha256"  # beside it, written last
-C_FILES = ("start.c", "shield.c", "errors.c", "door.c", "coverage.c")
+C_FILES = ("start.c", "shield.c", "errors.c", "door.c", "pages.c", "coverage.c")
 # The functions of npu.h that errors.c has: they work without Python.
 NATIVE = (
     "npu_get_last_error",
@@ -234,6 +234,11 @@ def generate(folder: Path) -> None:
         + "int npu_copy_from_user(void *destination, uintptr_t source, size_t size);\n"
         + "int npu_copy_to_user(uintptr_t destination, const void *source, size_t size);\n"
         + "int npu_probe_user(uintptr_t address, size_t size);\n"
+        + "enum { NPU_FAULT_STORE = 2 };\n"
+        + "struct npu_fault { uint64_t address; uint32_t access, in_function; uint64_t sites[...]; };\n"
+        + "int npu_guard_pages(uint64_t key, uintptr_t address, size_t size, int readable);\n"
+        + "void npu_give_up_pages(uint64_t key);\n"
+        + "size_t npu_take_faults(struct npu_fault *out, size_t most);\n"
         + "char *getenv(const char *name);\n"
     )
     declarations = {function.name: python_declaration(function) for function in wrapped}

@@ -141,7 +141,7 @@ def npu_get_arg_info(library: Library, kernel: int, index: int, info: int) -> No
     found.direction = param.direction
     found.dtype = param.dtype
     found.rank = len(param.shape)
-    found.dims = [*param.shape, *[0] * (C.NPU_MAX_DIMS - len(param.shape))]
+    found.dims = [*(max(dim, 0) for dim in param.shape), *[0] * (C.NPU_MAX_DIMS - len(param.shape))]
     found.size_bytes = param.size_bytes
     found.name = param.name.encode()[:127]
     found.kind = param.kind

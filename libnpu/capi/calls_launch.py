@@ -34,7 +34,7 @@ def npu_launch_kernel_grid_async(library: Library, kernel: int, grid: int, args:
     if queue.context is not found.module.context:
         raise Refusal("NPU_ERROR_WRONG_CONTEXT", "the kernel and the stream are of two contexts")
     values = read_arguments(library, found, args, count)
-    queue.enqueue(found.operation(values, grid or None))
+    found.launch_in(queue, values, grid or None)
 
 
 def npu_submit_kernel(library: Library, name: int, params: int) -> None:

@@ -59,16 +59,24 @@ static int copy(transfer_t *transfer, char *own, char *theirs, size_t size)
     return 0;
 }
 
+/* As `copy`; pages that are guarded are opened for it. */
+static int copy_guarded(transfer_t *transfer, char *own, uintptr_t theirs, size_t size)
+{
+    if (copy(transfer, own, (char *)theirs, size) == 0)
+        return 0;
+    return npu_open_pages(theirs, size) ? copy(transfer, own, (char *)theirs, size) : -1;
+}
+
 int npu_copy_from_user(void *destination, uintptr_t source, size_t size)
 {
-    return copy(process_vm_readv, destination, (char *)source, size);
+    return copy_guarded(process_vm_readv, destination, source, size);
 }
 
 int npu_copy_to_user(uintptr_t destination, const void *source, size_t size)
 {
     if (size > PAGE - destination % PAGE && npu_probe_user(destination, size) < 0)
         return -1;
-    return copy(process_vm_writev, (char *)source, (char *)destination, size);
+    return copy_guarded(process_vm_writev, (char *)source, destination, size);
 }
 
 /* The one call that asks the kernel for write access and changes nothing: it adds 0 to an aligned word, atomically. */
@@ -84,7 +92,7 @@ int npu_probe_user(uintptr_t address, size_t size)
     for (uintptr_t page = address & ~(uintptr_t)(PAGE - 1);; page += PAGE) {
         long done = syscall(SYS_futex, &unused, FUTEX_WAKE_OP | FUTEX_PRIVATE_FLAG, 0, 0, page,
                             FUTEX_OP(FUTEX_OP_ADD, 0, FUTEX_OP_CMP_EQ, 0));
-        if (done < 0 && errno == EFAULT)
+        if (done < 0 && errno == EFAULT && !npu_open_pages(page, PAGE))
             return -1;
         if (last - page < PAGE)
             return 0;

@@ -32,6 +32,7 @@ from libnpu.capi import (
 from libnpu.capi.door import Door
 from libnpu.capi.header import functions, header_text, python_declaration
 from libnpu.capi.library import Library
+from libnpu.capi.pages import Pages
 from libnpu.capi.refusal import Refusal
 from libnpu.capi.reports import result_of
 from libnpu.errors import NpuError
@@ -65,7 +66,7 @@ def start(ffi: Any, lib: Any, declarations: dict[str, str]) -> None:
         value = lib.getenv(name.encode())
         return os.fsdecode(ffi.string(value)) if value else None
 
-    library = Library(Door(ffi, lib), lib.npu_call_site, getenv)
+    library = Library(Door(ffi, lib), Pages(ffi, lib), lib.npu_call_site, getenv)
     known = {function.name: python_declaration(function) for function in functions(header_text())}
     for name, declaration in declarations.items():
         if known.get(name) != declaration:

@@ -5,6 +5,7 @@
  *   shield.c   what of the program's state has no say inside a call
  *   errors.c   the last error of each thread, and the functions of npu.h that need no Python
  *   door.c     the only code that touches memory of the program that uses the library
+ *   pages.c    which of the program's pages are guarded, and who was stopped there
  *   coverage.c which results a process has seen, for tests
  *   embed.c    (generated) one wrapper for each other function of npu.h, and cffi's embedding
  */
@@ -50,6 +51,19 @@ NPU_HIDDEN int npu_copy_to_user(uintptr_t destination, const void *source, size_
 NPU_HIDDEN void npu_call_function(uintptr_t function, uintptr_t argument);
 /* 0, or -1 when one of `size` bytes at `address` cannot be written. They keep their values. */
 NPU_HIDDEN int npu_probe_user(uintptr_t address, size_t size);
+
+/* Guarded pages: an access of the program that one has stopped. `sites`: where it was made, and the return addresses outside of that; then 0. */
+enum { NPU_FAULT_UNKNOWN, NPU_FAULT_LOAD, NPU_FAULT_STORE, NPU_FAULT_SITES = 12 };
+struct npu_fault { uint64_t address; uint32_t access, in_function; uint64_t sites[NPU_FAULT_SITES]; };
+/* Guard the pages of a range until `key` is given up: `readable` ones against stores. 0, or -1 when the program has a handler of its own. */
+NPU_HIDDEN int npu_guard_pages(uint64_t key, uintptr_t address, size_t size, int readable);
+NPU_HIDDEN void npu_give_up_pages(uint64_t key);
+/* Let this library, or the kernel for it, reach guarded pages: whether there was one. */
+NPU_HIDDEN int npu_open_pages(uintptr_t address, size_t size);
+/* Take up to `most` faults, oldest first; returns how many. */
+NPU_HIDDEN size_t npu_take_faults(struct npu_fault *out, size_t most);
+/* Whether the calling thread runs a host function of the program. */
+NPU_HIDDEN int npu_in_function(void);
 
 /* Start Python and the library's Python part, once. Returns NULL when they run, else why not (text that stays). */
 NPU_HIDDEN const char *npu_start(void);

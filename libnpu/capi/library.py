@@ -13,6 +13,7 @@ from libnpu import checker
 from libnpu.capi.door import Door
 from libnpu.capi.handles import HandleTable, Kind
 from libnpu.capi.memory import FIRST_NUMBER, LAST_NUMBER, Memory
+from libnpu.capi.pages import Pages
 from libnpu.capi.refusal import Refusal
 from libnpu.capi.settings import Settings, read_settings
 from libnpu.runtime.host_threads import HOST
@@ -49,8 +50,11 @@ class Library:
     value of an environment variable, None when it is not set.
     """
 
-    def __init__(self, door: Door, call_site: Callable[[], int], getenv: Callable[[str], str | None]) -> None:
+    def __init__(
+        self, door: Door, pages: Pages, call_site: Callable[[], int], getenv: Callable[[str], str | None]
+    ) -> None:
         self.door = door
+        self._pages = pages
         self.call_site = call_site
         self.getenv = getenv
         self.users = 0
@@ -77,7 +81,7 @@ class Library:
         """Count one more user; the first one reads the environment. Raises INVALID_VALUE when it says what does not exist."""
         if self.users == 0:
             self.settings = read_settings(self.getenv)
-            checker.obey_environment(self.getenv)
+            checker.obey_environment(self.getenv, self._pages)
             self._starts += 1
         self.users += 1
 

@@ -195,9 +195,15 @@ static void thread_ends(void *unused)
     npu_embed_thread_ends();
 }
 
+static _Thread_local int in_function;
+
+int npu_in_function(void) { return in_function; }
+
 void npu_call_function(uintptr_t function, uintptr_t argument)
 {
+    in_function = 1;
     pthread_cleanup_push(thread_ends, NULL);
     ((void (*)(void *))function)((void *)argument);
     pthread_cleanup_pop(0);
+    in_function = 0;
 }

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from libnpu.checker.guarded import Pages
     from libnpu.checker.watch import Checker
 
 VARIABLE = "NPU_CHECK"  # a file to which a process appends what was found in it, a line of JSON
-OPTIONS = "NPU_CHECK_OPTIONS"  # JSON: "lint", "leaks", and "stop_unless", rows of suppressions, to end at the first certain finding
+# JSON: "lint", "leaks", "guard", and "stop_unless", rows of suppressions, to end at the first certain finding; or "record", watches of a Recorder
+OPTIONS = "NPU_CHECK_OPTIONS"
 
 
 @contextmanager
@@ -41,8 +43,10 @@ def check(*, lint: bool = False, leaks: bool = False) -> Iterator[Checker]:
         checker.finish()
 
 
-def obey_environment(getenv: Callable[[str], str | None] = os.environ.get) -> None:
-    """Watch everything in this process from now on when NPU_CHECK asks for it, and write what was found when it ends."""
+def obey_environment(getenv: Callable[[str], str | None] = os.environ.get, pages: Pages | None = None) -> None:
+    """Watch everything in this process from now on when NPU_CHECK asks for it, and write what was found when it ends. `pages`: who
+    guards pages of a program that uses them by address, if that is asked for.
+    """
     path = getenv(VARIABLE)
     if not path:
         return
@@ -50,6 +54,7 @@ def obey_environment(getenv: Callable[[str], str | None] = os.environ.get) -> No
 
     if observer.current is None:
         from libnpu.at_end import at_end
+        from libnpu.checker.recorder import Recorder
         from libnpu.checker.suppressions import Suppressions
         from libnpu.checker.watch import Checker
 
@@ -59,7 +64,8 @@ def obey_environment(getenv: Callable[[str], str | None] = os.environ.get) -> No
 
         def write() -> None:
             with open(target, "a", encoding="utf-8") as file:
-                file.write(json.dumps(checker.records()) + "\n")
+                content = checker.record() if isinstance(checker, Recorder) else checker.records()
+                file.write(json.dumps(content) + "\n")
 
         def end() -> None:
             if os.getpid() == pid:
@@ -74,7 +80,15 @@ def obey_environment(getenv: Callable[[str], str | None] = os.environ.get) -> No
 
         stops = options.get("stop_unless")
         suppressions = Suppressions(stops or ())
-        checker = Checker(lint=options.get("lint", False), leaks=options.get("leaks", False))
+        checker = (
+            Recorder(options["record"])
+            if "record" in options
+            else Checker(
+                lint=options.get("lint", False),
+                leaks=options.get("leaks", False),
+                guard=pages if options.get("guard", False) else None,
+            )
+        )
         checker.on_finding = None if stops is None else stop
         observer.current = checker
         at_end(end)

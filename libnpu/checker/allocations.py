@@ -14,7 +14,7 @@ PAGE_BYTES = 4096  # what lies behind an allocation in its last page is reached 
 
 
 class Allocation:
-    """`size` bytes at `address`, which act `made`; `freed` is the act that gave them back."""
+    """`size` bytes at `address`, which act `made`; `freed` is the act that gave them back. `number` counts what the program has made."""
 
     __slots__ = (
         "address",
@@ -22,22 +22,26 @@ class Allocation:
         "free",
         "freed",
         "is_host",
+        "is_shared",
         "is_shown",
         "made",
+        "number",
         "shadow",
         "size",
         "unmaps",
         "unwritten",
     )
 
-    def __init__(self, address: int, made: Act, shadow: Shadow, *, is_host: bool = False) -> None:
+    def __init__(self, address: int, made: Act, shadow: Shadow, number: int, *, is_host: bool = False) -> None:
         self.address = address
+        self.number = number
         self.size = shadow.size
         self.made = made
         self.freed: Act | None = None
         self.shadow = shadow
         self.free: Access | None = None  # that gave it back, once it was looked at
         self.is_host = is_host  # pinned, or the program's
+        self.is_shared = False  # with other contexts
         self.is_shown = is_host  # accesses by address are not seen
         self.cache: Cache | None = None  # of the host, in front of memory that the device does not snoop
         self.unmaps: list[tuple[int, int, Access]] = []  # ends of mappings of [start, end)

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from libnpu.runtime.site import is_inside
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-INSIDE = tuple(os.path.dirname(file) + os.sep for file in (os.path.dirname(__file__), np.__file__))
+NUMPY = os.path.dirname(np.__file__) + os.sep
 COPIES = (
     "argmax", "argmin", "argpartition", "argsort", "astype", "choose", "compress", "copy", "dot", "dump", "dumps", "flatten", "item",
     "nonzero", "repeat", "searchsorted", "take", "tobytes", "tofile", "tolist", "__deepcopy__", "__reduce__", "__reduce_ex__",
@@ -126,9 +128,9 @@ for _name in CHANGES:
 
 
 def site_of_array() -> str:
-    """Return "file:line" of the innermost frame outside of this library and NumPy."""
+    """Return "file:line" of the innermost frame outside of this library and NumPy, "" when there is none."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(INSIDE):
+    while frame is not None and (is_inside[file := frame.f_code.co_filename] or file.startswith(NUMPY)):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
 

@@ -27,6 +27,7 @@ class Finding:
     size: int = 0
     made: Act | None = None
     freed: Act | None = None
+    memory: int = 0  # the number of the allocation
     count: int = 1
     evidence: str = "the bytes that the device's engines and the calls of the host touched"
 

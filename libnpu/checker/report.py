@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from libnpu.checker.symbols import place_of
+from libnpu.checker.witness import is_benign, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,9 +28,12 @@ def records(findings: Iterable[Finding]) -> list[dict[str, Any]]:
             "fix": found.fix,
             "acts": [_act(act) for act in found.acts],
             "bytes": [found.start, found.end] if found.made is not None else None,
-            "allocation": None if found.made is None else {"bytes": found.size, "made": _act(found.made)},
+            "allocation": None
+            if found.made is None
+            else {"number": found.memory, "bytes": found.size, "made": _act(found.made)},
             "freed": None if found.freed is None else _act(found.freed),
             "evidence": found.evidence,
+            "witness": None,
         }
         for found in findings
     ]
@@ -38,14 +42,15 @@ def records(findings: Iterable[Finding]) -> list[dict[str, Any]]:
 def _act(act: Act) -> dict[str, Any]:
     site, captured = (place_of(at) if isinstance(at, int) else at for at in (act.site, act.captured))
     record = {"what": act.what, "stream": act.stream or None, "site": site, "time_ps": act.time_ps}
-    return record | {"captured": captured} if captured else record
+    more = {"job": act.job, "is_function": act.is_function, "captured": captured}
+    return record | {key: value for key, value in more.items() if value}
 
 
 def text(found: Sequence[dict[str, Any]]) -> str:
     """Return records of `records` for people, "" for none."""
     blocks = []
     for number, record in enumerate(found, 1):
-        level = "ERROR" if record["certain"] else "WARNING"
+        level = "BENIGN" if is_benign(record) else "ERROR" if record["certain"] else "WARNING"
         times = f", {record['count']} times" if record["count"] > 1 else ""
         lines = [f"{number}. {level} {record['rule']}: {record['message']}{times}"]
         lines += [f"     {_line(act)}" for act in record["acts"]]
@@ -56,6 +61,8 @@ def text(found: Sequence[dict[str, Any]]) -> str:
         if record["freed"] is not None and record["freed"] not in record["acts"]:
             lines.append(f"     given back: {_line(record['freed'])}")
         lines += [f"   evidence: {record['evidence']}", f"   fix: {record['fix']}"]
+        if witness := text_of(record):
+            lines.append(f"   witness: {witness}")
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + "\n" if blocks else ""
 

@@ -75,8 +75,9 @@ def _edge(first: Access, second: Access) -> str:
     if second.actor == HOST:
         what = "the free" if second.act.is_free else f"the {second.act.what}"
         return f"wait for {first.act.who} before {what}: synchronise {first.act.stream}, or an event recorded behind it"
+    event = "an event" if first.act.context == second.act.context else "an interprocess event"
     return (
-        f"record an event in {first.act.stream} behind {first.act.what!r}, "
+        f"record {event} in {first.act.stream} behind {first.act.what!r}, "
         f"and let {second.act.stream} wait for it before {second.act.what!r}"
     )
 
@@ -251,4 +252,7 @@ def unwritten(allocation: Allocation, start: int, end: int, act: Act) -> Finding
 def _finding(
     rule: str, message: str, fix: str, allocation: Allocation, start: int, end: int, acts: tuple[Act, ...]
 ) -> Finding:
-    return Finding(rule, True, message, fix, acts, start, end, allocation.size, allocation.made, allocation.freed)
+    made, freed = allocation.made, allocation.freed
+    found = Finding(rule, True, message, fix, acts, start, end, allocation.size, made, freed, allocation.number)
+    found.evidence = next((act.evidence for act in acts if act.evidence), found.evidence)
+    return found

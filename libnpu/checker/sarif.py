@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from libnpu.checker.rules import RULES
+from libnpu.checker.witness import is_benign, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +27,7 @@ def sarif(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def _result(record: dict[str, Any]) -> dict[str, Any]:
     *others, last = record["acts"]
+    witness = text_of(record)
     related = [
         *others,
         *(made for made in [record["allocation"] and record["allocation"]["made"], record["freed"]] if made),
@@ -33,11 +35,12 @@ def _result(record: dict[str, Any]) -> dict[str, Any]:
     return {
         "ruleId": record["rule"],
         "ruleIndex": [*RULES].index(record["rule"]),
-        "level": "error" if record["certain"] else "warning",
-        "message": {"text": f"{record['message']}. Fix: {record['fix']}"},
+        "level": "note" if is_benign(record) else "error" if record["certain"] else "warning",
+        "message": {"text": f"{record['message']}. Fix: {record['fix']}{f'. Witness: {witness}' if witness else ''}"},
         "occurrenceCount": record["count"],
         "locations": _locations([last]),
         "relatedLocations": _locations(related),
+        "properties": {"witness": record["witness"]},
     }
 
 

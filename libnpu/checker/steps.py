@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from libnpu.checker.histories import ContextWatch
     from libnpu.checker.shadow import Clock
     from libnpu.runtime.fences import Signal
 
@@ -21,7 +22,9 @@ HOST = 0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Act:
-    """An operation or a call, for reports. `order` counts what the program did; `captured` is where a node of a graph was."""
+    """An operation or a call, for reports. `order` counts what the program did; `captured` is where a node of a graph was; `job` what the
+    schedule `hold` calls an operation, or the trigger of a host function, whose `is_function` it is.
+    """
 
     what: str
     stream: str  # "" for the host
@@ -31,6 +34,10 @@ class Act:
     is_free: bool = False
     captured: str | int = ""
     is_launch: bool = False  # of a kernel or a model
+    job: str = ""
+    is_function: bool = False
+    context: int = 1  # its number on the device
+    evidence: str = ""  # by which it is known, "" when it was seen as such
 
     @property
     def who(self) -> str:
@@ -44,6 +51,7 @@ class Step:
     worked out when the accesses of the job are known; it does not cover the step itself.
     """
 
+    owner: ContextWatch
     actor: int
     epoch: int
     act: Act
@@ -51,6 +59,7 @@ class Step:
     befores: list[Step] = field(default_factory=list)
     signals: list[Signal] = field(default_factory=list)  # that it waits for, and that had no job yet
     clock: Clock | None = None
+    is_behind_others: bool = False  # comes behind a record of another process
 
     def ancestors(self, resolve: Callable[[Step], None]) -> Iterator[Step]:
         """Yield the steps before this one, and then this one, that have no clock yet, each behind those that it must come

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+LIBRARY = "libnpu.so"
 Row = tuple[int, str]  # address in the file's own terms, "file:line"
 
 
@@ -24,12 +25,23 @@ class Piece(NamedTuple):
 
 def place_of(address: int) -> str:
     """Return "file:line" of a return address in this process; "program+0x1234" without debug information."""
-    piece = next((piece for piece in _pieces() if piece.low <= address < piece.high), None)
-    if piece is None or not piece.path.startswith("/"):
+    piece = _piece_of(address)
+    if piece is None:
         return f"{address:#x}"
-    here = address - piece.low + piece.offset
-    line = _line(piece.path, here - 1)  # the call, not what it returns to
-    return line or f"{Path(piece.path).name}+{here:#x}"
+    return line_of(address) or f"{Path(piece.path).name}+{address - piece.low + piece.offset:#x}"
+
+
+def line_of(address: int) -> str:
+    """Return "file:line" of a return address in this process, "" without debug information, and in this library."""
+    piece = _piece_of(address)
+    if piece is None or Path(piece.path).name == LIBRARY:
+        return ""
+    return _line(piece.path, address - piece.low + piece.offset - 1)  # the call, not what it returns to
+
+
+def _piece_of(address: int) -> Piece | None:
+    found = next((piece for piece in _pieces() if piece.low <= address < piece.high), None)
+    return found if found is not None and found.path.startswith("/") else None
 
 
 def _pieces() -> list[Piece]:

@@ -19,19 +19,24 @@ from libnpu.checker.allocations import Allocation
 from libnpu.checker.arrays import WatchedArray, site_of_array
 from libnpu.checker.caches import Cache
 from libnpu.checker.findings import Findings
+from libnpu.checker.guarded import EVIDENCE, Guarded
 from libnpu.checker.histories import ContextWatch, StreamHistory
 from libnpu.checker.lint import Lint
 from libnpu.checker.refusals import Refusals, rule_of
 from libnpu.checker.report import records, text
 from libnpu.checker.shadow import Access, Shadow, State
+from libnpu.checker.shared import Shared
 from libnpu.checker.sources import Source, rows_of
 from libnpu.checker.steps import HOST, Act, Step, join
+from libnpu.checker.witness import kind_of
 from libnpu.errors import NpuError
+from libnpu.runtime.buffer import Buffer
 from libnpu.runtime.command_list import Batch
 from libnpu.runtime.copy_operations import Copy, Free
 from libnpu.runtime.dependencies import links
 from libnpu.runtime.graph_parts import Part
 from libnpu.runtime.guard import public
+from libnpu.runtime.host_pages import address_of
 from libnpu.runtime.host_threads import HOST as THREADS
 from libnpu.runtime.ipc import ImportedBuffer
 from libnpu.runtime.job import Job
@@ -50,13 +55,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from libnpu.checker.findings import Finding
+    from libnpu.checker.guarded import Pages
     from libnpu.checker.shadow import Clock
-    from libnpu.runtime.buffer import Buffer
     from libnpu.runtime.context import Context
+    from libnpu.runtime.ipc_event import IpcEvent
     from libnpu.runtime.operation import Operation
     from libnpu.syscalls import Node
 
 POISON = 0xFF
+NOT_REPLAYED = "\nno witnesses: a block of a program is not run again; npu check replays a program, and its marker a test of pytest\n"
 RECORD = npu_abi.dtype("npu_access_record")
 
 
@@ -73,7 +80,7 @@ class Ending:
         checker.ends(self._context)
 
 
-def _operation_of(job: Job) -> Operation:
+def operation_of(job: Job) -> Operation:
     """Return what a job does; of a launch of a graph, what its node does."""
     node = job.operation.alone if isinstance(job.operation, Part) else None
     return node.operation if node is not None else job.operation
@@ -82,10 +89,14 @@ def _operation_of(job: Job) -> Operation:
 class Checker(Observer):
     """Watches contexts and collects `findings`."""
 
-    def __init__(self, *, lint: bool = False, leaks: bool = False) -> None:
+    poisons = True  # destinations in pinned memory, from the enqueuing on
+
+    def __init__(self, *, lint: bool = False, leaks: bool = False, guard: Pages | None = None) -> None:
         self.findings = Findings()
         self._lint = Lint() if lint else None
         self._leaks = leaks
+        self._guarded = Guarded(guard) if guard is not None else None
+        self._reached: Step | None = None  # the marker before the host function that was called last
         self.on_finding: Callable[[dict[str, Any]], None] | None = None  # is told of each one that is new, as a record
         self._refusals = Refusals()
         self._freed: dict[int, Act] = {}  # by address, what gave the memory there back last
@@ -95,8 +106,10 @@ class Checker(Observer):
         self._clock: Clock = {HOST: 0}  # the host's
         self._function = threading.local()  # `step`: the marker before the host function that the thread runs
         self._orders = 0
+        self._memories = 0
         # by actor: an event, the step of its record, and the step of the record that took its place before anybody waited
         self._overwritten_records: dict[int, list[tuple[object, Step, Step]]] = {}
+        self._shared = Shared()
         self._heeded: set[tuple[object, Step]] = set()  # records that somebody waited for
         self._actors = HOST
 
@@ -112,7 +125,7 @@ class Checker(Observer):
         for buffer in context.device_memory:
             act = self._act(context, "memory from before the check", site="")
             shadow = Shadow(buffer.size, State(Access(HOST, 0, True, act)))
-            watched.allocations.add(Allocation(buffer.device_address, act, shadow))  # of its caches nothing is known
+            watched.allocations.add(self._new_memory(buffer, act, shadow))  # of its caches nothing is known
 
     def finish(self) -> None:
         """Look at what is left, and watch no more."""
@@ -129,10 +142,12 @@ class Checker(Observer):
 
     def text(self) -> str:
         """Return what was found, for people; "" for nothing."""
-        return text(self.records())
+        found = self.records()
+        return text(found) + (NOT_REPLAYED if any(map(kind_of, found)) else "")
 
     def called(self) -> None:
         """As Observer."""
+        self._see_faults()
         if self._refusals:
             self._report_all(self._refusals.ignored())
 
@@ -158,7 +173,7 @@ class Checker(Observer):
 
     def prepared(self, job: Job) -> None:
         """As Observer."""
-        watched, operation = self._watched[job.stream.context], _operation_of(job)
+        watched, operation = self._watched[job.stream.context], operation_of(job)
         history = self._history(watched, job.stream)
         for copy in operation.operations if isinstance(operation, Batch) else (operation,):
             if isinstance(copy, Copy) and copy.buffers[1].kind != C.NPU_MEMORY_DEVICE:
@@ -166,7 +181,7 @@ class Checker(Observer):
                 sources.append(Source(copy.buffers[1], copy.source))
                 if not copy.buffers[1].is_snooped:
                     self._check_flushed(watched, job, sources[-1])
-        if not isinstance(operation, Copy):
+        if not (isinstance(operation, Copy) and self.poisons):
             return
         target = operation.buffers[0]
         if target.kind != C.NPU_MEMORY_DEVICE and target.is_snooped and not watched.context.jobs_using(target.handle):
@@ -177,12 +192,23 @@ class Checker(Observer):
         """As Observer."""
         watched = self._watched[job.stream.context]
         history = self._history(watched, job.stream)
-        what, is_free = _operation_of(job).name, isinstance(job.operation, Free)
+        what, is_free = operation_of(job).name, isinstance(job.operation, Free)
         node = job.operation.alone if isinstance(job.operation, Part) else None
         captured = node.site if node is not None else ""
-        is_launch = _operation_of(job).kind in ("kernel", "model")
-        act = Act(what, history.name, job.site, self._next_order(), job.enqueue_ps, is_free, captured, is_launch)
-        step = Step(history.actor, job.number, act, dict(self._clock), history.behind)
+        is_launch = operation_of(job).kind in ("kernel", "model")
+        act = Act(
+            what,
+            history.name,
+            job.site,
+            self._next_order(),
+            job.enqueue_ps,
+            is_free,
+            captured,
+            is_launch,
+            job.name,
+            context=job.stream.context.number,
+        )
+        step = Step(watched, history.actor, job.number, act, dict(self._clock), history.behind)
         history.behind = []
         if history.last is not None:
             step.befores.append(history.last)
@@ -194,6 +220,9 @@ class Checker(Observer):
                 self._add_before(step, signal.job)
         for other in self._implicit(watched, job.stream):
             step.befores.append(other)
+        self._see_faults()
+        if self._guarded is not None:
+            self._guarded.enqueued(job, operation_of(job), history.actor)
         history.steps[job.number] = history.last = step
         watched.pending[step] = None
         self._clock = {**self._clock, HOST: self._clock[HOST] + 1}
@@ -241,6 +270,7 @@ class Checker(Observer):
         history = watched.streams.get(stream)
         if history is None or history.last is None:
             return
+        self._see_faults()
         step = history.steps.get(number) or history.last
         if step.epoch > number:
             return  # nothing of the stream was enqueued since the check began up to this number
@@ -252,23 +282,73 @@ class Checker(Observer):
                 self._lint.waited(act, is_new=is_new)
             else:
                 self._lint.told(act)
-        self._look_at(watched, [step])
+        self._come_behind([step])
         self._waiting = None
-        assert step.clock is not None
-        clock = dict(self._clock)
-        join(clock, step.clock)
-        join(clock, {step.actor: step.epoch})
-        self._clock = clock
         history.forget(number)
+
+    def _come_behind(self, steps: list[Step]) -> None:
+        """The host was told that steps have ended."""
+        self._look_at(steps)
+        clock = dict(self._clock)
+        for step in steps:
+            assert step.clock is not None
+            join(clock, step.clock)
+            join(clock, {step.actor: step.epoch})
+        self._learn(clock)
+
+    def exported(self, thing: Buffer | IpcEvent, handle: bytes) -> None:
+        """As Observer."""
+        self._share(thing, handle)
+
+    def opened(self, thing: Buffer | IpcEvent, handle: bytes) -> None:
+        """As Observer."""
+        self._share(thing, handle)
+
+    def _share(self, thing: Buffer | IpcEvent, handle: bytes) -> None:
+        """Take what is known of the thing that a handle of the device means."""
+        key = thing.context.device, handle  # type: ignore[attr-defined]
+        if not isinstance(thing, Buffer):
+            self._shared.records[thing] = self._shared.events.setdefault(key, self._shared.records_of(thing))
+        elif (allocation := self._allocation_of(thing)) is not None:
+            allocation.shadow = self._shared.memory.setdefault(key, allocation.shadow)
+            allocation.is_shared = True
+
+    def signalled(self, event: IpcEvent, number: int, job: Job) -> None:
+        """As Observer."""
+        step = self._step_of(job)
+        if step is not None:
+            self._shared.records_of(event).add(number, step)
+
+    def passed(self, event: IpcEvent, number: int, by: Job | Stream | None) -> None:
+        """As Observer."""
+        record = self._shared.record(event, number)
+        records = [record] if record is not None else self._shared.ended(self._next_order())
+        if by is None:
+            self._see_faults()
+            self._come_behind(records)
+        elif isinstance(by, Stream):
+            self._history(self._watched[by.context], by).behind += records
+        elif (step := self._step_of(by)) is not None and step.clock is None:
+            step.is_behind_others = record is None
+            step.befores += records
 
     def accessed(self, buffer: Buffer, offset: int, size: int, *, write: bool, what: str) -> None:
         """As Observer."""
-        self._accessed(buffer, offset, size, write, what, None)
+        step = self._function_step if THREADS.in_function else None
+        self._accessed(buffer, offset, size, write, self._act(buffer.context, what), step)  # type: ignore[arg-type]
 
-    def _accessed(self, buffer: Buffer, offset: int, size: int, write: bool, what: str, site: str | None) -> None:
+    def _see_faults(self) -> None:
+        """Take note of what guarded pages have stopped."""
+        for buffer, offset, fault, site in self._guarded.take() if self._guarded is not None else ():
+            act = self._act(buffer.context, "store" if fault.write else "load", site)  # type: ignore[arg-type]
+            step = self._reached if fault.in_function else None
+            self._accessed(buffer, offset, 1, fault.write, replace(act, evidence=EVIDENCE), step, is_seen=True)
+
+    def _accessed(
+        self, buffer: Buffer, offset: int, size: int, write: bool, act: Act, step: Step | None, *, is_seen: bool = False
+    ) -> None:
+        """The host has accessed memory, in a host function behind `step` if there is one. `is_seen`: by a load or store of its own."""
         watched = self._watched[buffer.context]  # type: ignore[index]
-        act = self._act(watched.context, what, site)
-        step = getattr(self._function, "step", None) if THREADS.in_function else None
         order = act.order if step is None else step.act.order  # what its stream frees behind it is still there
         allocation = watched.allocations.find(buffer.device_address, order)
         if allocation is None or not size:
@@ -278,11 +358,10 @@ class Checker(Observer):
         clock, access = self._clock, Access(HOST, self._clock[HOST], write, act)
         if step is not None and step.clock is not None:  # what a host function does belongs to its stream
             clock = {**step.clock, step.actor: step.epoch}
-            access = Access(step.actor, step.epoch + 1, write, replace(act, stream=step.act.stream))
+            act = replace(act, stream=step.act.stream, job=step.act.job, is_function=True)
+            access = Access(step.actor, step.epoch + 1, write, act)
         self._touch(allocation, offset, offset + size, access, clock)
-        if allocation.cache is not None and (
-            site is not None or allocation.is_host
-        ):  # device memory: by an array alone
+        if allocation.cache is not None and (is_seen or allocation.is_host):  # device memory: by an array alone
             if write:
                 allocation.cache.store(offset, offset + size, access)
             else:
@@ -316,31 +395,38 @@ class Checker(Observer):
 
     def reached(self, job: Job) -> None:
         """As Observer."""
-        watched, step = self._watched[job.stream.context], self._step_of(job)
-        self._function.step = step
+        step = self._step_of(job)
+        self._see_faults()
+        self._function.step = self._reached = step
         if step is not None:
-            self._look_at(watched, [step])
+            self._look_at([step])
             assert step.clock is not None
             # threads tell each other what they know, by means that are not seen: the host knows it from now on
-            self._clock = dict(self._clock)
-            join(self._clock, {**step.clock, step.actor: step.epoch + 1})
+            clock = dict(self._clock)
+            join(clock, {**step.clock, step.actor: step.epoch + 1})
+            self._learn(clock)
 
     def array_of(self, buffer: Buffer, array: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """As Observer."""
-        base = buffer.host_address
+        base = address_of(buffer.program_view)
 
         def tell(address: int, size: int, write: bool) -> None:
             with THREADS.lock:
                 if (buffer.is_live or THREADS.in_function) and buffer.context in self._watched:
                     what = "store to an array" if write else "look at an array"
-                    self._accessed(buffer, address - base, size, write, what, site_of_array())
+                    act = self._act(buffer.context, what, site_of_array())
+                    step = self._function_step if THREADS.in_function else None
+                    self._accessed(buffer, address - base, size, write, act, step, is_seen=True)
 
         return WatchedArray.over(array, tell)
 
+    def pages_of(self, view: memoryview) -> memoryview:
+        """As Observer."""
+        return view if self._guarded is None else self._guarded.pages_of(view)
+
     def shown(self, buffer: Buffer) -> None:
         """As Observer."""
-        watched = self._watched[buffer.context]  # type: ignore[index]
-        allocation = watched.allocations.find(buffer.device_address, self._next_order())
+        allocation = self._allocation_of(buffer)
         if allocation is not None:
             allocation.is_shown = True
 
@@ -350,15 +436,20 @@ class Checker(Observer):
         watched = self._watched[context]  # type: ignore[index]
         act = self._act(watched.context, f"allocation of {buffer.size} bytes")
         is_host = buffer.kind != C.NPU_MEMORY_DEVICE
-        made = Allocation(buffer.device_address, act, Shadow(buffer.size), is_host=is_host)
+        made = self._new_memory(buffer, act, Shadow(buffer.size), is_host=is_host)
         made.is_shown |= isinstance(buffer, ImportedBuffer)
         if not buffer.is_snooped:
             made.cache = Cache(made)
         watched.allocations.add(made)
+        if self._guarded is not None:
+            self._guarded.allocated(buffer)
 
     def freed(self, buffer: Buffer, job: Job | None) -> None:
         """As Observer."""
         watched = self._watched[buffer.context]  # type: ignore[index]
+        self._see_faults()
+        if self._guarded is not None:
+            self._guarded.freed(buffer)
         step = self._step_of(job) if job is not None else None
         if step is not None:
             self._freed[buffer.device_address] = self._freed[buffer.host_address] = step.act
@@ -377,12 +468,15 @@ class Checker(Observer):
         watched = self._watched[context]
         if context.is_alive and context.node.is_usable:
             context.finish_all()  # what was never waited for
+        self._see_faults()
+        if self._guarded is not None:
+            self._guarded.ends(context)
         for stream in context.streams:
             self.closed(stream)
         if self._leaks:
             self._report_leaks(watched)
         del self._watched[context]
-        self._look_at(watched, [*watched.pending])
+        self._look_at([*watched.pending])
         for allocation in (*watched.allocations.forget_gone(self._next_order()), *watched.allocations.live):
             self._report_unwritten(allocation)
         context.observer = None
@@ -404,23 +498,46 @@ class Checker(Observer):
 
     # ---- inside ----
 
+    @property
+    def _function_step(self) -> Step | None:
+        """The marker before the host function that the calling thread runs, or has run last."""
+        return getattr(self._function, "step", None)
+
+    def _learn(self, clock: Clock) -> None:
+        """The host knows more."""
+        self._clock = clock
+        if self._guarded is not None:
+            self._guarded.known(clock)
+
+    def _allocation_of(self, buffer: Buffer) -> Allocation | None:
+        watched = self._watched[buffer.context]  # type: ignore[index]
+        return watched.allocations.find(buffer.device_address, self._next_order())
+
     def _next_order(self) -> int:
         self._orders += 1
         return self._orders
 
+    def _new_memory(self, buffer: Buffer, made: Act, shadow: Shadow, *, is_host: bool = False) -> Allocation:
+        """Return a new allocation."""
+        self._memories += 1
+        return Allocation(buffer.device_address, made, shadow, self._memories, is_host=is_host)
+
     def _act(self, context: Context, what: str, site: str | int | None = None) -> Act:
-        """Return an act of the host."""
+        """Return an act of the host. A host function that is not the program's own code is where it was enqueued."""
         if site is None:
             place = context.device.call_site()
             site = place if isinstance(place, (str, int)) else line_of(place)
-        return Act(what, "", site, self._next_order(), context.node.now_ps)
+        if site == "" and THREADS.in_function and self._function_step is not None:
+            site = self._function_step.act.site
+        return Act(what, "", site, self._next_order(), context.node.now_ps, context=context.number)
 
     def _history(self, watched: ContextWatch, stream: Stream) -> StreamHistory:
         found = watched.streams.get(stream)
         if found is None:
             self._actors += 1
-            default = watched.context.is_default(stream)
-            name = "the default stream" if default else f"stream {stream.id}"
+            name = "the default stream" if watched.context.is_default(stream) else f"stream {stream.id}"
+            if watched.context.number > 1:
+                name += f" of context {watched.context.number}"
             found = watched.streams[stream] = StreamHistory(self._actors, name, stream)
         return found
 
@@ -444,14 +561,17 @@ class Checker(Observer):
             if other is not stream and other.blocking and among and history.last is not None:
                 yield history.last
 
-    def _look_at(self, watched: ContextWatch, steps: list[Step]) -> None:
+    def _look_at(self, steps: list[Step]) -> None:
         """Work out the clocks of steps and what they must come behind, and compare what they touch."""
-        if all(step.clock is not None for step in steps):
-            return
-        self._fetch(watched)
+        contexts: dict[ContextWatch, None] = {}
         for last in steps:
+            if last.clock is not None:
+                continue
             for step in last.ancestors(self._resolve):
-                clock = step.set_clock()
+                clock, watched = step.set_clock(), step.owner
+                if watched not in contexts:
+                    contexts[watched] = None
+                    self._fetch(watched)
                 watched.pending.pop(step, None)
                 for source in watched.sources.pop((step.actor, step.epoch), ()):
                     if source.has_changed:
@@ -463,9 +583,11 @@ class Checker(Observer):
                         access = Access(step.actor, step.epoch, write, step.act)
                         self._touch(allocation, start, start + size, access, clock)
                         self._touch_behind_cache(allocation, start, min(start + size, allocation.size), access, clock)
-        first = next(iter(watched.pending), None)
-        for allocation in watched.allocations.forget_gone(first.act.order if first is not None else self._next_order()):
-            self._report_unwritten(allocation)
+        for watched in contexts:
+            first = next(iter(watched.pending), None)
+            order = first.act.order if first is not None else self._next_order()
+            for allocation in watched.allocations.forget_gone(order):
+                self._report_unwritten(allocation)
 
     def _overwritten(self, watched: ContextWatch, step: Step, source: Source) -> None:
         """Report that the program changed what a copy reads, unless somebody who was seen may have, since it was enqueued."""
@@ -501,6 +623,8 @@ class Checker(Observer):
             if signal.job is not None:
                 self._add_before(step, signal.job)
         step.signals.clear()
+        if step.is_behind_others:
+            step.befores += self._shared.ended(step.act.order)
 
     def _fetch(self, watched: ContextWatch) -> None:
         """Take over what the device has noted, by job."""
@@ -535,6 +659,8 @@ class Checker(Observer):
             if allocation.free is not None:
                 conflicts.append((allocation.free, start, end))
         for old, low, high in conflicts:
+            if allocation.is_shared and access.act.is_free and old.act.context != access.act.context:
+                continue  # the memory lives as long as anybody has it
             found = rules.conflict(allocation, low, high, old, access)
             if found is not None:
                 self._report(found)

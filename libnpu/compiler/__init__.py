@@ -6,6 +6,7 @@ Every stage can be dumped as text, and is checked before the next one runs.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 from libnpu.compiler.options import CompileOptions
@@ -16,15 +17,25 @@ if TYPE_CHECKING:
 
     from libnpu.compiler.pipeline import Compiled
 
-__all__ = ["CompileOptions", "compile_model"]
+__all__ = ["CompileOptions", "HostPartWarning", "compile_model"]
+
+
+class HostPartWarning(UserWarning):
+    """Some nodes of a model run on the host; the text counts them."""
 
 
 def compile_model(model: str | Path | bytes | Any, options: CompileOptions | None = None) -> Compiled:
     """Return the blob of an ONNX model: a path, its bytes, or an onnx.ModelProto.
 
-    Raises ModelError for a model that is not valid, Unsupported or Unimplemented for what this compiler does not do, and
+    Nodes that the NPU cannot do run on the host between several blobs, which `Compiled.parts` tells and a HostPartWarning says;
+    with `CompileOptions.strict` they are refused.
+
+    Raises ModelError for a model that is not valid, Unsupported or Unimplemented for what neither the NPU nor the host does, and
     CompileError for an operation that does not fit the device; each names the node.
     """
     from libnpu.compiler.pipeline import run
 
-    return run(model, options or CompileOptions())
+    compiled = run(model, options or CompileOptions())
+    if compiled.parts is not None:
+        warnings.warn(compiled.report["warnings"][0], HostPartWarning, stacklevel=2)
+    return compiled

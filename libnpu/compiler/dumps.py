@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from libnpu.compiler.program import DpuPayload, Engine, ShavePayload
+from libnpu.compiler.program import DdrTensor, DmaPayload, DpuPayload, Engine, ShavePayload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +24,19 @@ def shave_tiles_text(program: TileProgram) -> str:
     return "\n".join(_tile_lines(program, Engine.SHAVE))
 
 
+def attention_text(program: TileProgram) -> str:
+    """Return the chain of tiles that each block of queries of a FlashSDPA became: the keys of each tile, and the state they share."""
+    chains: dict[tuple[str, str, str], list[TileOp]] = {}
+    for op in program.ops:
+        if "chain" in op.attrs:
+            chains.setdefault((op.layer, op.attrs["chain"], op.attrs["state"]), []).append(op)
+    lines = []
+    for (layer, place, state), tiles in chains.items():
+        lines.append(f"{layer}: {place}: {len(tiles)} tile{'s'[: len(tiles) > 1]}, state {state}")
+        lines += [f"  {op.name}: keys {op.attrs['keys']}, {op.cost_ps} ps" for op in tiles]
+    return "\n".join(lines or ["no FlashSDPA"])
+
+
 def decisions_text(schedule: Schedule) -> str:
     """Return the scheduler's decisions in the order of their time, after a summary."""
     counts: dict[str, int] = {}
@@ -35,6 +48,22 @@ def decisions_text(schedule: Schedule) -> str:
         f"CMX peak {schedule.peak_cmx_bytes} bytes, {summary or 'no decision'}"
     )
     return "\n".join([head, *map(str, schedule.decisions)])
+
+
+def tensors_text(schedule: Schedule) -> str:
+    """Return the bytes that DMA moves from and to each tensor in DDR; what never leaves CMX is not there."""
+    read: dict[DdrTensor, int] = {}
+    written: dict[DdrTensor, int] = {}
+    for op in (scheduled.op for scheduled in schedule.ops):
+        if isinstance(op.payload, DmaPayload):
+            count = op.payload.length * op.payload.num_planes
+            for end, moved in ((op.payload.src.target, read), (op.payload.dst.target, written)):
+                if isinstance(end, DdrTensor):
+                    moved[end] = moved.get(end, 0) + count
+    return "\n".join(
+        f"{tensor.kind.name.lower()} {tensor.name}: {read.get(tensor, 0)} bytes read, {written.get(tensor, 0)} written"
+        for tensor in dict.fromkeys([*read, *written])
+    )
 
 
 def barriers_text(plan: BarrierPlan) -> str:

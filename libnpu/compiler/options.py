@@ -13,16 +13,20 @@ PASSES = (
     "fuse-engine",
     "fuse-elementwise",
     "precision",
+    "SelectAttentionPath",
+    "UnrollFlashSDPA",
     "DpuTiler",
     "TileActShaveKernelTask",
     "tiles",
     "FeasibleMemoryScheduler",
     "schedule",
+    "bytes-per-tensor",
     "barriers",
     "blob",
 )
 LEVELS = (0, 1, 2)
 PRECISIONS = ("fp16", "fp32", "int8")
+ATTENTION = ("auto", "decompose", "flash", "incremental")
 
 
 class BadOption(ValueError):
@@ -48,6 +52,8 @@ class CompileOptions:
     optimisation: int = 2  # 0: nothing is loaded ahead; 1: one schedule; 2: the best of several
     prefetching_level_limit: int = 35  # compute operations that a load may run ahead
     pingpong: bool = True  # load the next tile while the engine works
+    strict: bool = False  # refuse what the NPU cannot do, which the host does otherwise; a plan always does
+    attention: str = "auto"  # of ATTENTION: the path of every attention; "auto": by phase and length
     plan_only: bool = False  # tasks, memory and times without the values of large constants, which the model may lack
     dump: tuple[str, ...] = ()  # of PASSES
     explain: bool = False  # put what-ifs into the report, each of which is compiled as well
@@ -57,6 +63,8 @@ class CompileOptions:
             raise BadOption(f"precision {self.precision!r}; one of {', '.join(PRECISIONS)}")
         if self.optimisation not in LEVELS:
             raise BadOption(f"optimisation {self.optimisation}; one of {', '.join(map(str, LEVELS))}")
+        if self.attention not in ATTENTION:
+            raise BadOption(f"attention {self.attention!r}; one of {', '.join(ATTENTION)}")
         if self.tiles is not None and self.tiles < 1:
             raise BadOption(f"tiles {self.tiles}; at least 1, or None for all that the profile has")
         if self.precision == "int8" and not self.plan_only:

@@ -10,15 +10,25 @@ from typing import TYPE_CHECKING, Any
 from npu_abi import C
 from npu_model.profile import Profile, load_profile
 
-from libnpu import blob
+from libnpu import blob, parts
 from libnpu.blob import BlobImage
-from libnpu.compiler.dumps import barriers_text, decisions_text, dpu_tiles_text, shave_tiles_text
+from libnpu.compiler.attention import choices_text, select_attention
+from libnpu.compiler.dumps import (
+    attention_text,
+    barriers_text,
+    decisions_text,
+    dpu_tiles_text,
+    shave_tiles_text,
+    tensors_text,
+)
 from libnpu.compiler.emit import emit
 from libnpu.compiler.lower import CompileError, lower
 from libnpu.compiler.lower.text import program_text, schedule_text
 from libnpu.compiler.lower.verify import verify_program
+from libnpu.compiler.partition.report import warning_of
 from libnpu.compiler.quality import lower_bound, measures, what_ifs
 from libnpu.compiler.schedule import DoesNotFit, FeasibleMemoryScheduler, OutOfBarriers, synchronise
+from libnpu.errors import Unimplemented, Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +37,7 @@ if TYPE_CHECKING:
     from libnpu.compiler.options import CompileOptions
     from libnpu.compiler.program import TileProgram
     from libnpu.compiler.schedule import Schedule
+    from libnpu.parts import PartedModel
 
 _GRAINS = (1, 2)  # tasks of a layer for each unit of its engine, tried at -O2
 _MANY = 5000  # tasks of a program that is lowered once
@@ -34,18 +45,74 @@ _MANY = 5000  # tasks of a program that is lowered once
 
 @dataclass(slots=True, eq=False)
 class Compiled:
-    """A compiled model: the blob's bytes, its image, and what the compiler has to say.
+    """A compiled model: bytes to load, and what the compiler has to say.
 
-    `report` holds the statistics of the blob's debug section, `warnings` (lines for people) and `dumps` (pass -> text).
+    `blob` is a blob with its image, or a container when some nodes run on the host: then `parts` is what it holds, and there is
+    no `image`. `report` holds the statistics of the blob's debug section, `warnings` (lines for people) and `dumps` (pass -> text); of a
+    model in parts `parts`, the reports of its blobs.
     """
 
     blob: bytes
-    image: BlobImage
+    _image: BlobImage | None
     report: dict[str, Any] = field(default_factory=dict)
+    parts: PartedModel | None = None
+
+    @property
+    def image(self) -> BlobImage:
+        """What the one blob holds. Raises Unsupported for a model in parts."""
+        if self._image is None:
+            assert self.parts is not None
+            raise Unsupported(f"{self.parts.name} is a model in parts, no single blob: {warning_of(self.parts)}")
+        return self._image
 
 
 def run(model: str | Path | bytes | Any, options: CompileOptions) -> Compiled:
     """Run every stage; see `libnpu.compiler.compile_model`."""
+    try:
+        return _run_whole(model, options)
+    except (Unsupported, Unimplemented) as refusal:
+        if options.plan_only:
+            raise
+        return _run_in_parts(model, options, refusal)
+
+
+def _run_in_parts(
+    source: str | Path | bytes | Any, options: CompileOptions, refusal: Unsupported | Unimplemented
+) -> Compiled:
+    """Compile what the NPU does of a model that it does not do whole. Raises Unsupported with all reasons under `strict`."""
+    from libnpu.compiler.frontend.source import read_model
+    from libnpu.compiler.partition.partition import partition, reasons_of
+
+    model = read_model(source, foreign=_Anything())
+    if options.strict:
+        raise _strict_refusal(reasons_of(model, options, refusal), refusal)
+    found = partition(model, options, _run_whole, refusal)
+    if len(found.model.parts) == 1 and found.compiled:  # nobody needs what the NPU cannot do
+        return found.compiled[0]
+    reports = [part.report for part in found.compiled]
+    warnings = [line for report in reports for line in report["warnings"]]
+    dumps: dict[str, str] = {}
+    for name in options.dump:
+        dumps[name] = "\n".join(report["dumps"][name] for report in reports)
+    report = {"parts": reports, "warnings": [warning_of(found.model), *warnings], "dumps": dumps}
+    return Compiled(parts.pack(found.model), None, report, found.model)
+
+
+class _Anything:
+    """The operators of other domains, of which an evaluator may know some."""
+
+    def __contains__(self, operator: object) -> bool:
+        return True
+
+
+def _strict_refusal(reasons: list[str], refusal: Unsupported | Unimplemented) -> Unsupported | Unimplemented:
+    if len(reasons) < 2:
+        return refusal
+    return Unsupported(f"{len(reasons)} nodes would run on the host: {'; '.join(reasons)}")
+
+
+def _run_whole(model: str | Path | bytes | Any, options: CompileOptions) -> Compiled:
+    """Run every stage for the NPU alone."""
     from libnpu.compiler import frontend
     from libnpu.compiler.frontend.text import graph_text
 
@@ -72,15 +139,20 @@ def compile_graph(graph: Graph, options: CompileOptions, dumps: dict[str, str] |
     profile = load_profile(options.profile)
     tiles = min(options.tiles or profile.tiles, profile.tiles)
 
+    graph, choices = select_attention(graph, profile, _cmx_bytes(options, profile) * tiles, options.attention)
+    dump("SelectAttentionPath", lambda: choices_text(choices))
+
     def check(program: TileProgram) -> None:
         verify_program(program, _cmx_bytes(options, profile) * tiles)
 
     program, schedule = _schedule(graph, profile, options, tiles, check)
+    dump("UnrollFlashSDPA", lambda: attention_text(program))
     dump("DpuTiler", lambda: dpu_tiles_text(program))
     dump("TileActShaveKernelTask", lambda: shave_tiles_text(program))
     dump("tiles", lambda: program_text(program))
     dump("FeasibleMemoryScheduler", lambda: decisions_text(schedule))
     dump("schedule", lambda: schedule_text(schedule))
+    dump("bytes-per-tensor", lambda: tensors_text(schedule))
     try:
         plan = synchronise(schedule, min(profile.barriers_per_tile * tiles, int(C.NPU_MAX_BARRIER_IDS)))
     except OutOfBarriers as error:
@@ -92,6 +164,8 @@ def compile_graph(graph: Graph, options: CompileOptions, dumps: dict[str, str] |
     dump("blob", lambda: blob.disassemble(image, "digest"))
     _verify_image(image, profile)
     report = {**image.debug["stats"], "warnings": list(graph.notes), "dumps": dumps}
+    if choices:
+        report["attention"] = [{"layer": c.layer, "path": c.path, "reason": c.reason} for c in choices]
     if options.explain:
 
         def makespan_ps(profile: Profile, tiles: int, edit: Callable[[TileProgram], None]) -> int | None:

@@ -177,6 +177,22 @@ def _softmax(node: Node, operands: Sequence[Array | None]) -> Array:
     return np.asarray(shifted - np.log(total) if node.attrs["log"] else np.exp(shifted) / total)
 
 
+def _sdpa(node: Node, operands: Sequence[Array | None]) -> Array:
+    """Attention as `OPS` says it: scores and their expression in float64, like the products."""
+    parts = node.attrs["parts"]
+    q = _wide(operands[0])
+    keys, values = (
+        np.concatenate([_wide(x) for x in operands[first : first + parts]], axis=-2) for first in (1, 1 + parts)
+    )
+    if q.ndim > 2:
+        keys, values = (np.repeat(x, q.shape[-3] // x.shape[-3], axis=-3) for x in (keys, values))
+    others = [x for x in operands[1 + 2 * parts :] if x is not None]
+    scores = np.asarray(q @ np.swapaxes(keys, -1, -2) * node.attrs["scale"], np.float32)
+    scores = np.broadcast_to(run_expression(node.attrs["expr"], [scores, *others]), scores.shape).astype(np.float64)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return np.asarray(weights @ values / weights.sum(axis=-1, keepdims=True))
+
+
 def _gather(node: Node, operands: Sequence[Array | None]) -> Array:
     data, indices = operands
     assert data is not None and indices is not None
@@ -212,6 +228,12 @@ def _elementwise(node: Node, operands: Sequence[Array | None]) -> Array:
     if node.outputs[0].dtype == np.bool_:
         result = result != 0
     return np.broadcast_to(result, node.outputs[0].shape).copy()
+
+
+def run_expression(expr: Expr, operands: Sequence[Array]) -> Array:
+    """Return the value of an expression for its operands, broadcast."""
+    with np.errstate(all="ignore"):
+        return _expression(expr, [x.astype(np.int32 if x.dtype.kind in "iub" else np.float32) for x in operands])
 
 
 def _expression(expr: Expr, inputs: Sequence[Array]) -> Array:
@@ -331,6 +353,8 @@ _OPERATORS: dict[str, Any] = {
     "Elementwise": _elementwise,
     "Reduce": _reduce,
     "Softmax": _softmax,
+    "FlashSDPA": _sdpa,
+    "IncrementalSDPA": _sdpa,
     "Gather": _gather,
     "ArgMax": _arg_max,
     "Reshape": lambda node, operands: operands[0].reshape(node.outputs[0].shape),

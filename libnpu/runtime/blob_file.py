@@ -15,19 +15,22 @@ from libnpu.runtime.arguments import path_of, wrong
 if TYPE_CHECKING:
     from libnpu.blob import BlobImage
 
+PARTS_MAGIC = b"PK\x03\x04"  # of a model in parts (`libnpu.parts`), which is loaded when there is one
 
-def read_blob(source: str | os.PathLike[str] | bytes | bytearray | memoryview, limit_bytes: int = 1 << 32) -> BlobImage:
-    """Return the image in a file or in bytes.
 
-    Raises FILE when it cannot be read, INVALID_BLOB when it is damaged or foreign or larger than `limit_bytes`.
-    """
+def read_source(source: str | os.PathLike[str] | bytes | bytearray | memoryview, limit_bytes: int = 1 << 32) -> bytes:
+    """Return what is in a file, or in bytes. Raises FILE when it cannot be read, INVALID_BLOB when it is larger than `limit_bytes`."""
     match source:
         case str() | os.PathLike():
-            data = _read_file(path_of(source, "source"), limit_bytes)
+            return _read_file(path_of(source, "source"), limit_bytes)
         case bytes() | bytearray() | memoryview():
-            data = bytes(source)  # one copy, whatever a view strides over and whoever writes to it meanwhile
+            return bytes(source)  # one copy, whatever a view strides over and whoever writes to it meanwhile
         case _:
             raise wrong(source, "source", "a path or bytes")
+
+
+def read_blob(data: bytes) -> BlobImage:
+    """Return the image that a blob's bytes hold. Raises INVALID_BLOB when they are damaged or foreign."""
     try:
         image = read(data)
     except BlobError as error:

@@ -43,6 +43,7 @@ class Buffer(Memory):
         "_host_address",
         "_is_live",
         "_mappings",
+        "_pages",
         "_program_view",
         "context",
         "device_address",
@@ -67,7 +68,10 @@ class Buffer(Memory):
         self.offset = 0  # as a part of itself
         self.device_address: int = self._bo.va
         self._program_view = self._view_of_program()
-        self._host_address = address_of(self._program_view)
+        self._pages = self._program_view  # where the program's addresses are
+        if context.observer is not None:
+            self._pages = context.observer.pages_of(self._program_view)
+        self._host_address = address_of(self._pages)
 
     def _object(self, size: int, flags: int) -> BufferObject:
         """Return its object of the driver; `flags` besides BO_FLAGS."""
@@ -156,7 +160,10 @@ class Buffer(Memory):
             raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"the memory at {self.where} {what}")
         if self.context.observer is not None:
             self.context.observer.shown(self)
-        return make_handle(self.context.node, MEMORY, self._bo, self.size)
+        handle = make_handle(self.context.node, MEMORY, self._bo, self.size)
+        if self.context.observer is not None:
+            self.context.observer.exported(self, handle)
+        return handle
 
     def store(self, offset: int, source: NDArray[np.uint8]) -> None:
         """Let the host copy bytes in; the range was checked."""
@@ -271,7 +278,7 @@ class Buffer(Memory):
             self.context.forget_buffer(self)
             self._is_live = False
             self._mappings.clear()
-            self._program_view = NO_VIEW
+            self._program_view = self._pages = NO_VIEW
             self.context.free_object(self._bo)
 
     def __enter__(self) -> Self:

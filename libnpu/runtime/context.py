@@ -13,7 +13,7 @@ from npu_abi import C
 from libnpu.errors import NpuError
 from libnpu.runtime import observer
 from libnpu.runtime.arguments import instance_of, truth
-from libnpu.runtime.blob_file import read_blob
+from libnpu.runtime.blob_file import PARTS_MAGIC, read_blob, read_source
 from libnpu.runtime.buffer_object import BufferObject
 from libnpu.runtime.builtin import BuiltinKernel
 from libnpu.runtime.command_list import CommandList
@@ -60,6 +60,7 @@ class Context(ContextStreams, ContextMemory):
         ContextStreams.__init__(self)
         host = node.profile.host
         self.device = device
+        self.number = device.next_context_number()
         self.guard: Guard = device.guard
         self.node = node
         self.profile = node.profile
@@ -88,12 +89,19 @@ class Context(ContextStreams, ContextMemory):
 
     @public
     def load(self, source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> Module:
-        """Load a compiled model or a kernel library from a file or bytes.
+        """Load a compiled model, in one blob or in parts, or a kernel library from a file or bytes.
 
         Raises INVALID_BLOB, FILE, OUT_OF_DEVICE_MEMORY; then nothing stays allocated.
         """
         self.enter()
-        module = Module(self, read_blob(source, FILE_FACTOR * self.profile.ddr.capacity_bytes))
+        content = read_source(source, FILE_FACTOR * self.profile.ddr.capacity_bytes)
+        module: Module
+        if content.startswith(PARTS_MAGIC):
+            from libnpu.runtime.parted_module import PartedModule
+
+            module = PartedModule(self, content)
+        else:
+            module = Module(self, read_blob(content))
         self._modules.append(module)
         return module
 
@@ -105,7 +113,7 @@ class Context(ContextStreams, ContextMemory):
         if self._builtin is None:
             from libnpu.kernels import builtin_library
 
-            self._builtin = Module(self, read_blob(builtin_library()), BuiltinKernel)
+            self._builtin = Module(self, read_blob(read_source(builtin_library())), BuiltinKernel)
         return self._builtin[name]
 
     @public

@@ -78,6 +78,7 @@ class Device(DeviceMachine):
         )
         self._primary: Context | None = None
         self._contexts: list[Context] = []  # besides the primary one
+        self._context_number = 0  # of the last one
 
     @property
     @public
@@ -254,6 +255,11 @@ class Device(DeviceMachine):
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with failures_yield_to(kind):
             self.close()
+
+    def next_context_number(self) -> int:
+        """Return the number of a context that is being made, from 1."""
+        self._context_number += 1
+        return self._context_number
 
     def forget_context(self, context: Context) -> None:
         """Drop a context that was destroyed. The node of the primary one is opened again, for the next."""

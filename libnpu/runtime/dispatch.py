@@ -13,6 +13,7 @@ class Dispatcher:
     """A job is *held* from `submit` until `job.stream.submit(job)`, which must happen in the order of each stream."""
 
     holds_back: ClassVar[bool] = False  # jobs wait in the library, which takes any number
+    runs_alone: ClassVar[bool] = False  # one job after the other: what can be several jobs is
 
     def submit(self, job: Job) -> None:
         """Take a job that was enqueued. What this raises is raised by the enqueuing call, and takes the job back."""

@@ -123,7 +123,8 @@ class GraphExec:
         return sizes
 
     def _split(self, nodes: tuple[Node, ...], signals: dict[int, Signal]) -> list[Part]:
-        return split(nodes, signals, apart=self.context.observer is not None)
+        apart = self.context.observer is not None or self.context.dispatcher.runs_alone
+        return split(nodes, signals, apart=apart)
 
     def _queue(self, part: Part, stream: Stream) -> Stream:
         return self._streams[part.branch - 1] if part.branch else stream

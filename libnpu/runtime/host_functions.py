@@ -62,17 +62,22 @@ class Gate(FenceWait):
 
 
 class HostFunction(Target):
-    """A function that was enqueued: the target is the marker's end. `signal` is the fence that it owes the stream."""
+    """A function that was enqueued: the target is the marker's end. `signal` is the fence that it owes the stream,
+    `work_ps` the host's time for it.
+    """
 
-    __slots__ = ("_has_ended", "arguments", "error", "function", "signal", "stream")
+    __slots__ = ("_has_ended", "arguments", "error", "function", "signal", "stream", "work_ps")
 
-    def __init__(self, stream: Stream, marker: Job, signal: Signal, function: Callable[..., object], arguments: Any):
+    def __init__(
+        self, stream: Stream, marker: Job, signal: Signal, function: Callable[..., object], arguments: Any, work_ps: int
+    ) -> None:
         assert marker.bo is not None
         super().__init__(marker.stream.context.node, marker.bo.handle, marker)
         self.stream = stream
         self.signal = signal
         self.function = function
         self.arguments = arguments
+        self.work_ps = work_ps
         self.error: BaseException | None = None
         self._has_ended = False  # the stream has: nobody waits for the fence
 
@@ -91,8 +96,10 @@ class HostFunction(Target):
                 self.error = error
 
     def finish(self) -> None:
-        """Let the stream go on."""
+        """Let the stream go on, when the host has done its work."""
         context = self.stream.context
+        if self.work_ps and context.node.is_usable:
+            context.node.work(self.work_ps)
         if not self._has_ended and context.is_alive and context.node.is_usable:
             context.fences.write(self.signal.cell, self.signal.value)
             ring = Request(C.NPU_IOCTL_CMDQ_RING, "npu_cmdq_ring", "CMDQ_RING")
@@ -214,9 +221,10 @@ def add(stream: Stream, function: Callable[..., object], arguments: tuple[Any, .
     return job
 
 
-def enqueue(stream: Stream, function: Callable[..., object], arguments: tuple[Any, ...]) -> Job:
+def enqueue(stream: Stream, function: Callable[..., object], arguments: tuple[Any, ...], work_ps: int = 0) -> Job:
     """Enqueue `function(*arguments)` and return the job that ends when it has returned. Inside a public call.
 
+    `work_ps` is the host's time for it, which passes on the clock before the stream goes on; of no function in a capture.
     Raises as `Stream.enqueue`.
     """
     if not callable(function):
@@ -236,7 +244,7 @@ def enqueue(stream: Stream, function: Callable[..., object], arguments: tuple[An
     signal = Signal(cell, cell.last, name)
     made = runner = None
     try:
-        made = HostFunction(stream, stream.enqueue(Trigger(name), settle=False), signal, function, arguments)
+        made = HostFunction(stream, stream.enqueue(Trigger(name), settle=False), signal, function, arguments, work_ps)
         runner = _runner_of(stream.context.node.machine)
         runner.add(made)
         job = stream.enqueue(Gate(signal), settle=False)

@@ -2,7 +2,7 @@
 
 One line for each time that a thread gets its turn, which it has until it waits or its call ends: participant, machine,
 position on its clock, where the participant's own time began, the device's time (all in ps), "." or, if the device has
-more to do at that very time, "!", and what the participant does: begins a call, or one of `CONTINUATIONS`. What a thread finds depends on nothing else, so this holds for waits that nobody could
+stopped at an interrupt with more to do at that very time, "!" and the number of the interrupt, and what the participant does: begins a call, or one of `CONTINUATIONS`. What a thread finds depends on nothing else, so this holds for waits that nobody could
 end, threads that were set aside, and those that came back as well.
 A line "> machine position ." before a turn tells where the participant has come to there without a turn; "?" instead of "." if
 it has not learned of that, for it was blocked on another machine.
@@ -67,7 +67,7 @@ class Line(NamedTuple):
     position_ps: int
     begun_ps: int
     device_ps: int
-    due: bool
+    due_after: int | None  # the interrupt at which the device has stopped with more to do at its time
     what: str
     disorder: str | None  # of the machine
     moves: tuple[tuple[int, int, bool], ...]  # (machine, position in ps, drifted): where it has come to without a turn
@@ -98,7 +98,7 @@ class Recorder:
             self._file.write(f"! {machine} {line.disorder}\n")
         for moved, position_ps, drifted in line.moves:
             self._file.write(f"> {self._machines.to_file(moved)} {position_ps} {'.?'[drifted]}\n")
-        times = f"{line.position_ps} {line.begun_ps} {line.device_ps} {'.!'[line.due]}"
+        times = f"{line.position_ps} {line.begun_ps} {line.device_ps} {'.' if line.due_after is None else f'!{line.due_after}'}"
         self._file.write(f"{thread} {machine} {times} {line.what}\n")
 
     def close(self) -> None:
@@ -133,9 +133,10 @@ class Replay:
                 else:
                     *times, due, what = rest.split(" ", 4)
                     position_ps, begun_ps, device_ps = map(int, times)
+                    due_after = None if due == "." else int(due.removeprefix("!"))
                     thread, machine = threads.from_file(int(first)), machines.from_file(int(second))
                     why = disorders.get(machine)
-                    line = Line(thread, machine, position_ps, begun_ps, device_ps, due == "!", what, why, tuple(moves))
+                    line = Line(thread, machine, position_ps, begun_ps, device_ps, due_after, what, why, tuple(moves))
                     self._lines.append(line)
                     moves.clear()
         except (ValueError, IndexError) as error:

@@ -12,6 +12,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from npu_abi import C
 
 from libnpu.errors import NpuError
@@ -113,6 +114,26 @@ def bytes_at(address: int, size: int) -> memoryview:
 def address_of(view: memoryview) -> int:
     """Return the host address of a writable view."""
     return ctypes.addressof(ctypes.c_char.from_buffer(view))
+
+
+class _Alias:
+    """What keeps a mapping: the base of its array."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self._address, self._size = address, size
+        self.__array_interface__ = {"version": 3, "shape": (size,), "typestr": "|u1", "data": (address, False)}
+
+    def __del__(self) -> None:
+        _LIBC.munmap(self._address, self._size)
+
+
+def alias(view: memoryview) -> memoryview:
+    """Return shared pages at addresses of their own, too, until the last view of them goes. Raises OUT_OF_HOST_MEMORY."""
+    size = -(-len(view) // PAGE_BYTES) * PAGE_BYTES
+    address = _LIBC.mremap(address_of(view), 0, size, MAY_MOVE, None)
+    if address == FAILED:
+        raise _no_memory(size)
+    return memoryview(np.asarray(_Alias(address, size)))[: len(view)]  # type: ignore[arg-type]  # an array is a buffer
 
 
 def show_at(source: int, target: int, size: int) -> None:

@@ -142,7 +142,7 @@ class Turns(Waking):
         """Bring the device and `me` to where they were."""
         machine, node = node.machine, _open_node(node)
         if node.is_usable:
-            while (now_ps := self.device_ps(node)) < line.device_ps or (self._is_due(now_ps) and not line.due):
+            while self._is_before(now_ps := self.device_ps(node), line):
                 after_ps, interrupts = self._run_to(node, line.device_ps)
                 if after_ps == now_ps and not interrupts:
                     break  # more is due at this time than was when the order was recorded: it comes with the next turn
@@ -160,13 +160,18 @@ class Turns(Waking):
                     if drifted:
                         me.drifted.add(moved)
 
+    def _is_before(self, now_ps: int, line: Line) -> bool:
+        """Whether the device that ran last, to `now_ps`, had done more when `line` was recorded."""
+        due = self._due_after(now_ps)
+        return now_ps < line.device_ps or (due is not None and (line.due_after is None or due < line.due_after))
+
     def _note_turn(self, me: Participant, node: Node, what: str) -> None:
         """Write down that `me` has its turn, if the order is recorded."""
         moves, me.moves = me.moves, {}
         if self.recorder is not None:
             machine, node = node.machine, _open_node(node)
             device_ps = self.device_ps(node) if node.is_usable else 0
-            due = node.is_usable and self._is_due(device_ps)
+            due = self._due_after(device_ps) if node.is_usable else None
             times = self.position(me, machine), machine.begun_ps.get(me, 0), device_ps
             others = [(moved.number, ps, moved in me.drifted) for moved, ps in moves.items() if moved is not machine]
             line = Line(me.number, machine.number, *times, due, what, machine.disorder, tuple(sorted(others)))

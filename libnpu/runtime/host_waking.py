@@ -66,15 +66,18 @@ class Waking(Positions):
     def _run_to(self, node: Node, until_ps: int) -> tuple[int, int]:
         """Run the device to a time, at most until it interrupts; return its time and how many interrupts there were."""
         arg = self._run.arg
-        arg.until_ps, arg.now_ps, arg.next_ps, arg.interrupts = until_ps, 0, 0, 0
+        arg.until_ps, arg.now_ps, arg.next_ps, arg.interrupts, arg.edges = until_ps, 0, 0, 0, 0
         ret = self._ask(node, self._run)
         if ret < 0:
             raise errno_error(-ret, self._run.name, node.log)
         return int(arg.now_ps), int(arg.interrupts)
 
-    def _is_due(self, now_ps: int) -> bool:
-        """Whether the device that ran last, to `now_ps`, has stopped at an interrupt with more to do at that very time."""
-        return bool(self._run.arg.next_ps <= now_ps)
+    def _due_after(self, now_ps: int) -> int | None:
+        """Return None, or if the device that ran last, to `now_ps`, has stopped at an interrupt with more to do at that very
+        time, the number of interrupts that it has had.
+        """
+        arg = self._run.arg
+        return int(arg.edges) if arg.next_ps <= now_ps else None
 
     @property
     def _is_idle(self) -> bool:

@@ -97,6 +97,8 @@ class IpcEvent(Event):
             self._memory[:EVENT_BYTES] = bytes(EVENT_BYTES)
         else:
             self.bo = _above(context, lambda: open_handle(context.node, EVENT, handle)[0])
+            if context.observer is not None:
+                context.observer.opened(self, bytes(handle))
 
     @public
     def ipc_handle(self) -> bytes:
@@ -105,7 +107,10 @@ class IpcEvent(Event):
         self.context.enter()
         if self.opened:
             raise NpuError(C.NPU_ERROR_INVALID_VALUE, "the event was opened by a handle: that is the one to pass on")
-        return make_handle(self.context.node, EVENT, self.bo, EVENT_BYTES)
+        handle = make_handle(self.context.node, EVENT, self.bo, EVENT_BYTES)
+        if self.context.observer is not None:
+            self.context.observer.exported(self, handle)
+        return handle
 
     @public
     def record(self, stream: Stream | None = None) -> None:
@@ -119,6 +124,8 @@ class IpcEvent(Event):
         self._set(COUNT_OFFSET, number)
         self._set(CURRENT_OFFSET, number)
         self._own = number, job
+        if self.context.observer is not None:
+            self.context.observer.signalled(self, number, job)
         stream.settle(job)
 
     def enqueue_wait(self, stream: Stream) -> None:
@@ -135,7 +142,9 @@ class IpcEvent(Event):
             if own.stream is not stream:
                 stream.wait_signal(own.stream.signal_of(own))
         elif not self._has_happened(number):
-            stream.enqueue(_Wait(self, number))
+            self._note_passed(number, stream.enqueue(_Wait(self, number)))
+        elif number:
+            self._note_passed(number, stream)
 
     @public
     def query(self) -> bool:
@@ -143,7 +152,7 @@ class IpcEvent(Event):
         self._check()
         number = self._number()
         self.context.enter()
-        return self._has_happened(number)
+        return self._is_told_of(number)
 
     @public
     def synchronize(self, timeout_ns: float | None = None) -> None:
@@ -151,7 +160,7 @@ class IpcEvent(Event):
         self._check()
         timeout_ps(timeout_ns)  # raises
         number = self._number()
-        if self._has_happened(number):
+        if self._is_told_of(number):
             self.context.enter()
             return
         wait = self._wait_for(number)
@@ -174,7 +183,9 @@ class IpcEvent(Event):
                     self.context.give_up(wait.stream)
             stream = stream or self.context.create_waiting_stream()
             try:
-                self._waits[number] = _HostWait(stream, stream.enqueue(_Wait(self, number), settle=False))
+                job = stream.enqueue(_Wait(self, number), settle=False)
+                self._note_passed(number, job)
+                self._waits[number] = _HostWait(stream, job)
             except NpuError:
                 self.context.give_up(stream)
                 raise
@@ -230,6 +241,21 @@ class IpcEvent(Event):
     def _own_job(self, number: int) -> Job | None:
         """Return the job of a record, if it is the last from here."""
         return self._own[1] if self._own is not None and self._own[0] == number else None
+
+    def has_signalled(self, number: int) -> bool:
+        """Whether the device has written a record's fence, or that of a later one; False of an event that is gone."""
+        return self.bo.view is not None and self._get(_fence_of(number)) >= number
+
+    def _note_passed(self, number: int, by: Job | Stream | None) -> None:
+        if self.context.observer is not None:
+            self.context.observer.passed(self, number, by)
+
+    def _is_told_of(self, number: int) -> bool:
+        """Whether a record has happened, of which the host is told."""
+        happened = self._has_happened(number)
+        if happened and number:
+            self._note_passed(number, None)
+        return happened
 
     def _has_happened(self, number: int) -> bool:
         own = self._own_job(number)

@@ -60,7 +60,7 @@ class Job:
 
     __slots__ = (
         "_site", "blocks", "bo", "commands_offset", "done", "end_ps", "ends", "enqueue_ps", "error", "number", "operation",
-        "packed_ps", "preempt_index", "reported", "segment", "signals", "start_ps", "stream", "submitted", "submitted_ps", "written",
+        "packed_ps", "position", "preempt_index", "reported", "segment", "signals", "start_ps", "stream", "submitted", "submitted_ps", "written",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +71,7 @@ class Job:
         self.number = number
         self._site = site
         self.enqueue_ps = self.packed_ps = self.submitted_ps = enqueue_ps
+        self.position = 0  # in its stream, as `name` has it
         self.bo: BufferObject | None = None  # the command buffer, while it is in flight
         self.commands_offset = 0
         self.segment = b""  # handles of the submit
@@ -90,6 +91,12 @@ class Job:
     def site(self) -> str | int:
         """Where it was enqueued: "file:line", or a code address when C called."""
         return line_of(self._site) if isinstance(self._site, tuple) else self._site
+
+    @property
+    def name(self) -> str:
+        """What the schedule `hold` calls it: stream and position, behind the number of a context that is not the device's first."""
+        context = self.stream.context.number
+        return f"{self.stream.id}.{self.position}" if context == 1 else f"{context}.{self.stream.id}.{self.position}"
 
     @property
     def latency_ps(self) -> int:

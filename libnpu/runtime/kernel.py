@@ -93,6 +93,10 @@ class Kernel(ABC):
         context = self.module.context
         stream = context.stream_of(stream, f"kernel {self.name!r}")
         stream.check_open()
+        return self.launch_in(stream, arguments, grid)
+
+    def launch_in(self, stream: Stream, arguments: Sequence[Any], grid: int | None = None) -> Job:
+        """Enqueue the kernel in a stream of its context, checked; see `launch`."""
         return stream.enqueue(self.operation(arguments, grid))
 
     def check_count(self, arguments: Sequence[Any]) -> None:
@@ -142,11 +146,15 @@ class ModelKernel(Kernel):
 
     def operation(self, arguments: Sequence[Any], grid: int | None = None) -> Operation:
         """Return the launch. Raises INVALID_VALUE for a grid other than 1."""
+        spans = self.checked_memory(arguments, grid)
+        return ModuleLaunch(self.module, spans, tuple(span.device_address for span in spans))
+
+    def checked_memory(self, arguments: Sequence[Any], grid: int | None) -> list[Buffer | DeviceSpan]:
+        """Return the arguments. Raises as `launch`."""
         self.check_count(arguments)
         if grid not in (None, 1):
             raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"grid {grid} for {self.name!r}: a compiled model has one block")
-        spans = [self.check_memory(p, value) for p, value in zip(self.params, arguments, strict=True)]
-        return ModuleLaunch(self.module, spans, tuple(span.device_address for span in spans))
+        return [self.check_memory(p, value) for p, value in zip(self.params, arguments, strict=True)]
 
 
 class LibraryKernel(Kernel):

@@ -131,7 +131,10 @@ class ContextMemory:
         from libnpu.runtime.ipc import ImportedBuffer
 
         self.enter()
-        return self._note(ImportedBuffer(self, handle))
+        buffer = self._note(ImportedBuffer(self, handle))
+        if self.observer is not None:
+            self.observer.opened(buffer, bytes(handle))
+        return buffer
 
     @public
     def register(self, memory: Any, size: int | None = None, *, sva: bool = False) -> Registered:

@@ -31,7 +31,7 @@ from libnpu.runtime.task_names import TaskNames
 from libnpu.runtime.tensor import TensorInfo, check_names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -42,6 +42,13 @@ if TYPE_CHECKING:
     from libnpu.runtime.job import Job
     from libnpu.runtime.operation import Operation
     from libnpu.runtime.spans import DeviceSpan
+
+
+def check_alignment(addresses: Iterable[int]) -> None:
+    """Raise MISALIGNED for an address at which a model cannot have a tensor."""
+    for address in addresses:
+        if address % MODEL_ALIGNMENT:
+            raise NpuError(C.NPU_ERROR_MISALIGNED, f"address {address:#x} is not a multiple of {MODEL_ALIGNMENT}")
 
 
 class Module:
@@ -66,25 +73,17 @@ class Module:
                 f"{image.name!r} is a plan: its {image.planned_weight_bytes} bytes of weights have no values; "
                 "it runs on a device that is opened with compute=False",
             )
-        self.context = context
-        self.guard: Guard = context.guard
-        self.name: str = image.name
-        self.inputs = [TensorInfo(t.name, t.dtype, t.shape, t.size_bytes) for t in image.inputs]
-        self.outputs = [TensorInfo(t.name, t.dtype, t.shape, t.size_bytes) for t in image.outputs]
-        self.input_names = frozenset(t.name for t in self.inputs)
-        self.output_names = frozenset(t.name for t in self.outputs)
+        inputs, outputs = (
+            [TensorInfo(t.name, t.dtype, t.shape, t.size_bytes) for t in tensors]
+            for tensors in (image.inputs, image.outputs)
+        )
+        self._prepare(context, image.name, inputs, outputs)
         self.code_bytes = len(image.text)
         self.tasks = TaskNames(image)
         shared, made, launched = split_relocations(image)
         low = layout([(TEXT, image.text), (ARGS, image.shave_args)])
         low_patch = Patch(low, shared, image)
-        self._objects: list[BufferObject] = []
-        self._shared: dict[str, int] = {}
         self._instances = Instances(context, image, made, launched, self._objects, self._shared)
-        self._io: list[list[Buffer]] = []  # memory for inputs and outputs that no `run` uses
-        self._loaded = True
-        self.launches: list[Job] = []  # of library kernels, that may not have finished
-        self.users: weakref.WeakSet[object] = weakref.WeakSet()  # command lists and graphs that launch it
         self.is_library = bool(image.kernels)
         self.is_builtin = kind is not LibraryKernel  # the context's own library
         self.kernels: dict[str, Kernel] = (
@@ -105,6 +104,22 @@ class Module:
         except BaseException:
             self.release()
             raise
+
+    def _prepare(self, context: Context, name: str, inputs: list[TensorInfo], outputs: list[TensorInfo]) -> None:
+        """Become a module without anything in device memory."""
+        self.context = context
+        self.guard: Guard = context.guard
+        self.name: str = name
+        self.inputs, self.outputs = inputs, outputs
+        self.input_names = frozenset(t.name for t in inputs)
+        self.output_names = frozenset(t.name for t in outputs)
+        self.is_library = self.is_builtin = False
+        self._objects: list[BufferObject] = []
+        self._shared: dict[str, int] = {}
+        self._io: list[list[Buffer]] = []  # memory for inputs and outputs that no `run` uses
+        self._loaded = True
+        self.launches: list[Job] = []  # of library kernels, that may not have finished
+        self.users: weakref.WeakSet[object] = weakref.WeakSet()  # command lists and graphs that launch it
 
     def _place(self, sections: Layout, flags: int) -> BufferObject | None:
         if not sections.size:
@@ -141,6 +156,20 @@ class Module:
         assert self._text is not None
         return self._shared[TEXT], self._text.handle
 
+    def launch_in(
+        self,
+        stream: Stream,
+        inputs: Mapping[str, Buffer | DeviceSpan],
+        outputs: Mapping[str, Buffer | DeviceSpan],
+        dynamic: bool = False,
+    ) -> Job:
+        """Enqueue a launch of a model in `stream` on memory by tensor name; as `Stream.launch`."""
+        return stream.enqueue(self.operation(stream, inputs, outputs, dynamic))
+
+    def launch_at(self, stream: Stream, addresses: Sequence[int]) -> Job:
+        """Enqueue a launch of a model on addresses; as `Stream.launch_addresses`."""
+        return stream.enqueue(self.operation_at(stream, addresses))
+
     def operation(
         self,
         stream: Stream,
@@ -151,6 +180,12 @@ class Module:
         """Return the launch of a model in `stream` on memory by tensor name; raises as `Stream.launch`."""
         if self.is_library or stream.context is not self.context:
             self._check_model(stream)  # raises
+        return self._launch(*self.spans(inputs, outputs), dynamic)
+
+    def spans(
+        self, inputs: Mapping[str, Buffer | DeviceSpan], outputs: Mapping[str, Buffer | DeviceSpan]
+    ) -> tuple[list[Buffer | DeviceSpan], tuple[int, ...]]:
+        """Return memory by tensor name in the order of the tensors, checked, and its addresses; raises as `Stream.launch`."""
         if type(inputs) is not dict or inputs.keys() != self.input_names:
             check_names(inputs, [t.name for t in self.inputs], "inputs")
         if type(outputs) is not dict or outputs.keys() != self.output_names:
@@ -172,19 +207,22 @@ class Module:
                     raise NpuError(C.NPU_ERROR_WRONG_CONTEXT, f"the memory of {tensor.name!r} is another context's")
                 spans.append(span)
                 key.append(span.device_address)
-        return self._launch(spans, tuple(key), dynamic)
+        return spans, tuple(key)
 
     def operation_at(self, stream: Stream, addresses: Sequence[int]) -> Operation:
         """Return the launch of a model on addresses; raises as `Stream.launch_addresses`."""
         self._check_model(stream)
+        return self._launch(self.buffers_at(addresses), tuple(addresses))
+
+    def buffers_at(self, addresses: Sequence[int]) -> list[Buffer | DeviceSpan]:
+        """Return the memory at addresses, the inputs' and then the outputs'; raises as `Stream.launch_addresses`."""
         tensors = [*self.inputs, *self.outputs]
         if len(addresses) != len(tensors):
             raise NpuError(C.NPU_ERROR_ARG_COUNT, f"{len(addresses)} addresses for {len(tensors)} tensors")
-        buffers: list[Buffer | DeviceSpan] = [
+        return [
             self.context.buffer_at(address, tensor.size_bytes)
             for tensor, address in zip(tensors, addresses, strict=True)
         ]
-        return self._launch(buffers, tuple(addresses))
 
     def _check_model(self, stream: Stream) -> None:
         if self.is_library:
@@ -195,9 +233,7 @@ class Module:
     def _launch(
         self, spans: Sequence[Buffer | DeviceSpan], key: tuple[int, ...], dynamic: bool = False
     ) -> ModuleLaunch:
-        for address in key:
-            if address % MODEL_ALIGNMENT:
-                raise NpuError(C.NPU_ERROR_MISALIGNED, f"address {address:#x} is not a multiple of {MODEL_ALIGNMENT}")
+        check_alignment(key)
         return ModuleLaunch(self, spans, key, INFERENCE_DYNAMIC if dynamic else INFERENCE_EXECUTE)
 
     def instance_for(self, stream: Stream, key: tuple[int, ...], handles: list[int]) -> Instance:
@@ -258,12 +294,16 @@ class Module:
             return {}
         return {t.name: b.read(t.numpy_dtype, t.shape) for t, b in zip(self.outputs, outs, strict=True)}
 
+    def _io_sizes(self) -> list[int]:
+        """Return the bytes of the memory that one run takes for each input and output."""
+        return [tensor.size_bytes for tensor in (*self.inputs, *self.outputs)]
+
     def _io_buffers(self) -> list[Buffer]:
         """Return memory for all inputs and outputs of one run. Raises OUT_OF_DEVICE_MEMORY, with none left."""
         made: list[Buffer] = []
         try:
-            for tensor in (*self.inputs, *self.outputs):
-                buffer = self.context.alloc(max(1, tensor.size_bytes))
+            for size in self._io_sizes():
+                buffer = self.context.alloc(max(1, size))
                 made.append(buffer)
         except BaseException:
             for buffer in made:

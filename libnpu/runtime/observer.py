@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from libnpu.errors import NpuError
     from libnpu.runtime.buffer import Buffer
     from libnpu.runtime.context import Context
+    from libnpu.runtime.ipc_event import IpcEvent
     from libnpu.runtime.job import Job
     from libnpu.runtime.stream import Stream
     from libnpu.syscalls import Node
@@ -51,6 +52,12 @@ class Observer(ABC):
     def submitted(self, job: Job, job_id: int, from_ps: int) -> None:
         """The driver has a job, by that id, since `from_ps`."""
 
+    def begins(self, job: Job) -> None:  # noqa: B027 - of schedules that run one job after the other alone
+        """A job is about to run, and what runs before it has ended; of a schedule that runs one job after the other."""
+
+    def ended(self, job: Job) -> None:  # noqa: B027 - as `begins`
+        """The device has ended a job that has begun, and the host was not told."""
+
     @abstractmethod
     def ordered(self, stream: Stream, job: Job) -> None:
         """What is enqueued in `stream` from now on comes behind `job`, which needs no command for it."""
@@ -78,6 +85,24 @@ class Observer(ABC):
         """The host reads or writes memory in a call, `what`, without the device."""
 
     @abstractmethod
+    def exported(self, thing: Buffer | IpcEvent, handle: bytes) -> None:
+        """The program has a handle by which other contexts and processes open memory or an event."""
+
+    @abstractmethod
+    def opened(self, thing: Buffer | IpcEvent, handle: bytes) -> None:
+        """The program has opened memory or an event by a handle."""
+
+    @abstractmethod
+    def signalled(self, event: IpcEvent, number: int, job: Job) -> None:
+        """`job` records an event of several processes: its record `number`."""
+
+    @abstractmethod
+    def passed(self, event: IpcEvent, number: int, by: Job | Stream | None) -> None:
+        """A job waits for a record of an event of several processes; or it is over, and a stream needs no command for it, or the
+        host (None) was told.
+        """
+
+    @abstractmethod
     def maintained(self, buffer: Buffer, offset: int, size: int, what: str, made: str | None) -> None:
         """The host maintains its caches over a range, `what` is "flush" or "invalidate"; in a mapping that was `made` in a direction of
         enum npu_direction.
@@ -98,6 +123,10 @@ class Observer(ABC):
     @abstractmethod
     def shown(self, buffer: Buffer) -> None:
         """The program, or another process, has an address of the memory from now on: accesses by it are not seen."""
+
+    @abstractmethod
+    def pages_of(self, view: memoryview) -> memoryview:
+        """The program is to have new memory by address: return it as it gets it, there or somewhere else."""
 
     @abstractmethod
     def allocated(self, buffer: Buffer) -> None:

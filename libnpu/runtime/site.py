@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from functools import lru_cache
 from types import CodeType
 
@@ -14,20 +15,20 @@ Place = tuple[CodeType, int]  # a code object and the offset of an instruction; 
 
 
 class _Insiders(dict[str, bool]):
-    """Whether a file is one of this library's, found out on first use."""
+    """Whether a file is one of this library's, or starts threads for it; found out on first use."""
 
     def __missing__(self, filename: str) -> bool:
-        inside = self[filename] = filename.startswith(INSIDE)
+        inside = self[filename] = filename.startswith(INSIDE) or filename == threading.__file__
         return inside
 
 
-_is_inside = _Insiders()
+is_inside = _Insiders()
 
 
 def calling_place() -> Place | str:
     """Return the place of the innermost frame outside of this library, "" when there is none."""
     frame = sys._getframe(CERTAINLY_INSIDE)
-    while _is_inside[frame.f_code.co_filename]:
+    while is_inside[frame.f_code.co_filename]:
         outer = frame.f_back
         if outer is None:
             return ""

@@ -62,6 +62,7 @@ class Stream(StreamWaits):
         self.blocking = blocking
         self._ordered = blocking and context.semantics.legacy_default_stream
         self._launch_blocking = context.device.launch_blocking
+        self._position = 0  # of the last operation, waits for events not counted
 
     # ---- enqueuing ----
 
@@ -85,6 +86,9 @@ class Stream(StreamWaits):
             self._reap()
         number = cell.last + 1
         job = Job(self, operation, number, entered_ps, context.device.call_site())
+        if operation.kind != "event_wait":
+            self._position += 1
+        job.position = self._position
         if type(operation) is ModuleLaunch and not self._ordered:
             operation.encode_alone(job, cell)
         else:
@@ -158,20 +162,22 @@ class Stream(StreamWaits):
         The buffers must stay until the job is done. Raises INVALID_VALUE for names, ARG_SIZE for a buffer that is too
         small, MISALIGNED, STALE_HANDLE for a freed one, WRONG_CONTEXT for another context's.
         """
-        operation = getattr(module, "operation", None)
-        if not callable(operation):
+        launch = getattr(module, "launch_in", None)
+        if not callable(launch):
             raise wrong(module, "module", "a Module")
-        return self.enqueue(operation(self, inputs, outputs, truth(dynamic, "dynamic")))
+        job: Job = launch(self, inputs, outputs, truth(dynamic, "dynamic"))
+        return job
 
     @public
     def launch_addresses(self, module: Module, addresses: Sequence[int]) -> Job:
         """Enqueue a compiled model on device addresses, its inputs' and then its outputs', all in buffers of this
         context. As `launch`.
         """
-        operation = getattr(module, "operation_at", None)
-        if not callable(operation):
+        launch = getattr(module, "launch_at", None)
+        if not callable(launch):
             raise wrong(module, "module", "a Module")
-        return self.enqueue(operation(self, wholes(addresses, "addresses")))
+        job: Job = launch(self, wholes(addresses, "addresses"))
+        return job
 
     @public
     def copy(self, dst: Any, src: Any, size: int | None = None) -> Job | None:

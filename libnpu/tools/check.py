@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from libnpu.checker import OPTIONS, VARIABLE
 from libnpu.tools.console import ToolError, json_text
 from libnpu.tools.files import check_targets, write_file
+from libnpu.tools.replays import watched
 
 if TYPE_CHECKING:
     from libnpu.checker.suppressions import Suppressions
@@ -30,6 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stop-on-first", action="store_true", help="end the program at the first certain finding")
     parser.add_argument("--lint", action="store_true", help="report what costs time, too")
     parser.add_argument("--leaks", action="store_true", help="report what is never given back, too")
+    parser.add_argument("--schedule", metavar="NAME", help="run it under a schedule, as NPU_SCHEDULE")
+    parser.add_argument(
+        "--no-witness", action="store_true", help="do not run it again to show what the order of two accesses changes"
+    )
+    parser.add_argument(
+        "--guard", action="store_true", help="see loads and stores of a C program in pinned and mapped memory in use"
+    )
     parser.add_argument("--rules", action="store_true", help="show the rules instead")
     parser.add_argument("program", metavar="PROG", nargs="?", help="what to run, after --")
     parser.add_argument("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="its arguments")
@@ -40,6 +43,7 @@ def run(options: argparse.Namespace) -> int:
     from libnpu.checker.report import text
     from libnpu.checker.rules import RULES
     from libnpu.checker.sarif import sarif
+    from libnpu.runtime.schedule import schedule_of
 
     if options.rules:
         width = max(map(len, RULES))
@@ -51,9 +55,13 @@ def run(options: argparse.Namespace) -> int:
         raise ToolError("no program to check; npu check -- PROG ARGS")
     check_targets({"--output": options.output, "--sarif": options.sarif}, {"--suppress": options.suppress})
     suppressions = _suppressions(options.suppress)
-    wanted = {"lint": options.lint, "leaks": options.leaks}
+    wanted = {"lint": options.lint, "leaks": options.leaks, "guard": options.guard}
     stops = {"stop_unless": suppressions.rows} if options.stop_on_first else {}
-    status, everything = watched([options.program, *options.arguments], options=wanted | stops)
+    if options.schedule is not None:
+        schedule_of(options.schedule)  # raises
+    witness = not (options.no_witness or options.stop_on_first)
+    command = [options.program, *options.arguments]
+    status, everything = watched(command, options=wanted | stops, schedule=options.schedule, witness=witness)
     found = [record for record in everything if not suppressions.covers(record)]
     left_out = f", {len(everything) - len(found)} suppressed" if len(found) < len(everything) else ""
     summary = f"npu check: {len(found)} finding{'s'[: len(found) != 1]}{left_out}\n"
@@ -75,21 +83,3 @@ def _suppressions(path: str | None) -> Suppressions:
         return Suppressions.parse(Path(path).read_text(encoding="utf-8") if path else "")
     except (OSError, ValueError) as error:
         raise ToolError(f"--suppress {path}: {error}") from None
-
-
-def watched(
-    command: list[str], stdout: int | None = None, options: dict[str, Any] | None = None
-) -> tuple[int, list[dict[str, Any]]]:
-    """Run a program and return its exit status, and what was found in it and in processes that it started. `stdout`: as that
-    of `subprocess.run`; `options`: as of `checker.OPTIONS`.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "findings"
-        environment = os.environ | {VARIABLE: str(path), OPTIONS: json.dumps(options or {})}
-        status = subprocess.run(command, env=environment, stdout=stdout, check=False).returncode
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    if not lines:
-        raise ToolError(
-            f"{command[0]} ended with status {status} and was not checked: it opened no device, or did not end by itself"
-        )
-    return status if status >= 0 else 128 - status, [record for line in lines for record in json.loads(line)]

@@ -48,6 +48,7 @@ COMMANDS = {
     ),
     "trace": ("trace", "run a program and show what it asks of the driver"),
     "check": ("check", "run a program and report what order between host, streams and memory it takes for granted"),
+    "explore": ("explore", "run a program in all orders that may change its results, and say which results there are"),
     "museum": ("museum", "show and run programs with a bug of synchronisation each, and what the checker says of them"),
     "perf": ("perf", "run a program and show what the device's counters counted meanwhile"),
     "timeline": ("timeline_report", "analyse the trace file of a run, in our words or in those of others"),

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from libnpu.blob import read
 from libnpu.compiler.options import UnknownPass
 from libnpu.tools import source
 from libnpu.tools.console import ToolError, format_bytes, format_time, print_json, print_table, progress
@@ -14,6 +15,8 @@ from libnpu.tools.shapes import SHAPES
 
 if TYPE_CHECKING:
     import argparse
+
+    from libnpu.blob import BlobImage
 
 MAX_LINES = 20  # of a list in the table
 
@@ -39,6 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="tasks, memory and times alone: large weights, which the model may lack, get a place and no bytes",
     )
+    source.add_strict_argument(parser)
+    parser.add_argument(
+        "--partition",
+        choices=("report",),
+        help="report: print the parts on NPU and host, with the reason of each node of the host",
+    )
     parser.add_argument("--stats", action="store_true", help="print what the compiler decided and counted")
     parser.add_argument(
         "--explain",
@@ -60,36 +69,55 @@ def run(options: argparse.Namespace) -> int:
     check_targets({"--output": output}, source.files_read(options))
     with progress(f"Compiling {options.model or options.shape_model}"):
         try:
-            compiled = source.compile_source(options, tuple(options.dump_pass))
+            compiled = source.compile_source(options, tuple(options.dump_pass), in_parts=True)
         except UnknownPass as error:
             raise ToolError(f"--dump-pass {error}") from None
     dumps = compiled.report["dumps"]
     write_file(output, compiled.blob)
+    partition = partition_lines(compiled) if options.partition else []
     if options.json:
-        print_json({"blob": output, "blob_bytes": len(compiled.blob), **compiled.report})
+        report = {**compiled.report, **({"partition": partition} if partition else {})}
+        print_json({"blob": output, "blob_bytes": len(compiled.blob), **report})
         return 0
     for name in options.dump_pass:
         print(f"# after {name}\n{dumps[name]}")
+    for line in partition:
+        print(line)
+    if compiled.parts is None:
+        _print_blob(options, output, compiled.blob, compiled.image, compiled.report)
+    else:
+        for report, part in zip(compiled.report["parts"], compiled.parts.npu_parts, strict=True):
+            _print_blob(options, output, part.blob, read(part.blob), report)
+    return 0
+
+
+def partition_lines(compiled: Any) -> list[str]:
+    """Return the report of the partition of what the compiler has made."""
+    if compiled.parts is None:
+        return [f"{compiled.image.name}: every node runs on the NPU, in one blob"]
+    from libnpu.compiler.partition.report import partition_text
+
+    return partition_text(compiled.parts)
+
+
+def _print_blob(
+    options: argparse.Namespace, output: str, data: bytes, image: BlobImage, report: dict[str, Any]
+) -> None:
+    """Print what was asked for of a blob."""
     if sys.stdout.isatty() and not options.stats:
-        report = compiled.report
         print(
-            f"{output}: {format_bytes(len(compiled.blob))} for {compiled.image.profile}, "
+            f"{output}: {format_bytes(len(data))} for {image.profile}, "
             f"{format_time(report['predicted_makespan_ps'])} predicted, {report['makespan_over_bound']:.2f} times the lower bound "
             f"({report['binding_resource']})"
         )
     if options.stats:
-        rows = [("blob", output), ("size", format_bytes(len(compiled.blob)))]
-        rows += [
-            (key, _text(value))
-            for key, value in compiled.report.items()
-            if key not in ("dumps", "warnings", "what_ifs")
-        ]
-        print_table(f"{compiled.image.name} for {compiled.image.profile}", ("what", "value"), rows, left=2)
+        rows = [("blob", output), ("size", format_bytes(len(data)))]
+        rows += [(key, _text(value)) for key, value in report.items() if key not in ("dumps", "warnings", "what_ifs")]
+        print_table(f"{image.name} for {image.profile}", ("what", "value"), rows, left=2)
     if options.explain:
         from libnpu.compiler.quality import explain
 
-        print("\n".join(explain(compiled.report)))
-    return 0
+        print("\n".join(explain(report)))
 
 
 def _text(value: Any) -> str:

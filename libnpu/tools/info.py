@@ -21,7 +21,7 @@ from libnpu.tools.work import roofs
 if TYPE_CHECKING:
     import argparse
 
-SCHEDULES = (*KINDS, "seed:N")
+SCHEDULES = (*KINDS, "seed:N", "hold:...")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from libnpu.tools.check import watched
 from libnpu.tools.console import ToolError, print_json
 from libnpu.tools.exhibits import exhibit, exhibits
+from libnpu.tools.replays import watched
 
 if TYPE_CHECKING:
     import argparse
@@ -80,7 +80,7 @@ def _run(chosen: Exhibit, fixed: bool) -> int:
         print(f"schedule {schedule}: it prints {printed!r}; right is {right!r}", flush=True)
         if plain.returncode:
             raise ToolError(f"{chosen.name} ended with status {plain.returncode}")
-        _, records = watched(command, stdout=subprocess.DEVNULL)
+        _, records = watched(command, stdout=subprocess.DEVNULL, witness=True)
     print(f"npu check: {len(records)} finding{'s'[: len(records) != 1]}\n{text(records)}", end="")
     rules = sorted(record["rule"] for record in records)
     expected = [] if fixed else sorted(rule for rule, _ in chosen.reports)

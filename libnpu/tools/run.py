@@ -12,7 +12,7 @@ from npu_model.profile import load_profile
 from libnpu.tools import arithmetic, reference, source, values
 from libnpu.tools.console import CheckFailed, ToolError, json_text, print_json, progress
 from libnpu.tools.files import check_targets, write_file
-from libnpu.tools.run_report import print_report, report_json, write_timeline
+from libnpu.tools.run_report import print_report, report_json, write_timeline, write_trace_of
 from libnpu.tools.session import execute
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from libnpu.runtime import TensorInfo
+    from libnpu.tools.session import Execution
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--outputs", metavar="FILE.npz", help="write the outputs, by output name")
     parser.add_argument("--seed", type=source.count, metavar="N", default=0, help="of the random inputs (default 0)")
     source.add_compile_arguments(parser, "npu-37xx, or the blob's")
+    source.add_strict_argument(parser)
     parser.add_argument(
         "--check", action="store_true", help="compare with onnxruntime, or else with onnx's own evaluator"
     )
@@ -67,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run `options.model` once. Raises CheckFailed when a check that was asked for fails, after the report."""
     _check_options(options)
-    model = source.open_source(options)
+    model = source.open_source(options, in_parts=True)
     for name in ("check", "compare_untiled"):
         if getattr(options, name) and model.model_path is None:
             raise ToolError(f"--{name.replace('_', '-')} needs the ONNX model; {options.model} is a blob")
@@ -77,28 +79,22 @@ def run(options: argparse.Namespace) -> int:
             return values.load_inputs(options.inputs, tensors)
         return values.random_inputs(tensors, options.seed)
 
-    profile = options.profile or model.image.profile
-    with progress(f"Running {model.image.name} on {profile}"):
-        compute, numerics = not options.no_compute, options.numerics
-        execution = execute(
-            model.data,
-            model.image,
-            profile,
-            make_inputs,
-            compute=compute,
-            numerics=numerics,
-            fidelity=options.fidelity,
-            faults=options.faults,
-        )
+    profile = options.profile or model.profile
+    numerics = options.numerics
+    with progress(f"Running {model.name} on {profile}"):
+        execution = _execute(model, profile, make_inputs, options)
     if options.outputs:
         values.save_outputs(options.outputs, execution.outputs)
-    report = report_json(options.model, model.image, profile, execution)
+    report = report_json(options.model, model, profile, execution)
     report["fidelity"], report["memory"] = options.fidelity, load_profile(profile).memory_system.name
     report["numerics"] = {"policy": numerics, "helpers": arithmetic.helpers(), "blas": arithmetic.blas()}
     for layer, count in execution.overflows:
         print(f"npu: warning: {layer}: {count} values left fp16's range and became infinite", file=sys.stderr)
     if options.trace:
-        write_timeline(options.trace, model.image, profile, execution)
+        if model.parts is None:
+            write_timeline(options.trace, model.image, profile, execution)
+        else:
+            write_trace_of(options.trace, model.name, profile, execution, {})
         report["trace"] = options.trace
     comparisons: list[reference.Comparison] = []
     if model.model_path is not None and options.check:
@@ -130,6 +126,26 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _execute(
+    model: source.Source,
+    profile: str,
+    make_inputs: Callable[[list[TensorInfo]], dict[str, NDArray[Any]]],
+    options: argparse.Namespace,
+) -> Execution:
+    compute, numerics, fidelity, faults = not options.no_compute, options.numerics, options.fidelity, options.faults
+    if model.parts is None:
+        return execute(
+            model.data, model.image, profile, make_inputs,
+            compute=compute, numerics=numerics, fidelity=fidelity, faults=faults,
+        )  # fmt: skip
+    from libnpu.tools.parted_session import execute_parts
+
+    return execute_parts(
+        model.data, model.parts, profile, make_inputs,
+        compute=compute, numerics=numerics, fidelity=fidelity, faults=faults,
+    )  # fmt: skip
+
+
 def _check_options(options: argparse.Namespace) -> None:
     """Raise ToolError for options that exclude each other, and for files that would be lost."""
     check_targets(
@@ -154,6 +170,6 @@ def _compare_untiled(
 ) -> dict[str, float]:
     """Return output name -> largest difference from the same model compiled for all of CMX; infinity where NaNs differ."""
     with progress("Compiling and running untiled"):
-        whole = source.compile_source(argparse.Namespace(**{**vars(options), "cmx_bytes": None}))
-        expected = execute(whole.blob, whole.image, profile, make_inputs, numerics=options.numerics).outputs
+        whole = source.open_source(argparse.Namespace(**{**vars(options), "cmx_bytes": None}), in_parts=True)
+        expected = _execute(whole, profile, make_inputs, options).outputs
     return {name: reference.max_abs_difference(array, expected[name]) for name, array in outputs.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,19 +20,21 @@ if TYPE_CHECKING:
 
     from libnpu.blob import BlobImage
     from libnpu.tools.reference import Comparison
-    from libnpu.tools.session import Execution
+    from libnpu.tools.session import Execution, PartTime
+    from libnpu.tools.source import Source
 
 TOP_LAYERS = 8
 PS_PER_US = 1_000_000
 
 
-def report_json(path: str, image: BlobImage, profile: str, execution: Execution) -> dict[str, Any]:
-    """Return what is known of a run of `image`, which came from the file `path`."""
+def report_json(path: str, model: Source, profile: str, execution: Execution) -> dict[str, Any]:
+    """Return what is known of a run of `model`, which came from the file `path`. Of a model in parts, `parts` has each of them."""
+    parts = [asdict(part) for part in execution.parts]
     return {
         "model": path,
-        "name": image.name,
+        "name": model.name,
         "profile": profile,
-        "latency_ps": execution.end_ps - execution.start_ps,
+        "latency_ps": execution.device_ps,
         "host_ps": sum(s.end_ps - s.start_ps for s in execution.host if s.name in ("launch", "wait")),
         "host_busy_us": execution.host_busy_ps / PS_PER_US,
         "host_blocked_us": execution.host_blocked_ps / PS_PER_US,
@@ -39,27 +42,32 @@ def report_json(path: str, image: BlobImage, profile: str, execution: Execution)
         "overlap": overlap_json(timeline.overlap(execution.slices, execution.start_ps, execution.end_ps)),
         "ddr_read_bytes": execution.counters["DMA_DDR_READ"],
         "ddr_write_bytes": execution.counters["DMA_DDR_WRITE"],
-        "macs": image.macs,
+        "macs": model.macs,
         "submits": execution.counters["DOORBELLS"],
         "counters": execution.counters,
         "engine_cycles": engines_json(execution.counters),
         "energy": energy_json(execution.counters, profile),
         "overflows": [{"layer": layer, "count": count} for layer, count in execution.overflows],
         "outputs": {n: {"dtype": str(a.dtype), "shape": list(a.shape)} for n, a in execution.outputs.items()},
+        **({"parts": parts, "host_parts_ps": sum(part.host_ps for part in execution.parts)} if parts else {}),
     }
 
 
 def write_timeline(path: str, image: BlobImage, profile: str, execution: Execution) -> None:
     """Write the trace file of a run, which `npu timeline` and Perfetto read."""
+    write_trace_of(path, image.name, profile, execution, ddr_bytes_by_task(image))
+
+
+def write_trace_of(path: str, name: str, profile: str, execution: Execution, moved: dict[int, int]) -> None:
+    """As `write_timeline`, of a model called `name` whose tasks move `moved` bytes, by task."""
     start_ps, end_ps = execution.start_ps, execution.end_ps
-    summary = {"name": image.name, "profile": profile, "latency_ps": end_ps - start_ps}
+    summary = {"name": name, "profile": profile, "latency_ps": end_ps - start_ps}
     summary |= {"start_ps": start_ps, "end_ps": end_ps, "units": execution.units}
-    moved = ddr_bytes_by_task(image)
     write_trace(path, execution.slices, execution.instants, execution.jobs, execution.host, moved, summary)
 
 
 def _usage(execution: Execution) -> list[timeline.Usage]:
-    return timeline.usage(execution.slices, execution.end_ps - execution.start_ps, execution.units)
+    return timeline.usage(execution.slices, execution.device_ps, execution.units)
 
 
 def print_report(report: dict[str, Any], execution: Execution, comparisons: Sequence[Comparison]) -> None:
@@ -82,7 +90,14 @@ def print_report(report: dict[str, Any], execution: Execution, comparisons: Sequ
     numerics = report["numerics"]
     rows.append(("memory path", report["fidelity"], f"memory system {report['memory']}"))
     rows.append(("numerics", numerics["policy"], f"C helpers: {numerics['helpers']}; BLAS: {numerics['blas']}"))
+    if execution.parts:
+        rows.insert(1, ("host parts", format_time(report["host_parts_ps"]), "of the host, not in the latency"))
     print_table(f"{Path(report['model']).name} on {report['profile']}", ("", "", ""), rows)
+    if execution.parts:
+        parts = [_part_row(number, part) for number, part in enumerate(execution.parts)]
+        print_table(
+            "parts, in their order", ("", "on", "device", "host", "bytes to it", "bytes from it"), parts, left=2
+        )
     print_usage(_usage(execution), latency_ps)
     print_engines(report["engine_cycles"])
     print_layers(timeline.layers(execution.slices), TOP_LAYERS)
@@ -102,6 +117,11 @@ def print_report(report: dict[str, Any], execution: Execution, comparisons: Sequ
         print_table(title, columns, [_comparison_row(c) for c in comparisons])
     if "trace" in report:
         print(f"timeline: {report['trace']} (open in ui.perfetto.dev)")
+
+
+def _part_row(number: int, part: PartTime) -> tuple[str, ...]:
+    times = format_time(part.device_ps), format_time(part.host_ps)
+    return str(number), part.on, *times, str(part.to_host_bytes), str(part.from_host_bytes)
 
 
 def _share(report: dict[str, Any]) -> float:

@@ -18,8 +18,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class PartTime:
+    """A part of a model in parts: `on` "NPU" or "host". `device_ps` is the device's, copies included, `host_ps` the host's."""
+
+    on: str
+    device_ps: int
+    host_ps: int
+    to_host_bytes: int  # copied from device memory for a part on the host
+    from_host_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Execution:
-    """A finished run. Times are picoseconds of the virtual clock, `start_ps` and `end_ps` those of the job on the device.
+    """A finished run. Times are picoseconds of the virtual clock, `start_ps` and `end_ps` those of the job on the device, or of
+    the first and the last one of a model in parts; `device_ps` is what the jobs took.
 
     `outputs` is {} when the device computes no values. `counters` are what the run added to the PMU counters.
     """
@@ -37,6 +49,8 @@ class Execution:
     host_blocked_ps: int
     units: dict[str, int]  # engine -> how many the job could use
     overflows: list[tuple[str, int]]  # layer -> finite values that became infinite in fp16
+    device_ps: int
+    parts: list[PartTime]
     leaked_bytes: int  # device memory that was free before the blob was loaded and is not after everything was freed
 
 
@@ -119,6 +133,8 @@ def execute(
             "SHAVE": image.tile_count * info.shaves_per_tile,
         },
         overflows=overflows,
+        device_ps=end_ps - start_ps,
+        parts=[],
         leaked_bytes=leaked,
     )
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from libnpu.compiler.options import ATTENTION
+from libnpu.parts import MAGIC, PartsError, unpack
 from libnpu.tools.console import ToolError, progress
 from libnpu.tools.shapes import SHAPES
 
 if TYPE_CHECKING:
     from libnpu.blob import BlobImage
     from libnpu.compiler import CompileOptions
+    from libnpu.parts import PartedModel
 
 ELF_MAGIC = b"\x7fELF"
 MOST = 10**18 - 1  # of a number on a command line: 18 digits, below 2^63
@@ -22,12 +27,32 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A model ready to load. `report` is the compiler's, {} of a blob; `model_path` is None of a blob."""
+    """A model ready to load. `report` is the compiler's, {} of a blob; `model_path` is None of a blob. `parts`: some of it runs on the host."""
 
     data: bytes
-    image: BlobImage
+    _image: BlobImage | None
     report: dict[str, Any]
     model_path: str | None
+    parts: PartedModel | None = None
+
+    @property
+    def image(self) -> BlobImage:
+        """What is in a blob; there is one unless there are parts."""
+        assert self._image is not None
+        return self._image
+
+    @property
+    def name(self) -> str:
+        return self.image.name if self.parts is None else self.parts.name
+
+    @property
+    def profile(self) -> str:
+        return self.image.profile if self.parts is None else self.parts.profile
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of the NPU."""
+        return self.image.macs if self.parts is None else sum(part.macs for part in self.parts.npu_parts)
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, profile_default: str = "npu-37xx") -> None:
@@ -70,12 +95,25 @@ def add_compile_arguments(parser: argparse.ArgumentParser, profile_default: str 
         help="use at most so much of each tile's CMX, as 262144, 256K or 1M",
     )
     parser.add_argument(
+        "--attention",
+        choices=ATTENTION,
+        default=None,
+        help="the path of every attention (default auto: by phase and length)",
+    )
+    parser.add_argument(
         "--prefetching-level-limit",
         "--prefetchingLevelLimit",
         type=count,
         default=None,
         metavar="N",
         help="operations that a load may run ahead",
+    )
+
+
+def add_strict_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare --strict, of commands that take models in parts."""
+    parser.add_argument(
+        "--strict", action="store_true", help="refuse a model of which the host would run some nodes, with all reasons"
     )
 
 
@@ -136,9 +174,24 @@ def is_blob(path: str) -> bool:
         return file.read(len(ELF_MAGIC)) == ELF_MAGIC
 
 
+def is_parted(path: str) -> bool:
+    """Tell whether the file at `path` is the container of a model in parts. Raises OSError."""
+    with open(path, "rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def read_parts(path: str) -> tuple[bytes, PartedModel]:
+    """Return the bytes of the container at `path`, and what they hold. Raises ToolError with the path."""
+    data = Path(path).read_bytes()
+    try:
+        return data, unpack(data)
+    except PartsError as error:
+        raise ToolError(f"{path}: {error}") from None
+
+
 def check_model(path: str) -> None:
     """Raise ToolError when the file at `path` is a blob."""
-    if is_blob(path):
+    if is_blob(path) or is_parted(path):
         raise ToolError(f"{path}: is a blob already; expected an ONNX model")
 
 
@@ -146,6 +199,9 @@ def read_blob(path: str) -> tuple[bytes, BlobImage]:
     """Return the bytes of the blob at `path`, and what they hold. Raises ToolError with the path for any other file."""
     from libnpu.blob import BlobError, read
 
+    if is_parted(path):
+        hosts = len(read_parts(path)[1].host_nodes)
+        raise ToolError(f"{path}: is a model in parts, of which {hosts} nodes run on the host; npu run takes it")
     if not is_blob(path):
         raise ToolError(f"{path}: is not a blob; npu compile makes one of an ONNX model")
     data = Path(path).read_bytes()
@@ -164,7 +220,7 @@ def files_read(options: argparse.Namespace) -> dict[str, str | None]:
 
 def _external_data(path: str) -> list[str]:
     """Return the files in which the model at `path` keeps its weights; [] of a blob, and of what is no model."""
-    if is_blob(path):
+    if is_blob(path) or is_parted(path):
         return []
     import onnx
 
@@ -176,32 +232,48 @@ def _external_data(path: str) -> list[str]:
     return sorted({str(Path(path).parent / entry.value) for entry in entries})
 
 
-def open_source(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> Source:
-    """Return what `options.model` names, compiled with the options of `add_compile_arguments` when it is a model."""
+def open_source(options: argparse.Namespace, dump: tuple[str, ...] = (), in_parts: bool = False) -> Source:
+    """Return what `options.model` names, compiled with the options of `add_compile_arguments` when it is a model.
+
+    `in_parts`: the command takes models in parts, too.
+    """
     path: str = options.model
-    if is_blob(path):
+    if in_parts and is_parted(path):
+        _no_compile_options(options)
+        data, parts = read_parts(path)
+        return Source(data, None, {}, None, parts)
+    if is_blob(path) or is_parted(path):
         _no_compile_options(options)
         data, image = read_blob(path)
         if image.kernels:
             raise ToolError(f"{path}: is a kernel library; expected a model, or a blob of one")
         return Source(data, image, {}, None)
     with progress(f"Compiling {path}"):
-        compiled = compile_source(options, dump)
+        compiled = compile_source(options, dump, in_parts)
+    if compiled.parts is not None:
+        return Source(compiled.blob, None, compiled.report, path, compiled.parts)
     return Source(compiled.blob, compiled.image, compiled.report, path)
 
 
-def compile_source(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> Any:
-    """Return the compiler's result for the model `options.model`; print its warnings on stderr, a line each."""
-    from libnpu.compiler import compile_model
+def compile_source(options: argparse.Namespace, dump: tuple[str, ...] = (), in_parts: bool = False) -> Any:
+    """Return the compiler's result for the model `options.model`; print its warnings on stderr, a line each.
+
+    `in_parts`: what the NPU cannot do runs on the host, unless `options.strict` says that it must not.
+    """
+    from libnpu.compiler import HostPartWarning, compile_model
     from libnpu.compiler.frontend import OpenShape
 
     wanted = compile_options(options, dump)
+    if not in_parts:
+        wanted = dataclasses.replace(wanted, strict=True)
     shape_model = getattr(options, "shape_model", None)
     try:
-        compiled = compile_model(SHAPES[shape_model]() if shape_model else options.model, wanted)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", HostPartWarning)  # it is the first of the report's
+            compiled = compile_model(SHAPES[shape_model]() if shape_model else options.model, wanted)
     except OpenShape as error:
         raise ToolError(f"{options.model}: {error.what}; give one with --shape {error.input_name}=N,N,...") from None
-    if not compiled.image.outputs:
+    if compiled.parts is None and not compiled.image.outputs:
         raise ToolError(f"{options.model}: the model has no outputs, so that there is nothing to compute")
     for warning in compiled.report["warnings"]:
         print(f"npu: warning: {warning}", file=sys.stderr)
@@ -218,11 +290,13 @@ def compile_options(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> 
         "tiles": options.tiles,
         "cmx_bytes": options.cmx_bytes,
         "optimisation": options.optimisation,
+        "attention": getattr(options, "attention", None),
         "prefetching_level_limit": options.prefetching_level_limit,
     }
     return CompileOptions(
         shapes=parse_shapes(options.shape),
         pingpong=not options.no_pingpong,
+        strict=getattr(options, "strict", False),
         plan_only=getattr(options, "plan_only", False),
         explain=getattr(options, "explain", False),
         dump=dump,
@@ -234,6 +308,15 @@ def _no_compile_options(options: argparse.Namespace) -> None:
     """Raise ToolError when an option of the compiler is given with a blob."""
     if options.optimisation is not None:
         raise ToolError(f"-O{options.optimisation}: {options.model} is a blob, compiled already")
-    for name in ("precision", "tiles", "cmx_bytes", "prefetching_level_limit", "shape", "no_pingpong"):
-        if getattr(options, name):
+    for name in (
+        "precision",
+        "tiles",
+        "cmx_bytes",
+        "attention",
+        "prefetching_level_limit",
+        "shape",
+        "no_pingpong",
+        "strict",
+    ):
+        if getattr(options, name, None):
             raise ToolError(f"--{name.replace('_', '-')}: {options.model} is a blob, compiled already")

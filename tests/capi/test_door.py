@@ -1,4 +1,4 @@
-"""door.c alone: memory that cannot be read or written is an error, with process_vm_* and with the pipe."""
+"""door.c alone: memory that cannot be read or written is an error, with process_vm_* and with the pipe; what is guarded is opened."""
 
 import subprocess
 
@@ -30,6 +30,15 @@ PROGRAM = r"""
 #include "library.h"
 enum { PAGES = 5 };
 static char own[PAGES * PAGE];
+static uintptr_t guarded;
+int npu_open_pages(uintptr_t address, size_t size)
+{
+    uintptr_t page = guarded;
+    if (page + PAGE <= address || page >= address + size)
+        return 0;
+    guarded = 0;
+    return mprotect((void *)page, PAGE, PROT_READ | PROT_WRITE) == 0;
+}
 int main(void)
 {
     char *map = mmap(NULL, (PAGES + 1) * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -53,6 +62,14 @@ int main(void)
     printf("read from address 16 %%d\n", npu_copy_from_user(own, 16, 1));
     printf("read from no user address %%d\n", npu_copy_from_user(own, UINTPTR_MAX - 8, 4));
     printf("nothing %%d\n", npu_copy_from_user(own, 16, 0));
+    mprotect((void *)(guarded = at + PAGE), PAGE, PROT_NONE);
+    printf("read of a guarded page %%d\n", npu_copy_from_user(own, at + 1, 2 * PAGE));
+    mprotect((void *)(guarded = at + PAGE), PAGE, PROT_READ);
+    result = npu_copy_to_user(at + PAGE - 1 + 2, own, PAGE);
+    printf("write to a guarded page %%d %%d\n", result, map[PAGE + 1] == own[0]);
+    mprotect((void *)(guarded = at + PAGE), PAGE, PROT_READ);
+    result = npu_copy_to_user(at + PAGE, own, 1);
+    printf("write of a byte to a guarded page %%d %%d\n", result, map[PAGE] == own[0]);
 }
 """
 
@@ -76,4 +93,7 @@ def test_bad_memory_is_an_error(tmp_path, sandbox):
         "read from address 16 -1",
         "read from no user address -1",
         "nothing 0",
+        "read of a guarded page 0",
+        "write to a guarded page 0 1",
+        "write of a byte to a guarded page 0 1",
     ]

@@ -85,7 +85,7 @@ def test_eighty_thousand_random_calls_are_reproducible(stress, tmp_path):
     check_same_twice(stress, tmp_path, 4, 80_000)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(400)  # its threads wait for each other in real time
 def test_thirty_thousand_random_calls_of_eight_threads_replay_identically(stress, tmp_path):
     check_replay(stress, tmp_path, 5, 30_000)

@@ -50,6 +50,14 @@ def called_in_a_host_function(device, fixed=False):
     stream.synchronize()
 
 
+def a_call_as_a_host_function(device, fixed=False):
+    stream, memory = device.create_stream(), device.alloc(4096)
+    stream.add_host_function((lambda: None) if fixed else memory.free)
+    with contextlib.suppress(libnpu.NpuError):
+        stream.synchronize()
+    device.synchronize()
+
+
 def waits_for_ever(device, fixed=False):
     stream, token = device.create_stream(), device.create_notify()
     token.wait(stream)
@@ -82,6 +90,7 @@ CASES = [
     (freed_twice, "DOUBLE-FREE", [2, 5]),
     (of_another_context, "CTX-MISMATCH", [4]),
     (called_in_a_host_function, "CALLBACK-API", [6]),
+    (a_call_as_a_host_function, "CALLBACK-API", [2]),
     (waits_for_ever, "DEADLOCK", [2, 6]),
     (in_a_circle, "DEADLOCK", [6, 5, 11]),
 ]

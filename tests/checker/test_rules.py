@@ -1,6 +1,7 @@
 """Each rule: a wrong program of a few lines and the right one, the two places that the report must name, and silence."""
 
 import inspect
+import mmap
 
 import numpy as np
 import pytest
@@ -250,3 +251,24 @@ def test_a_kernel_that_leaves_its_memory(monkeypatch):
 
     assert found(program) == [("OOB", [2])]
     assert found(lambda device: program(device, 4096)) == []
+
+
+def test_what_a_function_of_a_library_touches_is_where_it_was_enqueued():
+    def program(device):
+        stream, other, pinned = device.create_stream(), device.create_stream(), device.alloc_host(256)
+        stream.fill(pinned, 1)
+        other.add_host_function(np.copyto, pinned.array, 2)
+        device.synchronize()
+
+    assert found(program) == [("XS-WAW", [2, 3])]
+
+
+def test_an_array_of_memory_that_was_registered():
+    def program(device):
+        stream, memory = device.create_stream(), mmap.mmap(-1, 8192, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        registered = device.primary.register(memory)
+        stream.fill(registered, 1)
+        registered.array[5000:] = 1
+        stream.synchronize()
+
+    assert found(program) == [("HD-WAW", [3, 4])]

@@ -164,3 +164,42 @@ def test_a_recurrent_network_with_activations_of_its_own(check, rng):
     attrs = {"hidden_size": 4, "activations": ["LeakyRelu"], "activation_alpha": [0.3]}
     constants = {"w": f32(rng, 1, 4, 3), "r": f32(rng, 1, 4, 4)}
     check([("RNN", ["x", "w", "r"], ["y"], attrs)], {"x": f32(rng, 3, 2, 3)}, constants=constants, opset=14)
+
+
+@pytest.mark.parametrize(("start", "end", "step"), [(4, -(2**31), -1), (-1, 0, -2), (3, 1, -5), (1, 3, -1)])
+def test_slices_go_backwards(start, end, step, make_model, run_on_device):
+    x = np.arange(30, dtype=np.int32).reshape(5, 6)
+    constants = {"s": np.array([start, 1]), "e": np.array([end, 6]), "a": np.array([0, -1]), "t": np.array([step, 2])}
+    model = make_model(
+        [("Slice", ["x", *constants], ["z"], {}), ("ReduceSum", ["z"], ["y"], {"keepdims": 0})],
+        {"x": x},
+        ["y"],
+        constants,
+    )
+    assert run_on_device(model, {"x": x})["y"] == x[start:end:step, 1::2].sum()
+
+
+@pytest.mark.parametrize("of_axis", [False, True])
+def test_compress_of_a_known_condition_needs_no_declared_shape(of_axis, make_model, run_on_device):
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    keep = {"c": np.array([True, False, True])}
+    nodes = [
+        ("Compress", ["x", "c"], ["z"], {"axis": 1} if of_axis else {}),
+        ("ReduceSum", ["z"], ["y"], {"keepdims": 0}),
+    ]
+    model = make_model(nodes, {"x": x}, ["y"], keep)
+    assert run_on_device(model, {"x": x})["y"] == np.compress([1, 0, 1], x, 1 if of_axis else None).sum()
+
+
+def test_erf_of_integers_is_that_of_their_floats(make_model, run_on_device):
+    x = np.array([-5, -1, 0, 1, 7], np.int32)
+    model = make_model([("Erf", ["x"], ["y"], {})], {"x": x}, ["y"], opset=9)
+    assert run_on_device(model, {"x": x})["y"].tolist() == [-1, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize(("reduction", "expected"), [("max", [True, True, False]), ("min", [False, True, False])])
+def test_scatters_of_truths(reduction, expected, make_model, run_on_device):
+    x, places, updates = np.array([False, True, False]), np.array([0, 1]), np.array([True, True])
+    nodes = [("ScatterElements", ["x", "i", "u"], ["y"], {"reduction": reduction})]
+    feeds = {"x": x, "i": places, "u": updates}
+    assert run_on_device(make_model(nodes, feeds, ["y"], opset=18), feeds)["y"].tolist() == expected

@@ -131,3 +131,14 @@ def test_running_sums_along_a_computed_axis(op, make_model, run_on_device):
         model = make_model([(op, ["x", "axis"], ["y"], {"reverse": 1, "exclusive": 1})], feeds, ["y"])
         expected = np.cumsum(x[:, ::-1], axis=1)[:, ::-1] - x
     np.testing.assert_allclose(run_on_device(model, feeds)["y"], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("p", [2, 3])
+def test_lp_pool_of_small_numbers_is_right_in_float16(p, make_model, run_on_device):
+    """Their powers are below what float16 holds."""
+    x = np.full((1, 2, 4, 5), 0.004, np.float16)
+    model = make_model(
+        [("LpPool", ["x"], ["y"], {"kernel_shape": [2, 2], "strides": [2, 1], "p": p})], {"x": x}, ["y"], opset=22
+    )
+    got = run_on_device(model, {"x": x}, "fp16")["y"]
+    np.testing.assert_allclose(got, np.full((1, 2, 2, 4), 0.004 * 4 ** (1 / p)), rtol=2e-3)

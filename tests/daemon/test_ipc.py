@@ -325,3 +325,30 @@ def test_two_processes_hand_memory_to_and_fro(daemon):
         assert set(memory.read(np.float32)) == {20.0}  # it lives on with the last who has it
         assert set(memory.read(np.float32)) == {20.0}
         memory.close()
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_what_another_process_may_have_waited_for_comes_before_its_records(daemon, waits):
+    """The checker sees what this process does: its two streams are in order through the other process, or not at all."""
+    environment = os.environ | {"NPU_DEVICE": daemon.where}
+    producer = subprocess.Popen(
+        [sys.executable, "-c", PRODUCER.replace("range(20)", "range(1)")], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    with libnpu.check() as checker, libnpu.open("unit", where=daemon.where) as npu:
+        memory, full, empty = (bytes.fromhex(text) for text in producer.stdout.readline().split())
+        memory = npu.open_ipc_memory(memory)
+        full, empty = npu.open_ipc_event(full), npu.open_ipc_event(empty)
+        one, two, seen = npu.create_stream(), npu.create_stream(), npu.alloc(4 * 4096)
+        one.fill(memory, 0)
+        empty.record(one)
+        producer.stdin.write("\n")
+        producer.stdin.flush()
+        assert producer.stdout.readline() == "full\n"
+        if waits:
+            two.wait_event(full)
+        two.copy(seen, memory)
+        npu.synchronize()
+        producer.communicate("\n", timeout=30)
+        memory.close()
+    assert [record["rule"] for record in checker.records()] == ["XS-RAW"] * (not waits)

@@ -3,7 +3,7 @@
 import itertools
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import ml_dtypes
@@ -553,9 +553,18 @@ def test_c_and_numpy_agree_past_every_block_size(types, shape, out_z, groups):
     act, wt, out = types
     one = Case("conv", shape, out_z, (3, 3), pad=(1, 1, 1, 1), groups=groups, act=act, wt=wt, out=out, table=True)
     blocks = [(0, shape[0], 0, shape[1], 5, out_z - 6)]
-    plain = native.Native(found.ffi, found.lib, 0)
-    results = [one.run(helper, blocks)[..., 5:-1] for helper in (found, plain, None)]
-    assert results[0].tobytes() == results[1].tobytes() == results[2].tobytes()
+    plain, narrow = native.Native(found.ffi, found.lib, 0), replace(found, avx512=0)
+    results = [one.run(helper, blocks)[..., 5:-1].tobytes() for helper in (found, narrow, plain, None)]
+    assert results == results[:1] * 4
+
+
+@pytest.mark.skipif(native.load() is None or not native.load().avx512, reason="no AVX-512")
+@pytest.mark.parametrize("out_z", [5, 16, 17, 40, 49])
+@pytest.mark.parametrize("pixels", range(1, 14))
+def test_fast_sums_do_not_depend_on_how_many_columns_a_vector_has(pixels, out_z):
+    one = Case("conv", (1, pixels, 300), out_z)
+    wide, narrow = (one.run(found, numerics="fast") for found in (native.load(), replace(native.load(), avx512=0)))
+    assert wide.tobytes() == narrow.tobytes()
 
 
 @pytest.mark.parametrize(

@@ -95,9 +95,10 @@ def test_run_stops_at_the_interrupt_and_costs_nothing(process, command):
     handle, queue = process.commands(fill), process.queue()
     assert process.submit(queue, handle, target) == 0
     assert job(process, handle).finished == 0
-    before = process.now_ps
+    before, edges = process.now_ps, run(process, 0).edges
     stopped = run(process)
-    assert stopped.interrupts == 1
+    assert (stopped.interrupts, stopped.edges) == (1, edges + 1)
+    assert run(process, 0).edges == edges + 1
     assert process.now_ps == before
     found = job(process, handle)
     assert (found.finished, found.job_status) == (1, C.NPU_JOB_SUCCESS)
@@ -110,5 +111,6 @@ def test_a_job_may_be_looked_at_only_by_its_handle(process):
     assert process.call(C.NPU_IOCTL_EMU_JOB, "npu_emu_job", handle=9)[0] == -errno.ENOENT
     assert process.call(C.NPU_IOCTL_EMU_JOB, "npu_emu_job", handle=1, done_ps=1)[0] == -errno.EINVAL
     assert process.call(C.NPU_IOCTL_EMU_RUN, "npu_emu_run", now_ps=1)[0] == -errno.EINVAL
+    assert process.call(C.NPU_IOCTL_EMU_RUN, "npu_emu_run", edges=1)[0] == -errno.EINVAL
     handle, _ = process.bo()
     assert job(process, handle).finished == 1

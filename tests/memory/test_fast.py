@@ -211,6 +211,25 @@ def test_what_traffic_did_not_get_it_asks_for_later():
     assert spans[1] > 1.2 * spans[0]
 
 
+def test_transfers_that_meet_again_get_the_same_unless_priorities_changed():
+    clock = Clock()
+    path = FluidPath(clock, load_profile("npu-37xx+client-37xx"))
+    path.set_traffic(Background("cpu", 12 * 10**9))
+    spans = []
+    for priority in (0, 0, 7, 7, 0):
+        path.set_priority(0, priority)
+        begun = clock.now_ps
+        pair = [Transfer(path, MIB, MIB * 1000 // 31) for _ in range(2)]
+        for one in pair:
+            path.enter(one, one, begun, 1)
+        while any(one.end_ps is None for one in pair):
+            clock.run_until(clock.heap[0][0])
+        spans.append(max(one.end_ps for one in pair) - begun)
+        clock.run_until(clock.now_ps + 10**9)  # the CPU has got what it asked for
+    assert spans[0] == spans[1] == spans[4] > 1.02 * spans[2]
+    assert spans[2] == spans[3]
+
+
 def model_error(blob, profile, cpu=0.0, priority=0):
     spans = []
     for fidelity in ("fast", "full"):

@@ -11,7 +11,7 @@ from npu_abi import C
 import libnpu
 
 KIB = 1 << 10
-ALL = ["timed", "eager", "lazy", "newest-first", "seed:7"]
+ALL = ["timed", "eager", "lazy", "newest-first", "seed:7", "hold:", "hold:1.1,2.1@1.3"]
 
 
 @pytest.fixture

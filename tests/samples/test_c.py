@@ -9,8 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import libnpu
+from libnpu.compiler import CompileOptions, HostPartWarning, compile_model
 
 FOLDER = Path(__file__).parents[2] / "samples" / "c"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.c"))
@@ -52,6 +54,27 @@ def test_run_model_gives_the_bytes_of_python(c_samples, tmp_path):
         expected = device.load(c_samples / "model.blob").run({"x": x})["y"]
     assert (tmp_path / "out0.raw").read_bytes() == expected.tobytes()
     assert run.stderr == ""
+
+
+def test_run_model_runs_a_model_in_parts(c_samples, tmp_path):
+    """y = relu(x) * (how many elements of it are not 0), counted on the host: C needs to know nothing of it."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("NonZero", ["a"], ["n"]),
+        helper.make_node("Shape", ["n"], ["s"], start=1),
+        helper.make_node("Cast", ["s"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["a", "f"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (4,)) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    with pytest.warns(HostPartWarning):
+        (tmp_path / "parts.blob").write_bytes(compile_model(model, CompileOptions(precision="fp32")).blob)
+    np.array([-1, 2, 0, 0.5], np.float32).tofile(tmp_path / "x.raw")
+    command = [c_samples / "run_model", "parts.blob", "x.raw"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "g.part1" in run.stdout and run.stdout.splitlines()[-1] == "y [4]: 0 4 0 1"
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ from libnpu.tools import values
         "info",
         "perf",
         "check",
+        "explore",
         "timeline",
     ],
 )

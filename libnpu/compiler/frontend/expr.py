@@ -135,6 +135,9 @@ def _hard_swish(expr: Expr) -> Expr | None:
 
 def _neutral(expr: Expr) -> Expr | None:
     operand: Expr
+    if expr[0] == "where" and (condition := _constant(expr[1])) is not None:
+        operand = expr[2] if condition else expr[3]
+        return operand
     # x + 0 is not here: it turns -0 into 0. Integer division by a constant has no neutral spelling but 1.
     if (product := _split_constant(expr, "mul")) and product[1] == 1:
         return product[0]

@@ -15,6 +15,7 @@ from libnpu.compiler.frontend import ops_resample as resample
 from libnpu.compiler.frontend import ops_scatter as scatter
 from libnpu.compiler.frontend import ops_trigonometry as trigonometry
 from libnpu.compiler.frontend import ops_window as window
+from libnpu.compiler.frontend.ops_attention import CONTRIBUTED as ATTENTION
 from libnpu.compiler.frontend.ops_einsum import einsum
 from libnpu.compiler.frontend.ops_quantised import CONTRIBUTED, QUANTISED
 from libnpu.compiler.frontend.ops_sample import grid_sample
@@ -116,4 +117,6 @@ HANDLERS: dict[str, Handler] = {
     "SpaceToDepth": movement.space_to_depth,
 }
 # Operators outside of the standard: (domain, name) -> handler.
-FOREIGN: dict[tuple[str, str], Handler] = {("com.microsoft", name): handler for name, handler in CONTRIBUTED.items()}
+FOREIGN: dict[tuple[str, str], Handler] = {
+    ("com.microsoft", name): handler for name, handler in (CONTRIBUTED | ATTENTION).items()
+}

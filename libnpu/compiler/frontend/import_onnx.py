@@ -28,7 +28,7 @@ from libnpu.compiler.frontend.source import (
     may_lack_data,
     opset_of,
 )
-from libnpu.compiler.frontend.types import check_types
+from libnpu.compiler.frontend.types import check_types, check_version
 from libnpu.compiler.frontend.unroll import batched_scan, scan
 from libnpu.compiler.ir import Graph, Value
 from libnpu.errors import Unimplemented, Unsupported
@@ -51,7 +51,17 @@ def import_model(model: onnx.ModelProto, shapes: Mapping[str, Shape], is_plan: b
 
     Raises ModelError, Unsupported or Unimplemented by node.
     """
-    walk = _Walk(model)
+    walk = Walk(model)
+    scope, inputs = begin(walk, model, shapes, is_plan)
+    walk.nodes(model.graph.node, Body(scope, {}, "", 0))
+    outputs = _bind_outputs(walk.build, model.graph.output, scope, inputs)
+    return Graph(model.graph.name or "model", inputs, outputs, walk.build.nodes, is_plan=is_plan)
+
+
+def begin(
+    walk: Walk, model: onnx.ModelProto, shapes: Mapping[str, Shape], is_plan: bool = False
+) -> tuple[Scope, list[Value]]:
+    """Return what the first node sees, and the inputs; raises as `import_model`."""
     scope: Scope = {}
     for tensor in model.graph.initializer:
         if tensor.data_type != onnx.TensorProto.STRING:
@@ -68,9 +78,7 @@ def import_model(model: onnx.ModelProto, shapes: Mapping[str, Shape], is_plan: b
             scope[info.name] = value
             if 0 in value.shape:  # there is one such array: a constant
                 scope[info.name] = Value(info.name, value.shape, value.dtype, np.zeros(value.shape, value.dtype))
-    walk.nodes(model.graph.node, _Body(scope, {}, "", 0))
-    outputs = _bind_outputs(walk.build, model.graph.output, scope, inputs)
-    return Graph(model.graph.name or "model", inputs, outputs, walk.build.nodes, is_plan=is_plan)
+    return scope, inputs
 
 
 def _dtype(info: onnx.ValueInfoProto) -> np.dtype[Any]:
@@ -100,10 +108,7 @@ def _bind_outputs(
             raise ModelError(f"output {info.name} is computed by no node")
         if info.type.tensor_type.elem_type and value.dtype != _dtype(info):
             raise ModelError(f"output {info.name}: computed as {value.dtype}, declared as {_dtype(info)}")
-        if 0 in value.shape:
-            raise Unsupported(f"output {info.name}: shape {value.shape} has no element")
-        if value.const is not None:
-            _check_constant(info.name, value.const)
+        check_output(info.name, value)
         if value.const is not None or any(value is other for other in (*inputs, *outputs)):
             build.layer = info.name
             value = build.elementwise(("in", 0), [value])
@@ -112,9 +117,12 @@ def _bind_outputs(
     return outputs
 
 
-def _check_constant(name: str, array: NDArray[Any]) -> None:
-    """Refuse an output that is a constant which no program can write: integers of the device have 32 bits."""
-    if array.dtype.name not in ("int64", "uint64"):
+def check_output(name: str, value: Value) -> None:
+    """Refuse an output that no program can write: without elements, or a constant beyond the device's integers of 32 bits."""
+    if 0 in value.shape:
+        raise Unsupported(f"output {name}: shape {value.shape} has no element")
+    array = value.const
+    if array is None or array.dtype.name not in ("int64", "uint64"):
         return
     limits = np.iinfo(np.int32 if array.dtype == np.int64 else np.uint32)
     array = array.reshape(-1)
@@ -126,7 +134,7 @@ def _check_constant(name: str, array: NDArray[Any]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Body:
+class Body:
     """Where nodes are: in the model, a function or a branch. `parameters` are the attributes of the function, `prefix`
     begins the names of the nodes, and `depth` is how deep it is nested.
     """
@@ -137,7 +145,7 @@ class _Body:
     depth: int
 
 
-class _Walk:
+class Walk:
     """One pass over a model's nodes; `build` collects the result."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -151,7 +159,7 @@ class _Walk:
         for name in dict.fromkeys(info.name for info in (*model.graph.input, *model.graph.output)):
             self.build.unique(name)
 
-    def nodes(self, nodes: Iterable[onnx.NodeProto], body: _Body) -> None:
+    def nodes(self, nodes: Iterable[onnx.NodeProto], body: Body) -> None:
         """Walk the nodes of `body`."""
         if body.depth > MAX_DEPTH:
             raise Unsupported(f"{body.prefix or 'the model'}: functions nest deeper than {MAX_DEPTH}")
@@ -161,7 +169,7 @@ class _Walk:
             bound = _bind_attributes(node, body.parameters)
             inputs = [self._operand(source, body.scope, name) if source else None for source in node.input]
             try:
-                results = self._node(bound, name, inputs, body)
+                results = self.node(bound, name, inputs, body)
             except (ModelError, Unsupported, Unimplemented):
                 raise
             except ShapeMismatch as error:
@@ -178,9 +186,11 @@ class _Walk:
             raise ModelError(f"node {name}: input {source} is defined by nothing before it")
         return scope[source]
 
-    def _node(self, node: onnx.NodeProto, name: str, inputs: list[Value | None], body: _Body) -> list[Value]:
+    def node(self, node: onnx.NodeProto, name: str, inputs: list[Value | None], body: Body) -> list[Value]:
+        """Return the results of one node, "" for those that the source leaves out."""
         self.build.layer = name
         if node.domain in STANDARD_DOMAINS and (node.domain, node.op_type) not in self.functions:
+            check_version(node.op_type, self.opset, name)
             check_types(node.op_type, self.opset, name, inputs)
             known = self._constants(node, name, inputs)
             if known is not None:
@@ -202,6 +212,8 @@ class _Walk:
             values = [call.checked(value) for value in (result if isinstance(result, list) else [result])]
             return self._named(node, values, first)
         function = self.functions.get((node.domain, node.op_type)) or self._schema_body(node, inputs)
+        if function is None and node.domain not in STANDARD_DOMAINS:
+            raise Unsupported(f"node {name}: operator {node.op_type} of domain {node.domain!r}")
         if function is None:
             raise Unimplemented(f"node {name}: operator {node.op_type}")
         return self._function(node, function, name, inputs, body.depth + 1)
@@ -250,7 +262,7 @@ class _Walk:
         made = iter([self.build.const(array, output) for array, output in zip(arrays, names, strict=True)])
         return [next(made) if output else _nothing() for output in node.output]
 
-    def _branch(self, node: onnx.NodeProto, name: str, inputs: list[Value | None], body: _Body) -> list[Value]:
+    def _branch(self, node: onnx.NodeProto, name: str, inputs: list[Value | None], body: Body) -> list[Value]:
         condition = inputs[0].const if inputs and inputs[0] is not None else None
         if condition is None:
             raise Unsupported(f"node {name}: If with a condition that is computed at run time")
@@ -258,7 +270,7 @@ class _Walk:
         branch = next(item.g for item in node.attribute if item.name == wanted)
         return self._graph(branch, [], name, body)
 
-    def _scan(self, node: onnx.NodeProto, name: str, inputs: list[Value | None], body: _Body) -> list[Value]:
+    def _scan(self, node: onnx.NodeProto, name: str, inputs: list[Value | None], body: Body) -> list[Value]:
         attrs = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
 
         def step(given: list[Value], number: int) -> list[Value]:
@@ -268,13 +280,13 @@ class _Walk:
             return batched_scan(self.build, name, attrs, inputs, step)
         return scan(self.build, name, attrs, [value for value in inputs if value is not None], step)
 
-    def _graph(self, graph: onnx.GraphProto, given: list[Value], name: str, body: _Body) -> list[Value]:
+    def _graph(self, graph: onnx.GraphProto, given: list[Value], name: str, body: Body) -> list[Value]:
         """Return the outputs of a graph inside of a node, for the values of its inputs."""
         inner = dict(body.scope)
         for tensor in graph.initializer:
             inner[tensor.name] = self.build.const(tensor_array(tensor), tensor.name)
         inner |= {info.name: value for info, value in zip(graph.input, given, strict=True)}
-        self.nodes(graph.node, _Body(inner, body.parameters, f"{name}/", body.depth + 1))
+        self.nodes(graph.node, Body(inner, body.parameters, f"{name}/", body.depth + 1))
         results = [self._operand(output.name, inner, name) for output in graph.output]
         return [_nothing() if value is None else value for value in results]
 
@@ -292,13 +304,15 @@ class _Walk:
         versions = [entry.version for entry in function.opset_import if entry.domain in STANDARD_DOMAINS]
         outer, self.opset = self.opset, versions[0] if versions else self.opset
         try:
-            self.nodes(function.node, _Body(inner, parameters, f"{name}/", depth))
+            self.nodes(function.node, Body(inner, parameters, f"{name}/", depth))
         finally:
             self.opset = outer
         return [inner.get(output) or _nothing() for output in function.output]
 
     def _schema_body(self, node: onnx.NodeProto, inputs: list[Value | None]) -> onnx.FunctionProto | None:
         """Return the body that ONNX's schema gives for the operator at these operand types, None without one."""
+        if node.domain not in STANDARD_DOMAINS:
+            return None
         schema = onnx.defs.get_schema(node.op_type, self.opset, "")
         if schema.has_function:
             return schema.function_body

@@ -36,6 +36,8 @@ def infer_shape(op: str, shapes: Sequence[Shape], attrs: dict[str, Any]) -> Shap
             return _reduced(shapes[0], [attrs["axis"]], attrs["keepdims"])
         case "Softmax":
             return shapes[0]
+        case "FlashSDPA" | "IncrementalSDPA":
+            return (*shapes[0][:-1], shapes[1 + attrs["parts"]][-1])
         case "Gather":
             axis = attrs["axis"]
             return (*shapes[0][:axis], *shapes[1], *shapes[0][axis + 1 :])

@@ -52,6 +52,8 @@ def unary(call: Call) -> Value:
     x = call.input(0)
     if is_unsigned_word(x.dtype):  # Abs and Sign alone take such
         return x if call.op == "Abs" else call.build.elementwise(("ne", X, ("const", 0)), [x])
+    if call.op == "Erf" and not is_float(x):
+        return call.build.elementwise(("cast_i32", ("erf", ("cast_f32", X))), [x])
     return call.build.elementwise((UNARY[call.op], X), [x])
 
 

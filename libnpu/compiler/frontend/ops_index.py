@@ -206,15 +206,19 @@ def reverse_sequence(call: Call) -> Value:
 
 
 def compress(call: Call) -> Value:
-    """Compress, where the length is declared: the element of rank r is the one before which the condition holds r times."""
+    """Compress, of a known condition, or where the length is declared: the element of rank r is the one before which the condition holds r times."""
     x, condition, build = call.input(0), call.input(1), call.build
     declared = call.shape()
-    if declared is None:
+    if declared is None and condition.const is None:
         raise call.unimplemented("a result whose shape is not declared")
     if "axis" in call.attrs:
         axis = call.axis(int(call.attrs["axis"]), len(x.shape))
     else:
         x, axis = build.reshape(x, (shape_product(x.shape),)), 0
+    if condition.const is not None:
+        places = np.flatnonzero(condition.const).astype(np.int32)
+        return build.emit("Gather", [x, build.const(places, f"{call.name}.places")], {"axis": axis})
+    assert declared is not None
     count, length = declared[axis], min(condition.shape[0], x.shape[axis])
     kept = build.slice(condition, {0: (0, length, 1)}) if length < condition.shape[0] else condition
     flags = build.elementwise(("cast_bool", X), [kept], INT32)

@@ -105,12 +105,15 @@ def slice_(call: Call) -> Value:
         raise ModelError(f"node {call.name}: Slice lacks its bounds")
     axes = call.axes(call.ints(3, "axes", 10) or list(range(len(starts))), len(x.shape))
     steps = (call.ints(4, "steps", 10) if call.opset >= 10 else None) or [1] * len(starts)
-    bounds = {}
+    bounds, backward = {}, {}
     for axis, start, stop, step in zip(axes, starts, stops, steps, strict=True):
-        if step <= 0:
-            raise call.unimplemented(f"step {step}")
         begin, end, _ = slice(start, stop, step).indices(x.shape[axis])
-        bounds[axis] = (begin, max(begin, end), step)
+        if step < 0:
+            backward[axis] = np.arange(begin, end, step, dtype=np.int32)
+        else:
+            bounds[axis] = (begin, max(begin, end), step)
+    for axis, places in backward.items():
+        x = call.build.emit("Gather", [x, call.build.const(places, f"{call.name}.places")], {"axis": axis})
     return call.build.slice(x, bounds)
 
 

@@ -89,6 +89,8 @@ def _scattered(call: Call, data: Value, place: Value, updates: Value) -> Value:
 
 
 def _neutral(kind: str, dtype: np.dtype[Any]) -> float | int:
+    if dtype == np.bool_:
+        return int(kind in ("prod", "min"))
     if dtype.kind in "iu":
         info: Any = np.iinfo(dtype) if dtype.itemsize < 4 else np.iinfo(np.int32)
         return {"sum": 0, "prod": 1, "max": int(info.min), "min": int(info.max)}[kind]

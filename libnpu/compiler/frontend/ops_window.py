@@ -249,10 +249,15 @@ def power(x: Expr, exponent: float) -> Expr:
 
 
 def lp_pool(call: Call) -> Value:
+    """LpPool. Powers and their sum are one expression as far as fusion goes, since float16 does not hold those of small numbers."""
     x, exponent = call.input(0), float(call.attrs.get("p", 2))
-    powers = call.build.elementwise(power(("abs", X), exponent), [x])
-    window = window_of(call, x, call.attrs["kernel_shape"])
-    return call.build.elementwise(power(X, 1 / exponent), [sum_of_taps(call, powers, window)])
+    window, own = window_of(call, x, call.attrs["kernel_shape"]), power(("abs", X), exponent)
+    total: Value | None = None
+    for tap in taps(call, x, window, 0.0):
+        more: Expr = ("add", power(("abs", Y), exponent), X)
+        total = call.build.elementwise(own, [tap]) if total is None else call.build.elementwise(more, [total, tap])
+    assert total is not None
+    return call.build.elementwise(power(X, 1 / exponent), [total])
 
 
 def lrn(call: Call) -> Value:

@@ -69,12 +69,17 @@ def read_model(
 
 
 def opset_of(model: onnx.ModelProto) -> int:
-    """Return the version of the standard operator set. Raises ModelError or Unsupported."""
+    """Return the version of the standard operator set; before `MIN_OPSET`, operators are looked at one by one (`check_version`).
+
+    Raises ModelError or Unsupported.
+    """
     versions = [entry.version for entry in model.opset_import if entry.domain in STANDARD_DOMAINS]
-    if not versions:
-        raise ModelError("the model imports no standard operator set")
     newest = onnx.defs.onnx_opset_version()
-    if not MIN_OPSET <= versions[0] <= newest:
+    if not versions:
+        if not model.opset_import or any(node.domain in STANDARD_DOMAINS for node in _all_nodes(model.graph)):
+            raise ModelError("the model imports no standard operator set")
+        return int(newest)  # nothing is of it
+    if not 1 <= versions[0] <= newest:
         raise Unsupported(f"operator set {versions[0]}; {MIN_OPSET} to {newest} are known")
     return int(versions[0])
 

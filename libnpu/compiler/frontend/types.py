@@ -6,12 +6,22 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from libnpu.compiler.frontend.source import ModelError
+from libnpu.compiler.frontend.source import MIN_OPSET, ModelError
+from libnpu.errors import Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from libnpu.compiler.ir import Value
+
+
+def check_version(op: str, opset: int, name: str) -> None:
+    """Raise Unsupported for an operator of an operator set before `MIN_OPSET` that has changed until then."""
+    if opset < MIN_OPSET:
+        old, known = (onnx.defs.get_schema(op, version, "").since_version for version in (opset, MIN_OPSET))
+        if old != known:
+            newest = onnx.defs.onnx_opset_version()
+            raise Unsupported(f"node {name}: {op} of operator set {opset}; {MIN_OPSET} to {newest} are known")
 
 
 def check_types(op: str, opset: int, name: str, inputs: Sequence[Value | None]) -> None:

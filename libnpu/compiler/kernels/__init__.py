@@ -8,6 +8,7 @@ cycles = cost_cycles(program, template, profile)
 
 from __future__ import annotations
 
+from libnpu.compiler.kernels.attention import flash_sdpa, incremental_sdpa
 from libnpu.compiler.kernels.cost import cost_cycles
 from libnpu.compiler.kernels.elementwise import convert, elementwise
 from libnpu.compiler.kernels.gather import gather
@@ -24,7 +25,9 @@ __all__ = [
     "convert",
     "cost_cycles",
     "elementwise",
+    "flash_sdpa",
     "gather",
+    "incremental_sdpa",
     "reduce",
     "softmax",
 ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from libnpu.compiler.lower.attention import lower_flash, lower_incremental
 from libnpu.compiler.lower.builder import Builder
 from libnpu.compiler.lower.eltwise import lower_eltwise
 from libnpu.compiler.lower.errors import CompileError
@@ -29,7 +30,7 @@ from libnpu.compiler.lower.shave_tiler import (
     lower_reduce,
     lower_softmax,
 )
-from libnpu.errors import Unimplemented
+from libnpu.errors import Unimplemented, Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +58,8 @@ LOWERINGS: dict[str, Callable[[Builder, Node], None]] = {
     "Elementwise": _lower_elementwise,
     "Reduce": lower_reduce,
     "Softmax": lower_softmax,
+    "FlashSDPA": lower_flash,
+    "IncrementalSDPA": lower_incremental,
     "Gather": lower_gather,
     "ArgMax": lower_argmax,
     "Reshape": lower_reshape,
@@ -86,6 +89,10 @@ def lower(
         lowering = LOWERINGS.get(node.op)
         if lowering is None:
             raise Unimplemented(f"{node.name}: operator {node.op} has no lowering")
-        lowering(builder, node)
+        try:
+            lowering(builder, node)
+        except (Unsupported, Unimplemented) as error:
+            error.layers = tuple(node.layers)
+            raise
         builder.done(node)
     return builder.finish()

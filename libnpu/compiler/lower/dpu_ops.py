@@ -126,6 +126,12 @@ def emit_job(builder: Builder, job: Job) -> None:
             task.finish(builder)
 
 
+def emit_in_place(builder: Builder, job: Job) -> None:
+    """Append a job as one task; its operands are in CMX, as the engine wants them."""
+    row, c = (0, 0, job.out.shape[job.row_axis]), (0, job.out.shape[3])
+    _task(builder, job, _load_act(builder, job, row, c), job.weights.load(builder, job.node, *c), row, c)
+
+
 def _with_dense_channels(builder: Builder, job: Job) -> Job:
     """Return the job with an input whose channels lie side by side, so that tiles of it are fetched in long runs."""
     if job.act.shape[3] == 1 or job.act.strides[3] == job.act.dtype.itemsize:

@@ -31,6 +31,7 @@ def explain(report: dict[str, Any]) -> list[str]:
     ]
     exposed = report["exposed_dma_ps"]
     lines.append(f"For {_us(exposed)} ({exposed / makespan:.0%}) DMA runs and no engine works.")
+    lines += [f"Attention {a['layer']}: {a['path']} ({a['reason']})." for a in report.get("attention", ())]
     spilled = report["spill_out_bytes"] + report["spill_in_bytes"]
     lines.append(f"Spills move {spilled} bytes." if spilled else "Nothing is spilled.")
     gains = [entry for entry in report["what_ifs"] if entry["saves"] >= _LEAST]

@@ -10,6 +10,7 @@ from npu_model import dtypes
 from npu_model.dtypes import code_of_numpy
 
 from libnpu.compiler import kernels
+from libnpu.compiler.attention.masks import Masks
 from libnpu.compiler.lower.eltwise import engine_operation
 from libnpu.compiler.program import Engine
 from libnpu.compiler.quality.engine import Layer, least_cycles, least_eltwise_cycles, live_outputs
@@ -47,6 +48,8 @@ def node_work(graph: Graph, node: Node, profile: Profile, tiles: int) -> Work:
     if node.op == "Elementwise" and engine_operation(graph, node) is not None:
         value = node.outputs[0]
         return _dpu(profile, tiles, least_eltwise_cycles(_size(value), value.dtype.itemsize, profile.dpu))
+    if node.op in ("FlashSDPA", "IncrementalSDPA"):
+        return _attention(node, profile, tiles)
     if node.op in ("Elementwise", "Reduce", "Softmax", "ArgMax", "Gather"):
         units = tiles * profile.shaves_per_tile
         start = profile.shave.startup_cycles
@@ -62,6 +65,32 @@ def _dpu(profile: Profile, tiles: int, cycles: float, macs: int = 0) -> Work:
     dpu = profile.dpu
     start = dpu.startup_cycles + dpu.workload_cycles
     return Work(Engine.DPU, _ps(cycles / tiles, dpu.clock_hz), _ps(start, dpu.clock_hz), macs)
+
+
+def _attention(node: Node, profile: Profile, tiles: int) -> Work:
+    """Return the work of the engine that has most: products on DPUs, or what SHAVEs do to scores that count."""
+    query, out, parts = node.inputs[0], node.outputs[0], node.attrs["parts"]
+    assert query is not None
+    keys = sum(value.shape[-2] for value in node.inputs[1 : 1 + parts] if value is not None)
+    scores = Masks(
+        node.attrs["expr"], [v for v in node.inputs[1 + 2 * parts :] if v is not None], (*query.shape[:-1], keys)
+    ).counted()
+    macs = scores * (query.shape[-1] + out.shape[-1])
+    shave, lanes = profile.shave, profile.shave.lanes["f32"]
+    if node.op == "IncrementalSDPA":  # a product and a sum of each element of keys and values
+        cycles = 2 * macs / lanes
+    else:  # the largest, the difference and the sum of scores
+        cycles = 3 * scores / lanes
+    vector = Work(
+        Engine.SHAVE,
+        _ps(cycles / (tiles * profile.shaves_per_tile), shave.clock_hz),
+        _ps(shave.startup_cycles, shave.clock_hz),
+        macs,
+    )
+    if node.op == "IncrementalSDPA":
+        return vector
+    rate = profile.dpu.macs_per_cycle.get(dtypes.name(code_of_numpy(query.dtype)), 1)
+    return max(vector, _dpu(profile, tiles, macs / rate, macs), key=lambda work: work.work_ps)
 
 
 def _matrix(node: Node, profile: Profile, tiles: int) -> Work:

@@ -1,0 +1,80 @@
+"""What runs a part on the host: onnx's own evaluator, which is always there, or onnxruntime for operators that only it knows.
+
+Which of the two is decided when a model is compiled, by its operators and not by what is installed, and stands in the container.
+Both are loaded on first use.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from libnpu.errors import Unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import onnx
+
+REFERENCE, RUNTIME = "onnx.reference", "onnxruntime"
+
+
+class HostEvaluator:
+    """Runs one ONNX model. Raises Unsupported for an evaluator that is not installed, and for a model that it does not take."""
+
+    def __init__(self, model: bytes, evaluator: str) -> None:
+        if evaluator not in (REFERENCE, RUNTIME):
+            raise Unsupported(f"the evaluator {evaluator!r} of a part on the host; there are {REFERENCE} and {RUNTIME}")
+        self._run = (_reference if evaluator == REFERENCE else _runtime)(model)
+
+    def run(self, feeds: Mapping[str, Any], outputs: tuple[str, ...]) -> list[Any]:
+        """Return the values of `outputs`, arrays but for what is no tensor. Raises what the evaluator raises."""
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return self._run(list(outputs), dict(feeds))
+
+
+def evaluator_of(model: onnx.ModelProto) -> str:
+    """Return which evaluator runs `model`. Raises Unsupported when none does."""
+    data = model.SerializeToString()
+    try:
+        HostEvaluator(data, REFERENCE)
+    except Unsupported as refusal:
+        try:
+            HostEvaluator(data, RUNTIME)
+        except Unsupported as error:
+            raise Unsupported(f"the host cannot run it either: {refusal.message}; {error.message}") from None
+        return RUNTIME
+    return REFERENCE
+
+
+def _reference(data: bytes) -> Callable[[list[str], dict[str, Any]], list[Any]]:
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    try:
+        evaluator = ReferenceEvaluator(onnx.load_from_string(data))
+    except Exception as error:  # of many kinds, without a common one
+        raise Unsupported(f"{REFERENCE}: {_first_line(error)}") from None
+    return lambda outputs, feeds: list(evaluator.run(outputs, feeds))
+
+
+def _runtime(data: bytes) -> Callable[[list[str], dict[str, Any]], list[Any]]:
+    try:
+        import onnxruntime
+    except ImportError:
+        raise Unsupported(f"{RUNTIME} is not installed") from None
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = options.inter_op_num_threads = 1  # one order of additions
+    try:
+        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has a class per status, without a common one
+        raise Unsupported(f"{RUNTIME}: {_first_line(error)}") from None
+    return lambda outputs, feeds: list(session.run(outputs, feeds))
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".strip().splitlines()[0]

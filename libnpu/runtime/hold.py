@@ -1,0 +1,137 @@
+"""The schedule `hold`: jobs run one at a time, each alone and as soon as it can, but for some that are named and held back.
+
+`hold:1.3@2.1,1.4@-3.1,1.5` says: operation 3 of stream 1 runs when operation 1 of stream 2 has ended, operation 4 when operation 1 of
+stream 3 is enqueued, before that runs, and operation 5 when the program waits or asks for it. A stream has its `id`, and counts from 1 what is enqueued in it, other than waits for events, which
+are jobs or not by what has ended; a context other than the device's first stands before it: 2.1.3. What is held is let go earlier
+when something that the program waits for needs it, or the operation that it is held for comes behind it; so every such text is a legal order of every program,
+and says the same each time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from libnpu.runtime.dispatchers import Lazy, UntilIdle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from libnpu.runtime.context import Context
+    from libnpu.runtime.job import Job
+
+
+class Held(NamedTuple):
+    """An operation by its name, and the one that it is held for, None for the program's need; `before`: only for its enqueuing."""
+
+    name: str
+    until: str | None = None
+    before: bool = False
+
+    @property
+    def text(self) -> str:
+        """The item of the list."""
+        return self.name if self.until is None else f"{self.name}@{'-' if self.before else ''}{self.until}"
+
+
+def parse(text: str) -> tuple[Held, ...]:
+    """Read what follows "hold:". Raises ValueError."""
+    found = [_item(item) for item in text.split(",")] if text else []
+    if len({held.name for held in found}) < len(found) or any(held.name == held.until for held in found):
+        raise ValueError(text)
+    return tuple(found)
+
+
+def text_of(holds: Iterable[Held]) -> str:
+    """Return what `parse` reads."""
+    return ",".join(held.text for held in holds)
+
+
+def _item(item: str) -> Held:
+    name, at, until = item.partition("@")
+    return Held(_name(name), _name(until.removeprefix("-")) if at else None, until.startswith("-"))
+
+
+def _name(text: str) -> str:
+    numbers = text.split(".")
+    if len(numbers) not in (2, 3) or not all(part.isascii() and part.isdecimal() and int(part) for part in numbers):
+        raise ValueError(text)
+    return ".".join(str(int(part)) for part in numbers)
+
+
+class Hold(Lazy):
+    """Runs jobs one by one in the order in which they were enqueued, those that are named later."""
+
+    runs_alone = True
+
+    def __init__(self, context: Context, holds: Iterable[Held]) -> None:
+        super().__init__(context)
+        self._run_device = UntilIdle(context)
+        self._late = {held.name: held for held in holds}
+        self._named: dict[str, Job | None] = {held.until: None for held in holds if held.until is not None}
+
+    def submit(self, job: Job) -> None:
+        """Run what can run by now."""
+        self._held[job] = None
+        if job.name in self._named:
+            self._named[job.name] = job
+        if any(id(signal) in self._awaited for signal in job.written):
+            self.need(job)
+        else:
+            self._go_on()
+
+    def need(self, job: Job) -> None:
+        """Let go what `job` comes behind, and what that is held for, and run what can run. What then still waits, waits for a host
+        function or another thread: it is handed over.
+        """
+        wanted = [*self._needed(job)]
+        for before in wanted:  # which grows
+            held = self._late.get(before.name)
+            if held is not None and (other := self._target(held)) is not None:
+                wanted += self._needed(other) - {*wanted}
+            elif held is not None:
+                del self._late[before.name]
+        self._go_on()
+        for before in self._needed(job):  # held for each other
+            self._late.pop(before.name, None)
+        self._go_on()
+        self.hand_over(job)
+
+    def _go_on(self) -> None:
+        self._forget_submitted()
+        while (
+            ready := next((job for job in self._held if self._is_ready(job) and not self._is_late(job)), None)
+        ) is not None:
+            observer = self._context.observer
+            if observer is not None:
+                observer.begins(ready)
+            if not self._submit(ready):
+                return
+            self._run_device()
+            if observer is not None and self._has_ended(ready):
+                observer.ended(ready)
+            self._forget_submitted()
+
+    def _is_ready(self, job: Job) -> bool:
+        """Whether nothing that it comes behind has still to end."""
+        before = None
+        for before in job.stream.jobs:
+            if before is job:
+                break
+            if not self._has_ended(before):
+                return False
+        return all(self._is_given(signal) for signal in job.signals)
+
+    def _has_ended(self, job: Job) -> bool:
+        """Whether the device has ended it; the host may not have been told."""
+        return job.done or (job.submitted and self._is_given(job.stream.signal_of(job)))
+
+    def _is_late(self, job: Job) -> bool:
+        held = self._late.get(job.name)
+        if held is None:
+            return False
+        other = self._target(held)
+        return other is None or not (held.before or self._has_ended(other) or job in self._needed(other))
+
+    def _target(self, held: Held) -> Job | None:
+        """Return what an operation is held for, None for nothing or for what has not been enqueued."""
+        return self._named[held.until] if held.until is not None else None

@@ -1,0 +1,92 @@
+"""Runs of a program in new processes that a checker watches: the one that is asked for, and replays of it under schedules."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from libnpu.checker import OPTIONS, VARIABLE
+from libnpu.checker.witness import Run, add_witnesses
+from libnpu.tools.console import ToolError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SCHEDULE = "NPU_SCHEDULE"
+PATIENCE = 10  # a replay may take so many times what the program took, and at least LEAST_S
+LEAST_S = 30.0
+FIRST_S = 600.0  # of a replay of a program that has not run
+
+
+def watched(
+    command: list[str],
+    stdout: int | None = None,
+    options: dict[str, Any] | None = None,
+    *,
+    schedule: str | None = None,
+    witness: bool = False,
+) -> tuple[int, list[dict[str, Any]]]:
+    """Run a program and return its exit status, and what was found in it and in processes that it started. `stdout`: as that
+    of `subprocess.run`; `options`: as of `checker.OPTIONS`; `witness`: replay it for what was found.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path, begun_s = Path(folder) / "findings", time.monotonic()
+        environment = _environment(path, options or {}, schedule)
+        status = subprocess.run(command, env=environment, stdout=stdout, check=False).returncode
+        took_s = time.monotonic() - begun_s
+        processes = _lines(path)
+    if not processes:
+        raise ToolError(
+            f"{command[0]} ended with status {status} and was not checked: it opened no device, or did not end by itself"
+        )
+    found = [record for records in processes for record in records]
+    if witness:
+        limit_s = time_limit(took_s)
+        several = "several processes used devices" if len(processes) > 1 else ""
+        add_witnesses(
+            found, lambda name, watches: Run(problem=several) if several else replay(command, name, watches, limit_s)
+        )
+    return status if status >= 0 else 128 - status, found
+
+
+def replay(
+    command: Sequence[str], schedule: str, watches: Sequence[dict[str, Any]] = (), limit_s: float = FIRST_S
+) -> Run:
+    """Run a program under a schedule and record it; what it prints is kept, and it has nothing to read."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "record"
+        environment = _environment(path, {"record": [*watches]}, schedule)
+        try:
+            done = subprocess.run(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                timeout=limit_s, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return Run(problem=f"it did not end within {limit_s:.0f} s")
+        lines = _lines(path)
+    status = done.returncode if done.returncode >= 0 else 128 - done.returncode
+    printed = done.stdout.decode("utf-8", "backslashreplace")
+    if len(lines) != 1:
+        what = "used no device, or did not end by itself" if not lines else "used devices in several processes"
+        return Run(status, printed, problem=f"it {what}")
+    return Run(status, printed, lines[0])
+
+
+def time_limit(took_s: float) -> float:
+    """Return how long a replay of a program may take that took so long."""
+    return max(LEAST_S, PATIENCE * took_s)
+
+
+def _environment(path: Path, options: dict[str, Any], schedule: str | None) -> dict[str, str]:
+    chosen = {} if schedule is None else {SCHEDULE: schedule}
+    return os.environ | {VARIABLE: str(path), OPTIONS: json.dumps(options)} | chosen
+
+
+def _lines(path: Path) -> list[Any]:
+    """Return what each process has written."""
+    return [*map(json.loads, path.read_text(encoding="utf-8").splitlines())] if path.exists() else []

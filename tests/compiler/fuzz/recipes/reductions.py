@@ -1,0 +1,87 @@
+"""Recipes of reductions and normalisations."""
+
+from __future__ import annotations
+
+from tests.compiler.fuzz.draw import FLOATS, TYPES, Reject, is_float, within
+from tests.compiler.fuzz.recipes.table import ENGINE, I32, I64, recipe
+from tests.compiler.fuzz.recipes.windows import image
+
+
+@recipe(
+    "ReduceSum",
+    "ReduceMean",
+    "ReduceMax",
+    "ReduceMin",
+    "ReduceProd",
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceSumSquare",
+    "ReduceLogSum",
+    "ReduceLogSumExp",
+)
+def reduction(g, op):
+    of_floats = op in (
+        "ReduceL2",
+        "ReduceLogSum",
+        "ReduceLogSumExp",
+    )  # of integers each implementation rounds in another place
+    x = g.operand(
+        g.dtypes(op, among=FLOATS if of_floats else TYPES),
+        lambda a: a.ndim >= 1 and not (op in ("ReduceMean", "ReduceLogSum") and 0 in a.shape),
+        g.shape(g.whole(1, 5)),
+        low=0.1 if op == "ReduceLogSum" else None,
+        high=9 if op == "ReduceLogSum" else None,
+    )
+    if not is_float(g.known(x).dtype) and not within(
+        g.known(x), -9, 9
+    ):  # beyond 32 bits onnxruntime saturates some, and wraps some
+        raise Reject
+    attrs = {"keepdims": g.whole(0, 1)}
+    axes = g.axes(g.known(x).ndim) if g.chance(0.85) else None
+    extra = [] if axes is None else g.integers(op, "axes", axes, attrs)
+    if axes is None and "noop_with_empty_axes" in g.schema(op).attributes and g.chance(0.3):
+        attrs["noop_with_empty_axes"] = 1
+    g.add(op, [x, *extra], attrs)
+
+
+@recipe("ArgMax", "ArgMin")
+def arg_max(g, op):
+    x = g.operand(g.dtypes(op), lambda a: a.ndim >= 1, g.shape(g.whole(1, 4)))
+    attrs = {"keepdims": g.whole(0, 1), "axis": g.axis(g.known(x).ndim)}
+    if g.opset >= 12 and g.chance(0.3):
+        attrs["select_last_index"] = 1
+    if g.opset < 11:
+        attrs["axis"] %= g.known(x).ndim
+    g.add(op, [x], attrs)
+
+
+@recipe("Softmax", "LogSoftmax", "Hardmax", "LpNormalization")
+def along_axis(g, op):
+    x = g.operand(g.dtypes(op, among=ENGINE), lambda a: a.ndim >= 1 and 0 not in a.shape, g.shape(g.whole(1, 4)))
+    attrs = {"axis": g.axis(g.known(x).ndim)} if g.chance(0.8) else {}
+    if op == "LpNormalization":
+        attrs["p"] = g.whole(1, 2)
+    g.add(op, [x], attrs)
+
+
+@recipe("LayerNormalization")
+def layer_norm(g, op):
+    x = g.operand(g.dtypes(op, among=ENGINE), lambda a: a.ndim >= 1 and 0 not in a.shape, g.shape(g.whole(1, 4)))
+    axis = g.axis(g.known(x).ndim)
+    shape = g.known(x).shape[axis:]
+    extra = [g.like(x, shape)] + ([g.like(x, shape)] if g.chance(0.5) else [])
+    g.add(op, [x, *extra], {"axis": axis, "epsilon": g.choice((1e-5, 1e-2))})
+
+
+@recipe("InstanceNormalization")
+def instance_norm(g, op):
+    x = image(g, g.dtypes(op, among=ENGINE))
+    shape = (g.known(x).shape[1],)
+    g.add(op, [x, g.like(x, shape), g.like(x, shape)], {"epsilon": g.choice((1e-5, 1e-2))})
+
+
+@recipe("CumSum")
+def cumulative(g, op):
+    x = g.operand(g.dtypes(op), lambda a: a.ndim >= 1, g.shape(g.whole(1, 4)))
+    attrs = {name: 1 for name in ("exclusive", "reverse") if g.chance(0.4)}
+    g.add(op, [x, g.constant(g.axis(g.known(x).ndim), g.choice((I32, I64)))], attrs)

@@ -1,0 +1,148 @@
+"""Recipes of windows over images: convolutions, poolings, resizes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tests.compiler.fuzz.draw import Reject, is_float
+from tests.compiler.fuzz.recipes.table import BYTES, ENGINE, F32, I64, recipe
+
+
+def window(g, op, x, kernel):
+    """Return attributes of a window over the axes of `x` from 2 on."""
+    rank = len(kernel)
+    attrs = {"strides": [g.whole(1, 3) for _ in range(rank)]}
+    known = g.schema(op).attributes
+    if "dilations" in known and g.chance(0.3):
+        attrs["dilations"] = [g.whole(1, 2) for _ in range(rank)]
+    if g.chance(0.3):
+        attrs["auto_pad"] = g.choice(("SAME_UPPER", "SAME_LOWER", "VALID"))
+        if attrs["auto_pad"] != "VALID":
+            attrs.pop("dilations", None)
+    elif g.chance(0.6):
+        attrs["pads"] = [g.whole(0, size - 1) for size in (*kernel, *kernel)]
+    if "ceil_mode" in known and g.chance(0.3):
+        attrs["ceil_mode"] = 1
+    return attrs
+
+
+def image(g, dtypes, ranks=(3, 4, 4, 4, 5)):
+    rank = g.choice(ranks)
+    return g.operand(dtypes, lambda a: a.ndim == rank and 0 not in a.shape, g.shape(rank))
+
+
+def kernel_of(g, x):
+    return [g.whole(1, min(3, size)) for size in g.known(x).shape[2:]]
+
+
+@recipe("Conv", "ConvTranspose")
+def conv(g, op):
+    x = image(g, g.dtypes(op, among=ENGINE))
+    channels, kernel = g.known(x).shape[1], kernel_of(g, x)
+    group = g.choice([d for d in range(1, channels + 1) if channels % d == 0])
+    outs = g.choice((1, 2, 3, 8, 16))
+    attrs = window(g, op, x, kernel) | {"group": group}
+    if (
+        op == "ConvTranspose"
+        and "auto_pad" in attrs
+        and any(k < s for k, s in zip(kernel, attrs["strides"], strict=True))
+    ):
+        del attrs["auto_pad"]  # onnxruntime makes the result smaller than the specification says
+    dtype, total = g.known(x).dtype, outs * group if outs * group < 64 else group
+    shape = (total, channels // group, *kernel) if op == "Conv" else (channels, total // group, *kernel)
+    if op == "ConvTranspose" and g.chance(0.3):
+        attrs["output_padding"] = [g.whole(0, stride - 1) for stride in attrs["strides"]]
+    w = g.operand([dtype], shape=shape, constant=g.chance(0.9), low=-1, high=1)
+    g.add(op, [x, w, *([g.like(x, (total,), constant=True)] if g.chance(0.5) else [])], attrs)
+
+
+@recipe("MaxPool", "AveragePool", "LpPool")
+def pool(g, op):
+    x = image(g, g.dtypes(op, among=(*ENGINE, *BYTES)))
+    kernel = kernel_of(g, x)
+    attrs = {"kernel_shape": kernel} | window(g, op, x, kernel)
+    if op == "AveragePool" and g.chance(0.5):
+        attrs["count_include_pad"] = 1
+    if op == "LpPool":
+        attrs["p"] = g.choice((1, 2, 3))
+    g.add(op, [x], attrs, 2 if op == "MaxPool" and g.opset >= 8 and g.chance(0.2) else 1)
+
+
+@recipe("GlobalAveragePool", "GlobalMaxPool")
+def global_pool(g, op):
+    g.add(op, [image(g, g.dtypes(op, among=ENGINE))], {})
+
+
+@recipe("LRN")
+def lrn(g, op):
+    g.add(
+        op,
+        [image(g, g.dtypes(op, among=ENGINE), (4,))],
+        {"size": g.choice((1, 3, 5)), "alpha": g.number(0.01, 1), "bias": g.number(0.5, 2)},
+    )
+
+
+@recipe("Col2Im")
+def col2im(g, op):
+    size, block = [g.whole(2, 6), g.whole(2, 6)], [g.whole(1, 2), g.whole(1, 2)]
+    count = math.prod(s - b + 1 for s, b in zip(size, block, strict=True))
+    x = g.operand(g.dtypes(op, among=ENGINE), shape=(g.whole(1, 2), g.whole(1, 3) * math.prod(block), count))
+    g.add(op, [x, g.constant(size, I64), g.constant(block, I64)], {})
+
+
+@recipe("Resize", "Upsample")
+def resize(g, op):
+    rank = g.choice((3, 4, 4, 4))
+    x = g.operand(
+        g.dtypes(op, among=(*ENGINE, np.dtype(np.uint8))),
+        lambda a: a.ndim == rank and 0 not in a.shape,
+        g.shape(rank, 8),
+    )
+    if not is_float(g.known(x).dtype) and op == "Resize":
+        x = g.operand([F32], lambda a: a.ndim == rank and 0 not in a.shape, g.shape(rank, 8))
+    shape = g.known(x).shape
+    mode = g.choice(("nearest", "linear", *(["cubic"] if g.opset >= 11 and op == "Resize" else [])))
+    if mode != "nearest" and rank != 4:
+        raise Reject
+    scales = [1.0] * 2 + [g.choice((0.5, 1.0, 1.5, 2.0, 3.0)) for _ in shape[2:]]
+    attrs = {"mode": mode}
+    if op == "Upsample":
+        scales = [max(1.0, s) for s in scales]
+        if g.opset < 9:
+            attrs["scales"] = scales
+        g.add(op, [x, *([g.constant(scales, F32)] if g.opset >= 9 else [])], attrs)
+        return
+    if g.opset == 10:
+        g.add(op, [x, g.constant(scales, F32)], attrs)
+        return
+    attrs["coordinate_transformation_mode"] = g.choice(
+        ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
+    )
+    if mode == "nearest":
+        attrs["nearest_mode"] = g.choice(("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"))
+    if mode == "cubic":
+        attrs["cubic_coeff_a"] = g.choice((-0.75, -0.5))
+    empty = g.constant(np.zeros(0), F32) if g.opset < 13 else ""
+    if g.chance(0.5):
+        sizes = [
+            size if axis < 2 else max(1, int(size * scale))
+            for axis, (size, scale) in enumerate(zip(shape, scales, strict=True))
+        ]
+        g.add(op, [x, empty, empty, g.constant(sizes, I64)], attrs)
+    else:
+        g.add(op, [x, empty, g.constant(scales, F32)], attrs)
+
+
+@recipe("GridSample")
+def grid_sample(g, op):
+    x = g.operand(g.dtypes(op, among=(F32,)), lambda a: a.ndim == 4 and 0 not in a.shape, g.shape(4, 8))
+    grid = g.operand([F32], shape=(g.known(x).shape[0], g.whole(1, 4), g.whole(1, 4), 2), low=-1.2, high=1.2)
+    names = ("bilinear", "nearest", "bicubic") if g.opset < 20 else ("linear", "nearest", "cubic")
+    attrs = {
+        "mode": g.choice(names),
+        "padding_mode": g.choice(("zeros", "border", "reflection")),
+        "align_corners": g.whole(0, 1),
+    }
+    g.add(op, [x, grid], attrs)

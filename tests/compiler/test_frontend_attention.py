@@ -1,0 +1,145 @@
+"""Attention and rotary embedding of com.microsoft and of onnx, through the front end and by every path, against onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from libnpu.compiler import CompileOptions, compile_model
+from libnpu.compiler.frontend import load
+from libnpu.errors import Unimplemented
+
+MS = {"domain": "com.microsoft"}
+
+
+def f32(seed, *shape):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+@pytest.fixture
+def make_model(make_model):
+    """Return as the fixture that it stands for, with float as the type of outputs that no schema knows."""
+
+    def make(*arguments):
+        model = make_model(*arguments)
+        for output in model.graph.output:
+            if not output.type.tensor_type.elem_type:
+                output.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+        return model
+
+    return make
+
+
+@pytest.fixture
+def agree(make_model, oracle, check, run_on_device):
+    """Return agree(nodes, feeds, outputs, constants): the front end is right in both policies, the device by all paths."""
+
+    def compare(nodes, feeds, outputs=("y",), constants=None, opset=17):
+        expected = oracle(make_model(nodes, feeds, outputs, constants, opset), feeds)
+        graph = check(nodes, feeds, outputs, constants, opset, expected=expected)
+        model = make_model(nodes, feeds, outputs, constants, opset)
+        for path in ("flash", "incremental"):
+            found = run_on_device(model, feeds, attention=path)
+            for name in outputs:
+                np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=3e-5)
+        return graph
+
+    return compare
+
+
+@pytest.fixture(scope="module")
+def run_on_device():
+    import libnpu
+
+    with libnpu.open("npu-37xx") as device:
+
+        def run(model, feeds, **options):
+            compiled = compile_model(model, CompileOptions(precision="fp32", **options))
+            assert [choice["path"] for choice in compiled.report.get("attention", [])] in ([], [options["attention"]])
+            with device.load(compiled.blob) as module:
+                return module.run(feeds)
+
+        yield run
+
+
+@pytest.mark.parametrize("mask", ["none", "keys", "lengths", "causal", "bias"])
+def test_multi_head_attention(mask, agree):
+    feeds = {"q": f32(1, 2, 5, 12), "k": f32(2, 2, 7, 12), "v": f32(3, 2, 7, 12)}
+    names, attrs = ["q", "k", "v", "", "", ""], {"num_heads": 3, **MS}
+    if mask == "keys":
+        feeds["m"], names[4] = np.array([[1, 1, 1, 1, 0, 0, 0], [1] * 6 + [0]], np.int32), "m"
+    elif mask == "lengths":
+        feeds["m"], names[4] = np.array([4, 7], np.int32), "m"
+    elif mask == "bias":
+        feeds["m"], names[5] = f32(4, 1, 3, 5, 7), "m"
+    elif mask == "causal":
+        feeds["k"], feeds["v"] = feeds["k"][:, :5], feeds["v"][:, :5]
+        attrs["unidirectional"] = 1
+    agree([("MultiHeadAttention", names, ["y"], attrs)], feeds)
+
+
+def test_multi_head_attention_with_a_cache_and_a_bias(agree):
+    feeds = {"q": f32(1, 1, 1, 8), "k": f32(2, 1, 1, 8), "v": f32(3, 1, 1, 8), "b": f32(4, 24)}
+    feeds |= {"pk": f32(5, 1, 2, 6, 4), "pv": f32(6, 1, 2, 6, 4)}
+    names = ["q", "k", "v", "b", "", "", "pk", "pv"]
+    agree([("MultiHeadAttention", names, ["y", "nk", "nv"], {"num_heads": 2, **MS})], feeds, ("y", "nk", "nv"))
+
+
+@pytest.mark.parametrize("past", [False, True])
+@pytest.mark.parametrize("causal", [0, 1])
+def test_attention_of_one_product(past, causal, agree):
+    feeds = {"x": f32(1, 2, 4, 6)}
+    constants = {"w": f32(2, 6, 24) / 2, "b": f32(3, 24)}
+    names, outputs = ["x", "w", "b"], ["y"]
+    if past:
+        feeds["p"], names, outputs = f32(4, 2, 2, 2, 3, 4), [*names, "", "p"], ["y", "n"]
+    attrs = {"num_heads": 2, "unidirectional": causal, **MS}
+    agree([("Attention", names, outputs, attrs)], feeds, outputs, constants)
+
+
+@pytest.mark.parametrize("rotary", ["no", "halves", "interleaved"])
+@pytest.mark.parametrize("past", [0, 5])
+def test_group_query_attention(rotary, past, agree):
+    count, new = 4, 3
+    feeds = {"q": f32(1, 1, new, count * 16), "k": f32(2, 1, new, 32), "v": f32(3, 1, new, 32)}
+    feeds |= {"pk": f32(4, 1, 2, past, 16), "pv": f32(5, 1, 2, past, 16)} if past else {}
+    constants = {"last": np.array([past + new - 1], np.int32), "total": np.array(past + new, np.int32)}
+    names = ["q", "k", "v", "pk" if past else "", "pv" if past else "", "last", "total"]
+    attrs = {"num_heads": count, "kv_num_heads": 2, "softcap": 5.0, **MS}
+    if rotary != "no":
+        angles = np.arange(16)[:, None] * 0.7 ** np.arange(8)
+        constants |= {"c": np.cos(angles).astype(np.float32), "s": np.sin(angles).astype(np.float32)}
+        names, attrs = [*names, "c", "s"], attrs | {"do_rotary": 1, "rotary_interleaved": int(rotary == "interleaved")}
+    agree([("GroupQueryAttention", names, ["y", "nk", "nv"], attrs)], feeds, ("y", "nk", "nv"), constants)
+
+
+def test_group_query_attention_sees_a_window_only(agree):
+    feeds = {"q": f32(1, 1, 9, 16), "k": f32(2, 1, 9, 8), "v": f32(3, 1, 9, 8)}
+    constants = {"last": np.array([8], np.int32), "total": np.array(9, np.int32)}
+    attrs = {"num_heads": 2, "kv_num_heads": 1, "local_window_size": 4, **MS}
+    names = ["q", "k", "v", "", "", "last", "total"]
+    agree([("GroupQueryAttention", names, ["y", "nk", "nv"], attrs)], feeds, ("y", "nk", "nv"), constants)
+
+
+@pytest.mark.parametrize("interleaved", [0, 1])
+@pytest.mark.parametrize("rank", [3, 4])
+@pytest.mark.parametrize("positions", ["start", "each"])
+def test_rotary_embedding_of_microsoft(interleaved, rank, positions, check):
+    x = f32(1, 2, 5, 24) if rank == 3 else f32(1, 2, 3, 5, 8)
+    ids = np.array([2]) if positions == "start" else np.array([[4, 0, 1, 2, 3], [9, 8, 7, 6, 5]])
+    angles = np.arange(12)[:, None] * np.array([1.0, 0.3, 0.1, 0.03])
+    constants = {"c": np.cos(angles).astype(np.float32), "s": np.sin(angles).astype(np.float32)}
+    nodes = [("RotaryEmbedding", ["x", "p", "c", "s"], ["y"], {"interleaved": interleaved, **MS})]
+    check(nodes, {"x": x, "p": ids}, constants=constants)
+
+
+def test_a_cache_of_which_not_all_rows_count_is_refused(make_model):
+    feeds = {"q": f32(1, 1, 1, 8), "k": f32(2, 1, 1, 8), "v": f32(3, 1, 1, 8), "pk": f32(4, 1, 1, 5, 8)}
+    feeds["pv"] = f32(5, 1, 1, 5, 8)
+    constants = {"last": np.array([3], np.int32), "total": np.array(4, np.int32)}
+    names = ["q", "k", "v", "pk", "pv", "last", "total"]
+    attrs = {"num_heads": 1, "kv_num_heads": 1, **MS}
+    model = make_model([("GroupQueryAttention", names, ["y"], attrs)], feeds, ["y"], constants)
+    with pytest.raises(Unimplemented, match="4 rows that count of 5 in the cache and 1 new ones"):
+        load(model)

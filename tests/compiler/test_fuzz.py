@@ -1,0 +1,88 @@
+"""Random models against onnxruntime: a slice of them always, two thousand in `make long`; and the fuzzer itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from libnpu.compiler.frontend.handlers import FOREIGN, HANDLERS
+from tests.compiler.fuzz.draw import Model, Node
+from tests.compiler.fuzz.judge import differs, fuzz, grown, judge, open_device, shrunk
+from tests.compiler.fuzz.oracle import bounds
+from tests.compiler.fuzz.recipes import NOT_DRAWN, RECIPES
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of NumPy about what overflows, while a model is drawn
+SLICE, ALL = 12, 2000
+REFUSED_SHARE = 0.02  # chosen: what the compiler does not do is the exception
+
+
+@pytest.fixture(scope="module")
+def device():
+    with open_device() as device:
+        yield device
+
+
+def check(device, count, seed, **how):
+    refused = models = 0
+    for number, model, verdict in fuzz([(seed, number) for number in range(count)], device, **how):
+        if verdict.fault:
+            small = shrunk(model, lambda smaller: bool(judge(smaller, device, **how).fault))
+            pytest.fail(f"{number}: {verdict.fault}\n{small.text()}\n{judge(small, device, **how).fault}")
+        models += 1
+        refused += bool(verdict.refusal)
+    assert models >= 0.95 * count
+    assert refused <= max(1, REFUSED_SHARE * count)
+
+
+def test_a_slice_of_random_models_is_right(device):
+    check(device, SLICE, 11)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+def test_two_thousand_random_models_are_right(device):
+    check(device, ALL, 12)
+
+
+def test_every_operator_of_the_table_is_drawn_or_named():
+    table = set(HANDLERS) | {name for _, name in FOREIGN}
+    assert set(RECIPES) | set(NOT_DRAWN) == table
+    assert not set(RECIPES) & set(NOT_DRAWN)
+
+
+def test_a_seed_grows_one_model():
+    first, second = grown((11, 3)), grown((11, 3))
+    assert first.text() == second.text()
+    assert first.proto().SerializeToString() == second.proto().SerializeToString()
+
+
+def chain():
+    """y = Exp(x) / x; z = Neg(y)."""
+    x = np.array([1.0, 2.0], np.float32)
+    values = {"x": x, "e": np.exp(x), "y": np.exp(x) / x, "z": -np.exp(x) / x}
+    nodes = [Node("Exp", ("x",), ("e",), {}), Node("Div", ("e", "x"), ("y",), {}), Node("Neg", ("y",), ("z",), {})]
+    return Model(17, nodes, {"x": x}, {}, ["y", "z"], values)
+
+
+def test_a_right_model_is_right_and_a_wrong_one_is_told(device):
+    model = chain()
+    assert judge(model, device).fault == ""
+    wrong = model.values["z"] + 1
+    assert differs(model.values["z"], wrong, np.full(2, 0.5)).startswith("2 of 2, at [0] ")
+    assert differs(model.values["z"], wrong, np.full(2, np.inf)) == ""
+
+
+def test_a_wrong_model_shrinks_to_the_node_that_is_wrong():
+    small = shrunk(chain(), lambda one: any(node.op == "Div" for node in one.nodes))
+    assert [node.op for node in small.nodes] == ["Div"]
+    assert small.feeds.keys() == {"x", "e"}
+    assert "y float32[2] = Div(e, x)" in small.text()
+
+
+def test_bounds_follow_the_types_and_what_operators_do_with_errors():
+    limits = {precision: bounds(chain(), precision) for precision in ("fp32", "fp16")}
+    assert not limits["fp32"]["x"].any()
+    e = np.exp([1.0, 2.0])
+    assert (limits["fp16"]["e"] >= e * 2.0**-11).all()
+    assert (limits["fp16"]["e"] <= e * 2.0**-6).all()
+    assert (limits["fp32"]["e"] <= e * 2.0**-19).all()
