@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from libnpu.compiler.schedule import Schedule
     from libnpu.parts import PartedModel
 
-_GRAINS = (1, 2)  # tasks of a layer for each unit of its engine, tried at -O2
+_GRAINS = (1, 3)  # tasks of a layer for each unit of its engine, tried at -O2; chosen by trials
 _MANY = 5000  # tasks of a program that is lowered once
 
 

@@ -24,6 +24,7 @@ PS_PER_SECOND = 10**12
 LONG_PS = (
     1_500_000  # what a unit's part of an operation takes at least, to be cut for the sake of others; chosen by trials
 )
+GRAIN_PERCENT = 12  # that more tasks may cost, for the sake of others; chosen by trials
 SLACK_PERCENT = 3  # of predicted time that fewer tasks may cost; chosen by trials: what the prediction leaves out
 _SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 
@@ -105,7 +106,9 @@ def plan_tiles(
             plan for tile in tiles for plan in _candidates(geometry, *tile, cycles[tile], room, profile, copies, units)
         ]
         if plans:
-            limit_ps = min(plan.cost_ps for plan in plans) * (100 + SLACK_PERCENT) // 100
+            limit_ps = (
+                min(plan.cost_ps for plan in plans) * (100 + (SLACK_PERCENT if grain == 1 else GRAIN_PERCENT)) // 100
+            )
             wanted = max(1, min(grain * units, limit_ps // LONG_PS))
             return min(
                 (p for p in plans if p.cost_ps <= limit_ps),
