@@ -289,7 +289,7 @@ def compile_options(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> 
         "profile": options.profile,
         "tiles": options.tiles,
         "cmx_bytes": options.cmx_bytes,
-        "optimisation": options.optimisation,
+        "optimisation": getattr(options, "optimisation", None),
         "attention": getattr(options, "attention", None),
         "prefetching_level_limit": options.prefetching_level_limit,
     }
@@ -306,7 +306,7 @@ def compile_options(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> 
 
 def _no_compile_options(options: argparse.Namespace) -> None:
     """Raise ToolError when an option of the compiler is given with a blob."""
-    if options.optimisation is not None:
+    if getattr(options, "optimisation", None) is not None:
         raise ToolError(f"-O{options.optimisation}: {options.model} is a blob, compiled already")
     for name in (
         "precision",
