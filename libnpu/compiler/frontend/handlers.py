@@ -17,7 +17,7 @@ from libnpu.compiler.frontend import ops_trigonometry as trigonometry
 from libnpu.compiler.frontend import ops_window as window
 from libnpu.compiler.frontend.ops_attention import CONTRIBUTED as ATTENTION
 from libnpu.compiler.frontend.ops_einsum import einsum
-from libnpu.compiler.frontend.ops_quantised import CONTRIBUTED, QUANTISED
+from libnpu.compiler.frontend.ops_quantised import CONTRIBUTED, QUANTISED, quantize
 from libnpu.compiler.frontend.ops_sample import grid_sample
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ HANDLERS: dict[str, Handler] = {
     "Gather": movement.gather,
     **dict.fromkeys(recurrence.GATES, recurrence.recurrent),
     "GridSample": grid_sample,
-    "QuantizeLinear": integer.quantize,
+    "QuantizeLinear": quantize,
     "DequantizeLinear": integer.dequantize,
     **QUANTISED,
     "Compress": index.compress,
