@@ -107,6 +107,7 @@ class Recorder(Checker):
     def attach(self, context: Context) -> None:
         """As Checker."""
         if self._schedule is not None:
+            self._schedule.apply(context.node)
             context.dispatcher = self._schedule.dispatcher(context)
         super().attach(context)
 

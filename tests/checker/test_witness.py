@@ -85,7 +85,7 @@ def test_what_the_program_prints_and_raises(witnessed):
         assert memory.read()[0] == 3
 
     (record,) = witnessed(program)
-    assert (record["rule"], record["witness"]["printed"]) == ("HD-RAW", ["3\n", "0\n"])
+    assert (record["rule"], record["witness"]["printed"]) == ("HD-RAW", {"line": 1, "in_order": "3", "held": "0"})
     assert record["witness"]["bytes"] == {"start": 0, "count": 1, "in_order": "03", "held": "00"}
     line = "the look at an array finds 1 other byte, from byte 0 on 00, not 03, and it prints '0', not '3'"
     assert f"   witness: with the two the other way round (NPU_SCHEDULE=hold:1.2) {line}\n" in text([record])
@@ -180,7 +180,8 @@ def check(npu, tmp_path, monkeypatch):
 
 def test_a_program_is_replayed_in_processes_of_its_own(check, tmp_path):
     witness = check("open('ran', 'a').write(os.environ.get('NPU_SCHEDULE', '') + ' '); sys.exit(value)")
-    assert (witness["printed"], witness["status"], witness["outputs"]) == (["7\n", "0\n"], [7, 0], True)
+    assert witness["printed"] == {"line": 1, "in_order": "7", "held": "0"}
+    assert (witness["status"], witness["outputs"]) == ([7, 0], True)
     assert (tmp_path / "ran").read_text().split(" ") == ["", "hold:", "hold:1.1@2.1", ""]
 
 
