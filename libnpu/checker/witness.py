@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-MAX_WITNESSES = 16  # findings that are replayed; each takes a run of the program
+WITNESSES = 16  # findings that are replayed unless somebody says otherwise; each takes a run of the program
 SHOWN = 8  # bytes of a difference
 SHOWN_CHARACTERS = 200  # of a line that is printed differently
 KINDS = {"CAPTURED-BUFFER-CHANGED": "WAR", "FREE-IN-USE": "FREE"}  # and those whose rule ends with it
@@ -35,16 +35,18 @@ class Run:
     problem: str = ""  # why there is no record, of the program as "it"
 
 
-def add_witnesses(found: list[dict[str, Any]], replay: Callable[[str, Sequence[dict[str, Any]]], Run]) -> None:
+def add_witnesses(
+    found: list[dict[str, Any]], replay: Callable[[str, Sequence[dict[str, Any]]], Run], most: int = WITNESSES
+) -> None:
     """Give each record of a race a `witness`, and put what is benign last. `replay` runs the program under a schedule with watches
-    of a Recorder.
+    of a Recorder, for `most` records, the first ones.
     """
     races = [record for record in found if kind_of(record) and not record["witness"]]
-    chosen = [record for record in races if _hold(record) is not None][:MAX_WITNESSES]
+    chosen = [record for record in races if _hold(record) is not None][:most]
     for record in races:
         if record not in chosen:
             late = _hold(record) is None
-            why = "the host comes first, and is not held back" if late else f"{MAX_WITNESSES} others were replayed"
+            why = "the host comes first, and is not held back" if late else f"{most} others were replayed"
             record["witness"] = {"problem": why}
     watches = [_watch_of(record) for record in chosen]
     normal = replay(IN_ORDER, watches) if chosen else Run()

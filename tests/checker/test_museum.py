@@ -90,11 +90,11 @@ def run_c(name, folder, schedule, *arguments):
     return done.stdout.strip()
 
 
-def watched_c(name, folder, schedule, *arguments, witness=False):
+def watched_c(name, folder, schedule, *arguments, witnesses=0):
     """Return what a C program prints and what is reported of it."""
     with pytest.MonkeyPatch.context() as patch, open(folder / "printed", "w+") as out:
         patch.setenv("NPU_SCHEDULE", schedule)
-        status, records = watched(ALL[name].command(folder, *arguments), stdout=out.fileno(), witness=witness)
+        status, records = watched(ALL[name].command(folder, *arguments), stdout=out.fileno(), witnesses=witnesses)
         assert status == 0
         out.seek(0)
         return out.read().strip(), records
@@ -122,7 +122,7 @@ def test_a_c_program(name, folder):
     exhibit = ALL[name]
     if exhibit.reports:
         assert run_c(name, folder, exhibit.value("schedule")) == exhibit.value("wrong") != exhibit.value("right")
-        _, records = watched_c(name, folder, "timed", witness=True)
+        _, records = watched_c(name, folder, "timed", witnesses=4)
         assert places(records) == exhibit.reports
         check_witnesses(records)
         check_page(name, records)
