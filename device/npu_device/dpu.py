@@ -75,22 +75,19 @@ class DpuEngine(Engine[DpuTask]):
 
     def execute(self, task: DpuTask) -> None:
         """Compute all variants from what CMX holds now; poison the output."""
-        from npu_device import dpu_compute, dpu_overflow
+        from npu_device.dpu_compute import compute
+        from npu_device.dpu_overflow import overflows
 
-        work = task.plan.work(task.entry)
+        work, fabric, view = task.plan.work(task.entry), self.fabric, task.slot.space.array
         self.claim(task, work.claim)
-        fabric = self.fabric
-        task.results = dpu_compute.compute(work, task.slot.space.array, fabric.numerics, "auto", fabric.scratch)
-        record, variants = task.plan.records(task.entry)
-        computed = list(zip(work.blocks, task.results, strict=True))
-        task.overflows = dpu_overflow.overflows(
-            record, variants, task.results, task.slot.space.array, fabric.numerics, fabric.scratch
-        )
-        task.results += [
-            (task.slot.space.array(b.target.address + shift, b.target.shape, b.target.strides, values.dtype), values)
-            for shift in work.invariant.out_shifts[1:]
-            for b, (_, values) in computed
-        ]
+        task.results = found = compute(work, view, fabric.numerics, "auto", fabric.scratch)
+        task.overflows = overflows(work, found, view, fabric.numerics, fabric.scratch)
+        if work.invariant.out_tiles:
+            task.results = found + [
+                (view(b.target.address + shift, b.target.shape, b.target.strides, values.dtype), values)
+                for shift in work.invariant.out_shifts[1:]
+                for b, (_, values) in zip(work.blocks, found, strict=True)
+            ]
         self._poison(task)
 
     def publish(self, task: DpuTask) -> None:
@@ -160,13 +157,9 @@ class DpuPlan:
         if found is None:
             from npu_device.dpu_work import Work
 
-            found = self.works[index] = Work.decode(*self.records(index))
+            first, count = self.rows[index][-2:]
+            found = self.works[index] = Work.decode(self.invariants[index], self.variants[first : first + count])
         return found
-
-    def records(self, index: int) -> tuple[Any, Records]:
-        """Return the record of an invariant and those of its variants."""
-        first, count = self.rows[index][-2:]
-        return self.invariants[index], self.variants[first : first + count]
 
     def tasks(self, slot: JobSlot, channels: list[Channel], list_id: int) -> Iterator[Task]:
         """Make fresh tasks for a job, one after the other; `channels` are those of its tiles."""

@@ -16,15 +16,14 @@ from npu_device.dpu_work import Work
 from npu_device.scratch import Scratch
 
 
-def overflows(
-    record: Any, variants: Any, results: dpu_compute.Results, view: dpu_compute.View, numerics: str, scratch: Scratch
-) -> int:
+def overflows(work: Work, results: dpu_compute.Results, view: dpu_compute.View, numerics: str, scratch: Scratch) -> int:
     """Return how many of a DPU task's `results` were finite before they became fp16 infinities.
 
     The other arguments are those that the results were computed from.
     """
-    if record["out_dtype"] != dtypes.F16 or not any(casts.f16_infinities(bits) for _, bits in results):
+    if work.invariant.out_dtype != dtypes.F16 or not any(casts.f16_infinities(bits) for _, bits in results):
         return 0
+    record, variants = work.records
     wide = record.copy()
     wide["out_dtype"] = dtypes.F32
     wide["out_stride_x"] = 4 * int(wide["out_z"])

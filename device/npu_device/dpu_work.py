@@ -55,14 +55,14 @@ class Block:
 
 
 class Work:
-    """An invariant and the blocks of its variants. `prepared` belongs to who computes them: one entry per block."""
+    """An invariant and the blocks of its variants, from `records`. `prepared` belongs to who computes them: one entry per block."""
 
-    __slots__ = ("_claim", "_records", "blocks", "invariant", "prepared")
+    __slots__ = ("_claim", "blocks", "invariant", "prepared", "records")
 
     def __init__(self, invariant: Invariant, blocks: tuple[Block, ...], record: Any, variants: Any) -> None:
         self.invariant = invariant
         self.blocks = blocks
-        self._records = record, variants
+        self.records = record, variants
         self._claim: Claim | None = None
         self.prepared: list[Any] = [None] * len(blocks)
 
@@ -70,7 +70,7 @@ class Work:
     def claim(self) -> Claim:
         """What it reads and writes. Worked out on first use: it takes longer than all else, and times alone do not need it."""
         if self._claim is None:
-            self._claim = Claim(dpu_footprint(*self._records))
+            self._claim = Claim(dpu_footprint(*self.records))
         return self._claim
 
     @classmethod

@@ -569,9 +569,9 @@ typedef struct npu_blob_s *npu_blob_t;
 /* Something of a blob that can be launched. It lives as long as its blob. */
 typedef struct npu_kernel_s *npu_kernel_t;
 
-/* Load a blob file into the current context.
+/* Load a blob file, or a model in parts (npu compile says that it is one), into the current context. Of the latter some nodes run on the host, in the stream as host functions.
  *   NULL_POINTER, BAD_ADDRESS  blob, path               FILE  the file cannot be opened or read, is not a regular one, or path has no end in 4096 bytes
- *   INVALID_BLOB  it is damaged, foreign or needs more than the device has (the detail says what and where)
+ *   INVALID_BLOB  it is damaged, foreign or needs more than the device has, or parts on the host cannot run here (the detail says what and where)
  *   OUT_OF_DEVICE_MEMORY */
 NPU_API npu_result_t npu_load_blob(npu_blob_t *blob, const char *path);
 /* Load a blob from `size` bytes of host memory, which are not needed any more after the call.
@@ -595,7 +595,7 @@ typedef struct npu_arg_info {
     uint32_t direction;           /* [out] npu_arg_direction_t */
     uint32_t dtype;               /* [out] npu_dtype_t */
     uint32_t rank;                /* [out] how many of dims count; 0 = scalar, or a size that the kernel gets at run time */
-    uint64_t dims[8];             /* [out] dense, row-major */
+    uint64_t dims[8];             /* [out] dense, row-major; 0 = only a run tells */
     uint64_t size_bytes;          /* [out] what the buffer must hold; 0 = depends on the other arguments */
     char     name[128];           /* [out] the tensor's name in the model, or the parameter's, NUL-terminated */
     uint32_t kind;                /* [out] npu_arg_kind_t */
@@ -649,7 +649,8 @@ static inline uint64_t npu_float_bits(float number) { union { float f; uint32_t 
  *   ARG_KIND   an argument's kind is not the kernel's, or a buffer is not device memory
  *   ARG_SIZE   less than the argument needs lie between the address and the end of its allocation (of a built-in kernel, by its other arguments)
  *   INVALID_VALUE     reserved is not 0, or a number is none that the kernel takes       STALE_HANDLE  a buffer was freed
- *   MISALIGNED        a buffer is not 64-byte aligned (of a kernel library: 4-byte) */
+ *   MISALIGNED        a buffer is not 64-byte aligned (of a kernel library: 4-byte)
+ *   NOT_SUPPORTED     a model in parts has an output whose shape only a run tells (dims and size_bytes of it are 0) */
 NPU_API npu_result_t npu_launch_kernel_async(npu_kernel_t kernel, const npu_arg_t *args, uint32_t count, npu_stream_t stream);
 /* The same in `grid` blocks, each on the SHAVE that has the least to do; 0: as many as fit.
  *   INVALID_VALUE  grid is above 1024 or the kernel's max_grid, of a cooperative kernel above the number of SHAVEs (its blocks run at the same time,
@@ -700,6 +701,7 @@ typedef struct npu_cmdlist_s *npu_cmdlist_t;
 NPU_API npu_result_t npu_cmdlist_create(npu_cmdlist_t *list, uint32_t flags);
 /* Append a kernel with arguments as for npu_launch_kernel_async.
  *   INVALID_HANDLE, STALE_HANDLE  list  BAD_STATE  the list is closed OUT_OF_RESOURCES  the list is full (1 MiB of commands, or memory of 4,000 allocations)
+ *   NOT_SUPPORTED  the kernel is a model in parts
  *   otherwise results as npu_launch_kernel_async */
 NPU_API npu_result_t npu_cmdlist_append_kernel(npu_cmdlist_t list, npu_kernel_t kernel, const npu_arg_t *args, uint32_t count);
 /* Append a copy of device or pinned memory.

@@ -1,11 +1,12 @@
-"""What is right and costs time: waits that tell nothing new, waits behind every launch, copies that the host carries, kernels that
-move the host's data themselves.
+"""What is right and costs time: waits that tell nothing new, waits behind every launch or copy to the device, copies that the host
+carries, kernels that move the host's data themselves.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from libnpu.checker import rules
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from libnpu.checker.findings import Finding
     from libnpu.checker.steps import Act, Step
+    from libnpu.runtime.buffer import Buffer
 
 REPEATS = 8  # chosen: from so many on it is a habit
 
@@ -33,6 +35,11 @@ class Lint:
     def __init__(self) -> None:
         self._waits: dict[str | int, Wait] = {}  # by site
         self._serial: dict[tuple[str | int, str | int], tuple[int, Act, Act]] = {}  # (launch, wait) by site -> count
+        self._uploads: dict[tuple[str | int, str | int], tuple[int, Act, Act]] = {}  # (copy, wait) by site -> count
+        self._upload_wait: tuple[Act, Act] | None = (
+            None  # the last wait, for a copy behind all else, and nobody looked since
+        )
+        self._sources: WeakKeyDictionary[Buffer, int] = WeakKeyDictionary()  # what copies read last
         self._pageable: dict[str | int, tuple[int, Act]] = {}
         self._fresh: list[Step] = []  # enqueued since the host waited last
         self._serial_wait: tuple[Act, Act] | None = None  # the last wait, for one launch alone, and nobody looked since
@@ -45,7 +52,18 @@ class Lint:
             count = self._serial.get((launch.site, wait.site), (0, launch, wait))[0]
             self._serial[launch.site, wait.site] = count + 1, launch, wait
             self._serial_wait = None
+        if self._upload_wait is not None:
+            copy, wait = self._upload_wait
+            count = self._uploads.get((copy.site, wait.site), (0, copy, wait))[0]
+            self._uploads[copy.site, wait.site] = count + 1, copy, wait
+            self._upload_wait = None
         self._fresh.append(step)
+
+    def reads(self, buffer: Buffer, digest: int) -> None:
+        """A copy that is about to be enqueued reads pinned memory. When it has changed, the host has stored there: it had to wait."""
+        if self._sources.get(buffer, digest) != digest:
+            self._serial_wait = self._upload_wait = None
+        self._sources[buffer] = digest
 
     def waited(self, wait: Act, *, is_new: bool) -> None:
         """The program has waited; `is_new`: it was told of an end that it did not know."""
@@ -55,6 +73,8 @@ class Lint:
         if is_new:
             alone = self._fresh[0] if len(self._fresh) == 1 else None
             self._serial_wait = (alone.act, wait) if alone is not None and alone.act.is_launch else None
+            last = self._fresh[-1].act if self._fresh else None
+            self._upload_wait = (last, wait) if last is not None and last.is_upload else None
             self._fresh.clear()
 
     def told(self, act: Act) -> None:
@@ -64,7 +84,7 @@ class Lint:
 
     def touched(self, act: Act) -> None:
         """The host uses memory: it had to wait."""
-        self._serial_wait = None
+        self._serial_wait = self._upload_wait = None
         if act.what.startswith("copy ") and act.time_ps != self._copied_ps:  # rows of a copy are carried at one time
             self._copied_ps = act.time_ps
             count = self._pageable.get(act.site, (0, act))[0]
@@ -78,6 +98,9 @@ class Lint:
         for count, launch, act in self._serial.values():
             if count >= REPEATS:
                 yield rules.serial_launches(launch, act, count)
+        for count, copy, act in self._uploads.values():
+            if count >= REPEATS:
+                yield rules.waits_for_uploads(copy, act, count)
         for count, copy in self._pageable.values():
             if count >= REPEATS:
                 yield rules.pageable_copies(copy, count)

@@ -65,7 +65,7 @@ class Watch:
         """Whether a job is one of the acts."""
         buffer = self.buffer() if self.buffer is not None else None
         known = any(act.get("job") == job.name and not act.get("is_function") for act in self.acts)
-        return known and buffer is not None and job.stream.context is buffer.context
+        return known and buffer is not None and job.stream.context.device is buffer.context.device  # type: ignore[attr-defined]
 
     def is_by(self, act: Act, start: int, end: int) -> bool:
         """Whether an access of the host to [start, end) is one of the acts."""
@@ -107,6 +107,7 @@ class Recorder(Checker):
     def attach(self, context: Context) -> None:
         """As Checker."""
         if self._schedule is not None:
+            self._schedule.apply(context.node)
             context.dispatcher = self._schedule.dispatcher(context)
         super().attach(context)
 

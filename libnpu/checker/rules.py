@@ -42,7 +42,7 @@ RULES = {
     "REDUNDANT-SYNC": "a wait that never tells anything new (--lint)",
     "SYNC-EACH-LAUNCH": "the host waits behind each launch and does nothing with its results (--lint)",
     "PAGEABLE-COPY": "memory that is not pinned is copied again and again: the host carries it (--lint)",
-    "RESPONSIBILITY": "a kernel moves the host's memory itself while the host waits for it (--lint)",
+    "RESPONSIBILITY": "the host waits for a transfer that is the device's matter: a kernel's own, or a copy to the device (--lint)",
 }
 
 
@@ -205,6 +205,13 @@ def serial_launches(launch: Act, wait: Act, count: int) -> Finding:
     """Return that the host waits behind each launch."""
     message = f"the host waits for each {launch.what!r} and enqueues the next work without a look at the result: the device idles meanwhile"
     return _advice("SYNC-EACH-LAUNCH", message, "wait once, behind the last launch", count, launch, wait)
+
+
+def waits_for_uploads(copy: Act, wait: Act, count: int) -> Finding:
+    """Return that the host waits for copies to the device and has no use for that."""
+    message = f"the host waits for each {copy.what!r} and enqueues the next work without a use of the memory: the transfer is the stream's task"
+    fix = "enqueue what needs the bytes behind the copy, in its stream or behind an event, and wait only before the source is used again"
+    return _advice("RESPONSIBILITY", message, fix, count, copy, wait)
 
 
 def pageable_copies(copy: Act, count: int) -> Finding:

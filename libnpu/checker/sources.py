@@ -18,18 +18,18 @@ class Source:
     def __init__(self, buffer: Buffer, rows: Rows) -> None:
         self.buffer = buffer
         self.rows = rows
-        self._digest = self._now()
+        self.digest = self._now()
 
     @property
     def has_changed(self) -> bool:
         """Whether the bytes are others by now."""
-        return self.buffer.is_live and self._digest != self._now()
+        return self.buffer.is_live and self.digest != self._now()
 
     @property
     def is_flushed(self) -> bool:
         """Whether memory has the bytes that the program sees."""
         memory = self.buffer.map_memory()
-        return self._digest == self._digest_of(memory)
+        return self.digest == self._digest_of(memory)
 
     def _now(self) -> int:
         return self._digest_of(self.buffer.program_view)

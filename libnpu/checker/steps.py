@@ -34,6 +34,7 @@ class Act:
     is_free: bool = False
     captured: str | int = ""
     is_launch: bool = False  # of a kernel or a model
+    is_upload: bool = field(default=False, kw_only=True)  # a copy of pinned memory to the device's
     job: str = ""
     is_function: bool = False
     context: int = 1  # its number on the device

@@ -86,6 +86,13 @@ def operation_of(job: Job) -> Operation:
     return node.operation if node is not None else job.operation
 
 
+def _is_upload(operation: Operation) -> bool:
+    """Return whether an operation copies pinned memory to the device's."""
+    target, source = operation.buffers if isinstance(operation, Copy) else (None, None)
+    device = C.NPU_MEMORY_DEVICE
+    return target is not None and source is not None and target.kind == device and source.kind != device
+
+
 class Checker(Observer):
     """Watches contexts and collects `findings`."""
 
@@ -179,6 +186,8 @@ class Checker(Observer):
             if isinstance(copy, Copy) and copy.buffers[1].kind != C.NPU_MEMORY_DEVICE:
                 sources = watched.sources.setdefault((history.actor, job.number), [])
                 sources.append(Source(copy.buffers[1], copy.source))
+                if self._lint is not None:
+                    self._lint.reads(copy.buffers[1], sources[-1].digest)
                 if not copy.buffers[1].is_snooped:
                     self._check_flushed(watched, job, sources[-1])
         if not (isinstance(operation, Copy) and self.poisons):
@@ -207,6 +216,7 @@ class Checker(Observer):
             is_launch,
             job.name,
             context=job.stream.context.number,
+            is_upload=_is_upload(operation_of(job)),
         )
         step = Step(watched, history.actor, job.number, act, dict(self._clock), history.behind)
         history.behind = []

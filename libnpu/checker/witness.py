@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from base64 import b64decode
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-MAX_WITNESSES = 16  # findings that are replayed; each takes a run of the program
-SHOWN = 8  # bytes of a difference, in text
+WITNESSES = 16  # findings that are replayed unless somebody says otherwise; each takes a run of the program
+SHOWN = 8  # bytes of a difference
+SHOWN_CHARACTERS = 200  # of a line that is printed differently
 KINDS = {"CAPTURED-BUFFER-CHANGED": "WAR", "FREE-IN-USE": "FREE"}  # and those whose rule ends with it
 IN_ORDER = "hold:"
 HOST = "host"
@@ -33,16 +35,18 @@ class Run:
     problem: str = ""  # why there is no record, of the program as "it"
 
 
-def add_witnesses(found: list[dict[str, Any]], replay: Callable[[str, Sequence[dict[str, Any]]], Run]) -> None:
+def add_witnesses(
+    found: list[dict[str, Any]], replay: Callable[[str, Sequence[dict[str, Any]]], Run], most: int = WITNESSES
+) -> None:
     """Give each record of a race a `witness`, and put what is benign last. `replay` runs the program under a schedule with watches
-    of a Recorder.
+    of a Recorder, for `most` records, the first ones.
     """
     races = [record for record in found if kind_of(record) and not record["witness"]]
-    chosen = [record for record in races if _hold(record) is not None][:MAX_WITNESSES]
+    chosen = [record for record in races if _hold(record) is not None][:most]
     for record in races:
         if record not in chosen:
             late = _hold(record) is None
-            why = "the host comes first, and is not held back" if late else f"{MAX_WITNESSES} others were replayed"
+            why = "the host comes first, and is not held back" if late else f"{most} others were replayed"
             record["witness"] = {"problem": why}
     watches = [_watch_of(record) for record in chosen]
     normal = replay(IN_ORDER, watches) if chosen else Run()
@@ -98,7 +102,7 @@ def _witness(record: dict[str, Any], schedule: str, number: int, normal: Run, he
     found = _contents(kind, names, *both) if kind != "FREE" else None
     differs = {
         "bytes": _difference(*found) if found is not None else None,
-        "printed": [normal.printed, held.printed] if normal.printed != held.printed else None,
+        "printed": _line(normal.printed, held.printed),
         "status": [normal.status, held.status] if normal.status != held.status else None,
         "outputs": normal.record["outputs"] != held.record["outputs"],
     }
@@ -174,6 +178,15 @@ def _difference(normal: Content, held: Content) -> dict[str, Any] | None:
     return {"start": start, "count": len(places), "in_order": shown[0], "held": shown[1]}
 
 
+def _line(normal: str, held: str) -> dict[str, Any] | None:
+    """Return the first line that two runs print differently, from 1, None if there is none; "" where a run has printed less."""
+    lines = zip_longest(normal.splitlines(), held.splitlines(), fillvalue="")
+    for number, (one, two) in enumerate(lines, 1):
+        if one != two:
+            return {"line": number, "in_order": one[:SHOWN_CHARACTERS], "held": two[:SHOWN_CHARACTERS]}
+    return None
+
+
 def text_of(record: dict[str, Any]) -> str:
     """Return the witness of a record for people, "" without one."""
     witness = record["witness"]
@@ -188,10 +201,11 @@ def text_of(record: dict[str, Any]) -> str:
         others = f"{different['count']} other byte{'s'[: different['count'] != 1]}"
         where = f"{others} are left" if reader is None else f"the {record['acts'][reader]['what']} finds {others}"
         differs.append(f"{where}, from byte {start} on {different['held']}, not {different['in_order']}")
-    for key, what in (("printed", "it prints"), ("status", "it ends with status")):
-        if witness[key] is not None:
-            normal, held = (repr(value.strip()) if key == "printed" else value for value in witness[key])
-            differs.append(f"{what} {held}, not {normal}")
+    if (printed := witness["printed"]) is not None:
+        line = f" in line {printed['line']}" if printed["line"] > 1 else ""
+        differs.append(f"it prints {printed['held']!r}, not {printed['in_order']!r}{line}")
+    if witness["status"] is not None:
+        differs.append("it ends with status {1}, not {0}".format(*witness["status"]))
     if witness["outputs"] and not differs:
         differs.append("other bytes come to the host")
     nothing = (

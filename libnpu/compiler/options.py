@@ -25,7 +25,8 @@ PASSES = (
     "blob",
 )
 LEVELS = (0, 1, 2)
-PRECISIONS = ("fp16", "fp32", "int8")
+PRECISIONS = ("fp16", "fp32", "int8", "int4")
+PLAN_PRECISIONS = PRECISIONS[2:]  # of which only tasks, memory and times are known
 ATTENTION = ("auto", "decompose", "flash", "incremental")
 
 
@@ -44,7 +45,7 @@ class CompileOptions:
     Raises BadOption, UnknownPass for `dump`.
     """
 
-    precision: str = "fp16"  # "fp32", or of a plan "int8"
+    precision: str = "fp16"  # of PRECISIONS
     profile: str = "npu-37xx"  # name, alias or path
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     tiles: int | None = None  # that work in parallel; None: all that the profile has
@@ -67,8 +68,8 @@ class CompileOptions:
             raise BadOption(f"attention {self.attention!r}; one of {', '.join(ATTENTION)}")
         if self.tiles is not None and self.tiles < 1:
             raise BadOption(f"tiles {self.tiles}; at least 1, or None for all that the profile has")
-        if self.precision == "int8" and not self.plan_only:
-            raise BadOption("precision 'int8' needs plan_only: scales of int8 values are not chosen here")
+        if self.precision in PLAN_PRECISIONS and not self.plan_only:
+            raise BadOption(f"precision {self.precision!r} needs plan_only: scales of integers are not chosen here")
         if self.cmx_bytes is not None and self.cmx_bytes < 1:
             raise BadOption(f"cmx_bytes {self.cmx_bytes}; at least 1, or None for all that the profile has")
         if self.prefetching_level_limit < 0:

@@ -67,11 +67,11 @@ class HostNode:
 
 @dataclass(frozen=True, slots=True)
 class NpuPart:
-    """A blob. `nodes` counts the source nodes that it stands for, `macs` what its matrix engine multiplies."""
+    """A blob. `nodes` are the source nodes that it stands for, by name, `macs` what its matrix engine multiplies."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    nodes: int
+    nodes: tuple[str, ...]
     macs: int
     blob: bytes
 
@@ -144,7 +144,7 @@ def pack(model: PartedModel) -> bytes:
         if isinstance(part, NpuPart):
             name = f"part{number}.blob"
             files[name] = part.blob
-            entry |= {"on": "npu", "nodes": part.nodes}
+            entry |= {"on": "npu", "nodes": list(part.nodes)}
         else:
             name = f"part{number}.onnx"
             files[name] = part.model
@@ -209,7 +209,7 @@ def unpack(data: bytes) -> PartedModel:
 def _part(entry: Mapping[str, Any], content: bytes) -> Part:
     inputs, outputs = _names(entry["inputs"]), _names(entry["outputs"])
     if entry["on"] == "npu":
-        return NpuPart(inputs, outputs, int(entry["nodes"]), int(entry["macs"]), content)
+        return NpuPart(inputs, outputs, _names(entry["nodes"]), int(entry["macs"]), content)
     if entry["on"] != "host":
         raise PartsError(f"a part on {entry['on']!r}; there are 'npu' and 'host'")
     nodes = tuple(HostNode(str(node["name"]), str(node["op"]), str(node["reason"])) for node in entry["nodes"])

@@ -265,7 +265,7 @@ class Module:
             instance_of(stream, Stream, "stream")
         dynamic = truth(dynamic, "dynamic")
         check_names(mapping_of(arrays, "arrays"), [t.name for t in self.inputs], "inputs")
-        checked = [tensor.check(arrays[tensor.name]) for tensor in self.inputs]
+        checked = [tensor.check(arrays[tensor.name], self._is_on_device(tensor)) for tensor in self.inputs]
         buffers = self._io.pop() if self._io else self._io_buffers()
         try:
             return self._run(checked, buffers, stream, dynamic)
@@ -293,6 +293,10 @@ class Module:
         if not self.context.compute:
             return {}
         return {t.name: b.read(t.numpy_dtype, t.shape) for t, b in zip(self.outputs, outs, strict=True)}
+
+    def _is_on_device(self, tensor: TensorInfo) -> bool:
+        """Whether the device reads an input."""
+        return True
 
     def _io_sizes(self) -> list[int]:
         """Return the bytes of the memory that one run takes for each input and output."""

@@ -54,7 +54,7 @@ class PartedModule(Module):
     """
 
     def __init__(self, context: Context, data: bytes) -> None:
-        """Check and place the parts. Raises INVALID_BLOB, Unsupported, what `Module` raises; then nothing is left allocated."""
+        """Check and place the parts. Raises INVALID_BLOB, what `Module` raises; then nothing is left allocated."""
         try:
             self.model = model = unpack(data)
         except PartsError as error:
@@ -76,7 +76,7 @@ class PartedModule(Module):
                 if isinstance(part, NpuPart):
                     self._modules[number] = self._module_of(part)
                 else:
-                    self._evaluators[number] = HostEvaluator(part.model, part.evaluator)
+                    self._evaluators[number] = self._evaluator_of(part)
             ends = {*model.inputs, *(name for name in model.outputs if name not in on_host)}
             made = (name for part in model.npu_parts for name in (*part.inputs, *part.outputs))
             for name in dict.fromkeys(made):
@@ -87,6 +87,13 @@ class PartedModule(Module):
             raise
         self.code_bytes = sum(module.code_bytes for module in self._modules.values())
         self.kernels = {self.name: PartedKernel(self)}
+
+    def _evaluator_of(self, part: HostPart) -> HostEvaluator:
+        try:
+            return HostEvaluator(part.model, part.evaluator)
+        except Unsupported as error:
+            why = f"{self.name!r} has a part on the host that cannot run here: {error.message}"
+            raise NpuError(C.NPU_ERROR_INVALID_BLOB, why) from None
 
     def _module_of(self, part: NpuPart) -> Module:
         module = Module(self.context, read_blob(part.blob))
@@ -224,6 +231,9 @@ class PartedModule(Module):
             if name in up:
                 info = _info(self.model, name)
                 self._pinned[name].array[: self._size(name)] = info.check(values[name]).reshape(-1).view(np.uint8)
+
+    def _is_on_device(self, tensor: TensorInfo) -> bool:
+        return tensor.name in self._read_by_npu
 
     def _io_sizes(self) -> list[int]:
         """As of any module; nothing for what the NPU never sees in a `run`."""

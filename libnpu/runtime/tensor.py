@@ -39,10 +39,10 @@ class TensorInfo:
         """The NumPy type of an element."""
         return dtypes.numpy_dtype(self.dtype)
 
-    def check(self, value: Any) -> NDArray[Any]:
+    def check(self, value: Any, on_device: bool = True) -> NDArray[Any]:
         """Return `value` as a contiguous array of this type and shape.
 
-        Raises INVALID_VALUE naming expected and found. What is beyond the type that the device computes in is refused.
+        Raises INVALID_VALUE naming expected and found. What is beyond the type that the device computes in is refused, if it is `on_device`.
         """
         try:
             array = np.asarray(value)
@@ -56,7 +56,7 @@ class TensorInfo:
             raise NpuError(
                 C.NPU_ERROR_INVALID_VALUE, f"{self.name!r} has shape {array.shape}, the blob expects {self.shape}"
             )
-        if array.dtype in _INSIDE and array.size:
+        if on_device and array.dtype in _INSIDE and array.size:
             self._check_range(array, *_INSIDE[array.dtype])
         return np.ascontiguousarray(array).reshape(self.shape)
 

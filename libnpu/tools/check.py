@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from libnpu.checker.witness import WITNESSES
 from libnpu.tools.console import ToolError, json_text
 from libnpu.tools.files import check_targets, write_file
 from libnpu.tools.replays import watched
+from libnpu.tools.source import count
 
 if TYPE_CHECKING:
     from libnpu.checker.suppressions import Suppressions
@@ -28,7 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--leaks", action="store_true", help="report what is never given back, too")
     parser.add_argument("--schedule", metavar="NAME", help="run it under a schedule, as NPU_SCHEDULE")
     parser.add_argument(
-        "--no-witness", action="store_true", help="do not run it again to show what the order of two accesses changes"
+        "--witnesses",
+        type=count,
+        metavar="N",
+        default=WITNESSES,
+        help=f"run it again for so many findings to show what the order of two accesses changes (default {WITNESSES})",
     )
     parser.add_argument(
         "--guard", action="store_true", help="see loads and stores of a C program in pinned and mapped memory in use"
@@ -59,9 +65,13 @@ def run(options: argparse.Namespace) -> int:
     stops = {"stop_unless": suppressions.rows} if options.stop_on_first else {}
     if options.schedule is not None:
         schedule_of(options.schedule)  # raises
-    witness = not (options.no_witness or options.stop_on_first)
-    command = [options.program, *options.arguments]
-    status, everything = watched(command, options=wanted | stops, schedule=options.schedule, witness=witness)
+    status, everything = watched(
+        [options.program, *options.arguments],
+        options=wanted | stops,
+        schedule=options.schedule,
+        witnesses=0 if options.stop_on_first else options.witnesses,
+        is_known=suppressions.covers,
+    )
     found = [record for record in everything if not suppressions.covers(record)]
     left_out = f", {len(everything) - len(found)} suppressed" if len(found) < len(everything) else ""
     summary = f"npu check: {len(found)} finding{'s'[: len(found) != 1]}{left_out}\n"

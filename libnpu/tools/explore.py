@@ -10,7 +10,7 @@ from libnpu.checker.exploration import explore
 from libnpu.runtime.hold import parse
 from libnpu.tools.console import ToolError, print_json, progress
 from libnpu.tools.replays import FIRST_S, replay, time_limit
-from libnpu.tools.source import count
+from libnpu.tools.source import count, positive
 
 if TYPE_CHECKING:
     from libnpu.checker.exploration import Exploration
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("--holds", type=count, metavar="N", default=2, help="operations held back at once (default 2)")
     parser.add_argument("--seeds", type=count, metavar="N", default=8, help="of the schedules seed:N (default 8)")
-    parser.add_argument("--runs", type=count, metavar="N", default=100, help="of the program, at most (default 100)")
+    parser.add_argument("--runs", type=positive, metavar="N", default=100, help="of the program, at most (default 100)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("program", metavar="PROG", help="what to run, after --")
     parser.add_argument("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="its arguments")
@@ -32,8 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Explore it. Return 1 when there is more than one result, or the only one is no end."""
     command, limit_s = [options.program, *options.arguments], FIRST_S
-    if not options.runs:
-        raise ToolError("--runs 0: nothing to see")
 
     def replay_once(schedule: str) -> Run:
         nonlocal limit_s

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from libnpu.checker.witness import WITNESSES
 from libnpu.tools.console import ToolError, print_json
 from libnpu.tools.exhibits import exhibit, exhibits
 from libnpu.tools.replays import watched
@@ -80,7 +81,7 @@ def _run(chosen: Exhibit, fixed: bool) -> int:
         print(f"schedule {schedule}: it prints {printed!r}; right is {right!r}", flush=True)
         if plain.returncode:
             raise ToolError(f"{chosen.name} ended with status {plain.returncode}")
-        _, records = watched(command, stdout=subprocess.DEVNULL, witness=True)
+        _, records = watched(command, stdout=subprocess.DEVNULL, witnesses=WITNESSES)
     print(f"npu check: {len(records)} finding{'s'[: len(records) != 1]}\n{text(records)}", end="")
     rules = sorted(record["rule"] for record in records)
     expected = [] if fixed else sorted(rule for rule, _ in chosen.reports)

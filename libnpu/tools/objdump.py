@@ -69,6 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print `options.blob`. Raises ToolError when --verify finds a problem."""
+    if source.is_parted(options.blob):
+        return _print_parts(options)
     data, image = source.read_blob(options.blob)
     if options.depth and not (options.weights_by_layer or options.all):
         raise ToolError("--depth goes with --weights-by-layer")
@@ -111,6 +113,23 @@ def run(options: argparse.Namespace) -> int:
     if options.check_flat and not options.json:
         lists = {name: len(array) for name, array in image.tasks.items() if "task_id" in (array.dtype.names or ())}
         print(f"{options.blob}: flat, {sum(lists.values())} tasks in {len(lists)} lists, each once")
+    return 0
+
+
+def _print_parts(options: argparse.Namespace) -> int:
+    """Print what a model in parts holds. Raises ToolError for an option that is about one blob."""
+    from libnpu.compiler.partition.report import partition_text
+
+    _, model = source.read_parts(options.blob)
+    for name in sorted(set(vars(options)) - {"blob", "command", "run", "json", "version"}):
+        if getattr(options, name):
+            what = "a model in parts; unzip takes its blobs out"
+            raise ToolError(f"--{name.replace('_', '-')}: {options.blob} is {what}")
+    lines = partition_text(model)
+    if options.json:
+        print_json({"parts": lines})
+    else:
+        print("\n".join(lines))
     return 0
 
 

@@ -31,12 +31,15 @@ def execute_parts(
     numerics: str = "exact",
     fidelity: str = "fast",
     faults: str | None = None,
+    schedule: str | None = None,
 ) -> Execution:
     """Run the model in parts `data` once and return what was seen; as `session.execute`."""
     host: list[Slice] = []
     with libnpu.open(
         profile, compute=compute, numerics=numerics, fidelity=fidelity, trace=True, faults=faults
     ) as device:
+        if schedule is not None:
+            device.set_schedule(schedule)
 
         def step(name: str, since_ps: int) -> int:
             host.append(Slice("host", name, name, since_ps, device.now_ps))

@@ -15,7 +15,7 @@ from libnpu.checker.witness import Run, add_witnesses
 from libnpu.tools.console import ToolError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 SCHEDULE = "NPU_SCHEDULE"
 PATIENCE = 10  # a replay may take so many times what the program took, and at least LEAST_S
@@ -29,10 +29,12 @@ def watched(
     options: dict[str, Any] | None = None,
     *,
     schedule: str | None = None,
-    witness: bool = False,
+    witnesses: int = 0,
+    is_known: Callable[[dict[str, Any]], bool] = lambda _: False,
 ) -> tuple[int, list[dict[str, Any]]]:
     """Run a program and return its exit status, and what was found in it and in processes that it started. `stdout`: as that
-    of `subprocess.run`; `options`: as of `checker.OPTIONS`; `witness`: replay it for what was found.
+    of `subprocess.run`; `options`: as of `checker.OPTIONS`; `witnesses`: replay it for so many findings that are
+    not known, which come last.
     """
     with tempfile.TemporaryDirectory() as folder:
         path, begun_s = Path(folder) / "findings", time.monotonic()
@@ -45,12 +47,16 @@ def watched(
             f"{command[0]} ended with status {status} and was not checked: it opened no device, or did not end by itself"
         )
     found = [record for records in processes for record in records]
-    if witness:
-        limit_s = time_limit(took_s)
+    if witnesses:
+        limit_s, known = time_limit(took_s), [*filter(is_known, found)]
+        found = [record for record in found if record not in known]
         several = "several processes used devices" if len(processes) > 1 else ""
         add_witnesses(
-            found, lambda name, watches: Run(problem=several) if several else replay(command, name, watches, limit_s)
+            found,
+            lambda name, watches: Run(problem=several) if several else replay(command, name, watches, limit_s),
+            witnesses,
         )
+        found += known
     return status if status >= 0 else 128 - status, found
 
 

@@ -62,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--faults", metavar="FILE.json", help="arm these faults before the device boots (docs/recovery.md)"
     )
+    parser.add_argument("--schedule", metavar="NAME", help="of the work (docs/host-api.md), instead of NPU_SCHEDULE's")
     parser.add_argument("--stats", metavar="FILE.json", help="write what --json prints to a file; - is stdout")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -136,13 +137,13 @@ def _execute(
     if model.parts is None:
         return execute(
             model.data, model.image, profile, make_inputs,
-            compute=compute, numerics=numerics, fidelity=fidelity, faults=faults,
+            compute=compute, numerics=numerics, fidelity=fidelity, faults=faults, schedule=options.schedule,
         )  # fmt: skip
     from libnpu.tools.parted_session import execute_parts
 
     return execute_parts(
         model.data, model.parts, profile, make_inputs,
-        compute=compute, numerics=numerics, fidelity=fidelity, faults=faults,
+        compute=compute, numerics=numerics, fidelity=fidelity, faults=faults, schedule=options.schedule,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from libnpu.compiler.options import ATTENTION
+from libnpu.compiler.options import ATTENTION, PRECISIONS
 from libnpu.parts import MAGIC, PartsError, unpack
 from libnpu.tools.console import ToolError, progress
 from libnpu.tools.shapes import SHAPES
@@ -59,9 +59,9 @@ def add_model_arguments(parser: argparse.ArgumentParser, profile_default: str = 
     """Declare the options of the compiler that say what is computed, and for which device."""
     parser.add_argument(
         "--precision",
-        choices=("fp16", "fp32", "int8"),
+        choices=PRECISIONS,
         default=None,
-        help="of the computation (default fp16); int8: of a plan",
+        help="of the computation (default fp16); int8, int4: of a plan",
     )
     parser.add_argument(
         "--profile", default=None, metavar="NAME", help=f"hardware profile, see npu info (default {profile_default})"

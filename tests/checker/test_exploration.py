@@ -120,17 +120,15 @@ def replay_in_process(statements):
 
 
 def test_the_search_finds_the_results_of_all_legal_orders():
-    counts = [compare(seed, 7) for seed in range(12)]
-    assert max(counts) > 5
-    assert min(counts) == 1
+    assert [compare(seed, 8) for seed in (1, 3, 9, 11)] == [6, 4, 14, 1]
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("first", range(12, 212, 50))
+@pytest.mark.parametrize("first", range(0, 200, 25))
 def test_the_search_finds_the_results_of_all_legal_orders_of_many_programs(first):
-    for seed in range(first, first + 50):
-        compare(seed, 9)
+    for seed in range(first, first + 25):
+        compare(seed, 8)
 
 
 RACE = """
@@ -178,8 +176,7 @@ def test_npu_explore_as_json_and_what_is_no_exploration(npu, tmp_path, monkeypat
     assert npu("explore", "--runs", "2", "--", sys.executable, "-c", "pass")[2] == (
         f"npu: error: {sys.executable} was not explored: it used no device, or did not end by itself\n"
     )
-    assert npu("explore", "--runs", "0", "--", "x")[0] == 1
-    assert npu("explore")[0] == 2
+    assert npu("explore", "--runs", "0", "--", "x")[0] == npu("explore")[0] == 2
 
 
 def test_results_are_distinct_by_what_comes_to_the_host_too():

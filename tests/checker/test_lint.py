@@ -39,6 +39,19 @@ def kernel_on_the_hosts_memory(device, fixed=False):
     stream.synchronize()
 
 
+def waits_behind_every_copy_to_the_device(device, fixed=False):
+    stream, memory, staging = device.create_stream(), device.alloc(4096), device.alloc_host(4096)
+    relu, y = device.kernel("relu"), device.alloc(4096)
+    staging.array[:] = 0
+    for _ in range(9):
+        stream.copy(memory, staging)
+        if not fixed:
+            stream.synchronize()
+        relu.launch(stream, memory, y, 1024)
+    stream.synchronize()
+    y.read()
+
+
 @pytest.mark.parametrize(
     ("program", "rule", "lines"),
     [
@@ -46,6 +59,7 @@ def kernel_on_the_hosts_memory(device, fixed=False):
         (waits_behind_every_launch, "SYNC-EACH-LAUNCH", [4, 6]),
         (copies_pageable_memory, "PAGEABLE-COPY", [4]),
         (kernel_on_the_hosts_memory, "RESPONSIBILITY", [3, 4]),
+        (waits_behind_every_copy_to_the_device, "RESPONSIBILITY", [5, 7]),
     ],
 )
 def test_the_wasteful_program_is_reported_at_its_lines_and_the_other_one_is_not(found, program, rule, lines):
@@ -74,5 +88,12 @@ def test_programs_that_are_not_wasteful(found):
             while not stream.query():
                 device.host_delay(1000)
             pinned.array.sum()
+        for number in range(12):  # the source is used again: seen in the array, or by the bytes of the next copy
+            if number % 2:
+                pinned.array[:] = number
+            else:
+                pinned.view[:] = bytes([number]) * 4096
+            stream.copy(y, pinned)
+            stream.synchronize()
 
     assert found(program, lint=True) == []

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 import libnpu
+from libnpu.checker.exploration import explore
 from libnpu.checker.recorder import replays_of
 from libnpu.checker.report import text
 from libnpu.checker.witness import add_witnesses, kind_of
 from libnpu.tools.exhibits import FIELDS, exhibits
-from libnpu.tools.replays import watched
+from libnpu.tools.replays import replay, watched
 
 PAGE = Path(__file__).parents[2] / "docs" / "checker-reports.md"
 RECORD = "NPU_RECORD_SAMPLES"  # in the environment: write what is reported instead of comparing
@@ -89,11 +90,11 @@ def run_c(name, folder, schedule, *arguments):
     return done.stdout.strip()
 
 
-def watched_c(name, folder, schedule, *arguments, witness=False):
+def watched_c(name, folder, schedule, *arguments, witnesses=0):
     """Return what a C program prints and what is reported of it."""
     with pytest.MonkeyPatch.context() as patch, open(folder / "printed", "w+") as out:
         patch.setenv("NPU_SCHEDULE", schedule)
-        status, records = watched(ALL[name].command(folder, *arguments), stdout=out.fileno(), witness=witness)
+        status, records = watched(ALL[name].command(folder, *arguments), stdout=out.fileno(), witnesses=witnesses)
         assert status == 0
         out.seek(0)
         return out.read().strip(), records
@@ -121,11 +122,50 @@ def test_a_c_program(name, folder):
     exhibit = ALL[name]
     if exhibit.reports:
         assert run_c(name, folder, exhibit.value("schedule")) == exhibit.value("wrong") != exhibit.value("right")
-        _, records = watched_c(name, folder, "timed", witness=True)
+        _, records = watched_c(name, folder, "timed", witnesses=4)
         assert places(records) == exhibit.reports
         check_witnesses(records)
         check_page(name, records)
     assert watched_c(name, folder, "lazy", "fixed") == (exhibit.value("right"), [])
+
+
+def check_results(exhibit, fixed, found):
+    """Without the bug there is one result; with it the wrong one is among them."""
+    assert found.is_complete
+    printed = [result.run.printed.strip() for result in found.results]
+    if fixed:
+        assert printed == [exhibit.value("right")]
+    else:
+        assert exhibit.value("wrong") in printed
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_all_results_of_a_python_program(name, run):
+    for fixed in (True, False):
+        replays = replays_of(lambda fixed=fixed: print(run(name, fixed, "timed")))
+        if fixed or ALL[name].reports:
+            found = explore(lambda schedule, replays=replays: replays(schedule, ()), holds=1, seeds=4)
+            check_results(ALL[name], fixed, found)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", IN_C)
+def test_all_results_of_a_c_program(name, folder):
+    for fixed in (True, False):
+        command = ALL[name].command(folder, *(["fixed"] if fixed else []))
+        if fixed or ALL[name].reports:
+            found = explore(lambda schedule, command=command: replay(command, schedule), holds=1, seeds=4)
+            check_results(ALL[name], fixed, found)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", [name for name, each in ALL.items() if each.reports])
+def test_a_wrong_variant_is_wrong_on_every_run_under_its_schedule(name, run, folder):
+    exhibit = ALL[name]
+    one = run if name in PYTHON else lambda name, _, schedule: run_c(name, folder, schedule)
+    assert {one(name, False, exhibit.value("schedule")) for _ in range(5)} == {exhibit.value("wrong")}
 
 
 @pytest.mark.long

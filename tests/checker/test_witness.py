@@ -85,7 +85,7 @@ def test_what_the_program_prints_and_raises(witnessed):
         assert memory.read()[0] == 3
 
     (record,) = witnessed(program)
-    assert (record["rule"], record["witness"]["printed"]) == ("HD-RAW", ["3\n", "0\n"])
+    assert (record["rule"], record["witness"]["printed"]) == ("HD-RAW", {"line": 1, "in_order": "3", "held": "0"})
     assert record["witness"]["bytes"] == {"start": 0, "count": 1, "in_order": "03", "held": "00"}
     line = "the look at an array finds 1 other byte, from byte 0 on 00, not 03, and it prints '0', not '3'"
     assert f"   witness: with the two the other way round (NPU_SCHEDULE=hold:1.2) {line}\n" in text([record])
@@ -138,6 +138,22 @@ def test_a_replay_that_does_not_come_to_the_two_says_so(witnessed):
     assert record["witness"] == {"problem": "the runs did not come to the two in both orders (hold:1.1@2.1)"}
 
 
+def test_so_many_findings_are_replayed_and_no_more():
+    def program():
+        with libnpu.open("unit") as device:
+            one, two, memory = two_streams(device)
+            one.fill(memory, 7)
+            two.fill(memory[0:8], 8)
+            two.fill(memory[8:16], 8)
+
+    with libnpu.check() as checker:
+        program()
+    found = checker.records()
+    add_witnesses(found, replays_of(program), 1)
+    assert [record["witness"].get("schedule") for record in found] == ["hold:1.1@2.1", None]
+    assert found[1]["witness"] == {"problem": "1 others were replayed"}
+
+
 def test_a_block_is_not_replayed_and_the_report_says_so():
     with libnpu.check() as checker, libnpu.open("unit") as device:
         one, two, memory = two_streams(device)
@@ -180,14 +196,15 @@ def check(npu, tmp_path, monkeypatch):
 
 def test_a_program_is_replayed_in_processes_of_its_own(check, tmp_path):
     witness = check("open('ran', 'a').write(os.environ.get('NPU_SCHEDULE', '') + ' '); sys.exit(value)")
-    assert (witness["printed"], witness["status"], witness["outputs"]) == (["7\n", "0\n"], [7, 0], True)
+    assert witness["printed"] == {"line": 1, "in_order": "7", "held": "0"}
+    assert (witness["status"], witness["outputs"]) == ([7, 0], True)
     assert (tmp_path / "ran").read_text().split(" ") == ["", "hold:", "hold:1.1@2.1", ""]
 
 
 @pytest.mark.parametrize(
     ("then", "options", "witness"),
     [
-        ("", ["--no-witness"], None),
+        ("", ["--witnesses", "0"], None),
         ("", ["--stop-on-first"], None),
         ("value or os._exit(3)", [], {"problem": "it used no device, or did not end by itself (hold:1.1@2.1)"}),
     ],
@@ -198,7 +215,9 @@ def test_programs_without_a_witness(check, then, options, witness):
 
 def test_the_schedule_of_a_witness_shows_it_again(npu, check, tmp_path):
     schedule = check("open('seen', 'w').write(str(value))")["schedule"]
-    assert npu("check", "--no-witness", "--schedule", schedule, "-o", "found", "--", sys.executable, "it.py")[0] == 1
+    assert (
+        npu("check", "--witnesses", "0", "--schedule", schedule, "-o", "found", "--", sys.executable, "it.py")[0] == 1
+    )
     assert (tmp_path / "seen").read_text() == "0"
     status, _, err = npu("check", "--schedule", "hold:1", "--", sys.executable, "it.py")
     assert (status, err.splitlines()[0][:55]) == (1, "npu: error: schedule 'hold:1': '1' is no list of operat")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from libnpu.compiler.frontend.handlers import FOREIGN, HANDLERS
-from tests.compiler.fuzz.draw import Model, Node
 from tests.compiler.fuzz.judge import differs, fuzz, grown, judge, open_device, shrunk
+from tests.compiler.fuzz.model import Model, Node
 from tests.compiler.fuzz.oracle import bounds
 from tests.compiler.fuzz.recipes import NOT_DRAWN, RECIPES
 
@@ -46,7 +46,7 @@ def test_two_thousand_random_models_are_right(device):
 
 def test_every_operator_of_the_table_is_drawn_or_named():
     table = set(HANDLERS) | {name for _, name in FOREIGN}
-    assert set(RECIPES) | set(NOT_DRAWN) == table
+    assert table <= set(RECIPES) | set(NOT_DRAWN)
     assert not set(RECIPES) & set(NOT_DRAWN)
 
 

@@ -23,6 +23,7 @@ from libnpu.compiler.kernels import (
     gather,
     reduce,
     softmax,
+    unpack,
 )
 
 PROFILE = load_profile("npu-40xx")
@@ -512,3 +513,10 @@ def test_fp16_functions_round_as_if_in_fp32(name):
         np.testing.assert_array_equal(
             apply((name, X), x, out=np.float16), apply((name, X), x.astype(np.float32), out=np.float16)
         )
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (5, 96), (3, 16384)])
+def test_unpack_makes_two_weights_of_a_byte(shape):
+    packed = np.random.default_rng(1).integers(0, 256, shape, np.uint8)
+    found = execute(unpack(), [packed], (shape[0], 2 * shape[1]), np.uint8)
+    np.testing.assert_array_equal(found, np.concatenate([packed % 16, packed // 16], axis=1))

@@ -27,6 +27,14 @@ def test_errors_are_held_to_the_limit_of_the_policy(precision, steps, error, rig
     assert (not wrong(case({"y": want}, steps=steps), precision, {"y": got})[0]) == right
 
 
+def test_a_model_that_makes_more_of_float16_than_most_may_be_off_by_twice_that():
+    want = np.linspace(-4, 4, 9, dtype=np.float32)
+    model = Case("model", None, {}, {}, {"y": want}, frozenset(), False, {"y": 0.02})
+    for error, right in ((0.039, True), (0.041, False)):
+        got = want + np.float32(4 * error) * (want == 0)
+        assert (not wrong(model, "fp16", {"y": got})[0]) == right
+
+
 def test_nothing_for_every_score_is_wrong_though_their_sigmoid_is_right():
     scores = np.full(9, -20, np.float32)
     judged = case({"y": 1 / (1 + np.exp(-scores)), "scores": scores}, of_one=["y"])

@@ -166,7 +166,7 @@ def test_report_and_warning(make_model, rng):
         "g: 1 node on the NPU in 1 part, 2 nodes on the host in 1 part",
         "multiplications on the NPU: 100.0% of 96",
         "bytes between host and NPU in an inference: 128 to the host, 0 to the NPU",
-        "part 0 on the NPU: 1 node, 96 MACs",
+        "part 0 on the NPU: 1 node, 96 MACs: Conv_0",
         "  in  x [1, 3, 4, 4] f32, 192 bytes",
         "  out c [1, 2, 4, 4] f32, 128 bytes",
         "part 1 on the host: 2 nodes, 0 MACs, by onnx.reference",

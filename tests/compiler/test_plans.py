@@ -171,6 +171,17 @@ def test_int8_weights_take_a_byte_and_the_engine_multiplies_and_adds_int8():
     assert by_layer["first"] == 16 * 16 * 9 + 16 * 16  # with the table of the bias
 
 
+def test_int4_weights_of_a_product_take_half_a_byte_and_become_bytes_in_cmx():
+    image = plan(network(bare), precision="int4").image
+    by_layer = {layer.name: layer.nbytes for layer in weights_by_layer(image)}
+    assert (by_layer["second"], by_layer["last"]) == (16 * 16 * 9, 144 * 64 // 2)
+    invariants = image.tasks[".npu.tasks.dpu_invariant"]
+    products = invariants[invariants["wt_zero_point"] == 8]
+    assert len(products)
+    assert set(products["wt_dtype"]) == {dtypes.U8}
+    assert set(products["act_dtype"]) == {dtypes.I8}
+
+
 @pytest.mark.parametrize("precision", ["fp16", "int8"])
 def test_layers_and_what_lies_between_them_are_all_weights(precision):
     image = plan(resnet50(), precision=precision).image

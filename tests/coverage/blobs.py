@@ -7,10 +7,12 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from npu_abi import C
+from onnx import TensorProto, helper
 
 from libnpu.blob import assemble, write
 from libnpu.blob.image import KernelParam
 from libnpu.blob.kernels import KernelSource, kernel_library
+from libnpu.parts import HostNode, HostPart, PartedModel, Tensor, pack
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,6 +94,19 @@ def library() -> bytes:
     )
 
 
+def parts() -> bytes:
+    """Return a model in parts: the host says where x is not 0, which has a shape that only a run tells."""
+    ends = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 16)),
+        helper.make_tensor_value_info("y", TensorProto.INT64, (2, None)),
+    ]
+    graph = helper.make_graph([helper.make_node("NonZero", ["x"], ["y"])], "parts", ends[:1], ends[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10).SerializeToString()
+    host = HostPart(("x",), ("y",), (HostNode("y", "NonZero", "an example"),), 0, "onnx.reference", model)
+    tensors = {"x": Tensor("x", "f32", (1, 16)), "y": Tensor("y", "i64", (2, -1))}
+    return pack(PartedModel("parts", "npu-37xx", ("x",), ("y",), tensors, (host,)))
+
+
 def write_blobs(folder: Path) -> None:
     """Write all of them into `folder`, one that is damaged, and profile.json: npu-37xx with 64 MiB of memory."""
     profile = json.loads((files("npu_model") / "profiles" / "npu-37xx.json").read_text())
@@ -100,6 +115,7 @@ def write_blobs(folder: Path) -> None:
     for name, text in MODELS.items():
         (folder / f"{name}.blob").write_bytes(write(assemble(text)))
     (folder / "library.blob").write_bytes(library())
+    (folder / "parts.blob").write_bytes(parts())
     damaged = bytearray((folder / "copy.blob").read_bytes())
     damaged[-1] ^= 1
     (folder / "damaged.blob").write_bytes(damaged)

@@ -144,6 +144,14 @@ def test_what_takes_one_operation_refuses_several(device, counting):
         stream.launch(module, {"x": x}, {"y": y})
 
 
+def test_an_integer_that_only_the_host_sees_has_64_bits(device):
+    model = model_of(
+        [helper.make_node("Unique", ["x"], ["y"])], {"y": (TensorProto.INT64, ("n",))}, (3,), TensorProto.INT64
+    )
+    with device.load(compiled(model)) as module:
+        assert module.run({"x": np.array([1 << 40, 7, 1 << 40])})["y"].tolist() == [7, 1 << 40]
+
+
 def test_an_integer_that_the_npu_does_not_take_ends_the_run_by_name(device):
     nodes = [
         helper.make_node("Unique", ["x"], ["u"], axis=0),

@@ -96,8 +96,13 @@ def test_timeline_shows_the_part_on_the_host(npu, parted, tmp_path):
 
 
 def test_other_commands_say_what_takes_it(npu, parted, container):
-    status, _, err = npu("objdump", container)
+    status, _, err = npu("latency", container)
     assert status == 1 and err.endswith("is a model in parts, of which 2 nodes run on the host; npu run takes it\n")
+    status, out, _ = npu("objdump", container)
+    assert status == 0 and out.startswith("g: 2 nodes on the NPU in 2 parts, 2 nodes on the host in 1 part\n")
+    assert json.loads(npu("objdump", container, "--json")[1])["parts"] == out.splitlines()
+    status, _, err = npu("objdump", container, "--tasks")
+    assert status == 1 and err.endswith("is a model in parts; unzip takes its blobs out\n")
     status, _, err = npu("power", parted)
     assert status == 1 and "2 nodes would run on the host" in err
     status, _, err = npu("run", container, "--strict")

@@ -29,6 +29,15 @@ def test_outputs_are_the_reference_s(npu, tmp_path, model_path):
     np.testing.assert_array_equal(found["y"], expected)  # every value and sum is exact in fp16
 
 
+def test_a_schedule_changes_no_value(npu, tmp_path, blob_path):
+    for name in ("timed", "eager", "hold:1.1"):
+        assert npu("run", blob_path, "--outputs", tmp_path / f"{name}.npz", "--schedule", name)[0] == 0
+    one, *others = [np.load(tmp_path / f"{name}.npz")["y"].tobytes() for name in ("timed", "eager", "hold:1.1")]
+    assert others == [one, one]
+    status, _, err = npu("run", blob_path, "--schedule", "hold:1")
+    assert (status, err[:44]) == (1, "npu: error: schedule 'hold:1': '1' is no lis")
+
+
 def test_json_says_where_the_time_went(npu, blob_path):
     status, out, err = npu("run", blob_path, "--json")
     report = json.loads(out)

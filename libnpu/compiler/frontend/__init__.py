@@ -43,7 +43,7 @@ def stages(
 ) -> Iterator[tuple[str, Graph]]:
     """Yield (stage name, graph) after each stage, in order; arguments and errors as of `load`.
 
-    In a plan, large constants have no values, and precision may be "int8" too.
+    In a plan, large constants have no values, and precision may be "int8" or "int4" too.
     """
     from libnpu.compiler.frontend.fold import fold, remove_dead
     from libnpu.compiler.frontend.fuse_activation import fuse_activation
@@ -57,8 +57,8 @@ def stages(
     from libnpu.compiler.frontend.source import read_model
     from libnpu.compiler.frontend.verify import verify
 
-    if precision not in ("fp16", "fp32", *(["int8"] if is_plan else [])):
-        raise ValueError(f"precision {precision!r}; one of fp16, fp32, and of a plan int8")
+    if precision not in ("fp16", "fp32", *(["int8", "int4"] if is_plan else [])):
+        raise ValueError(f"precision {precision!r}; one of fp16, fp32, and of a plan int8 and int4")
     graph = verify(import_model(read_model(source, is_plan, FOREIGN), shapes or {}, is_plan), "import")
     yield "import", graph
     graph = verify(remove_dead(fold(graph)), "fold")

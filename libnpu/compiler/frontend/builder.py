@@ -18,12 +18,36 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+@dataclass(slots=True, frozen=True)
+class Dequantised:
+    """What a float value was made from: integers, a scale and a zero point of one number each, or of one per element of `axis`."""
+
+    whole: Value
+    scale: Value
+    zero: Value | None
+    axis: int
+
+
+@dataclass(slots=True, frozen=True)
+class Sums:
+    """What a float value was made from: int32 sums times two scales; `rectified`: and no negative."""
+
+    total: Value
+    scales: tuple[Value, Value]
+    rectified: bool = False
+
+
 @dataclass(slots=True)
 class Builder:
-    """Nodes so far, in execution order. `layer` is the source node that the next nodes stand for."""
+    """Nodes so far, in execution order. `layer` is the source node that the next nodes stand for.
+
+    `dequantised` and `sums` know float values by the integers that they stand for.
+    """
 
     nodes: list[Node] = field(default_factory=list)
     layer: str = ""
+    dequantised: dict[Value, Dequantised] = field(default_factory=dict)
+    sums: dict[Value, Sums] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
     _node_names: set[str] = field(default_factory=set)
 

@@ -15,7 +15,7 @@ from libnpu.compiler.hollow import hollow, is_hollow
 from libnpu.errors import Unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -29,17 +29,21 @@ BLAS = frozenset(
     ("AffineGrid", "Attention", "Conv", "ConvTranspose", "Det", "Einsum", "GRU", "Gemm", "GridSample", "LSTM",
      "LinearAttention", "MatMul", "RNN", "Resize", "Upsample")
 )  # fmt: skip
-# The reference operators are wrong in these for some opsets, types or attributes, or refuse them. They are left to handlers, whose nodes are folded.
+# The reference operators are wrong in these for some opsets, types or attributes, or refuse them. They are left to handlers, whose nodes are folded;
+# that of DequantizeLinear keeps what the integers were.
 LEFT = frozenset(
-    ("AveragePool", "BatchNormalization", "Col2Im", "GatherElements", "GlobalAveragePool", "GlobalMaxPool", "Hardmax",
+    ("AveragePool", "BatchNormalization", "Col2Im", "DequantizeLinear", "GatherElements", "GlobalAveragePool", "GlobalMaxPool", "Hardmax",
      "InstanceNormalization", "LRN", "LayerNormalization", "LogSoftmax", "LpNormalization", "LpPool", "MaxPool", "OneHot",
-     "QLinearConv", "QLinearMatMul", "ReduceL2", "ReduceLogSumExp", "Softmax")
+     "QLinearConv", "QLinearMatMul", "ReduceL2", "ReduceLogSumExp",
+     "ReduceSumSquare", "Softmax")
 )  # fmt: skip
 # NumPy's float32 forms of these differ in the last bit between processors. Here they are computed in float64 and rounded once.
 TRANSCENDENTAL = frozenset(
     ("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp", "Gelu",
-     "Log", "Mish", "Pow", "ReduceLogSum", "Selu", "Sigmoid", "Sin", "Sinh", "Softplus", "Swish", "Tan", "Tanh")
+     "Log", "Mish", "Pow", "ReduceL1", "ReduceLogSum", "ReduceMean", "ReduceProd", "ReduceSum", "Selu", "Sigmoid", "Sin", "Sinh", "Softplus", "Swish", "Tan", "Tanh")
 )  # fmt: skip
+
+FIRST_DEQUANTIZE = 19  # the first version that the reference has; it does what the ones before it do
 
 
 def tensor_array(tensor: onnx.TensorProto) -> NDArray[Any]:
@@ -80,10 +84,11 @@ def evaluate(node: onnx.NodeProto, opset: int, operands: Sequence[NDArray[Any] |
         known = _evaluate_product(node, operands)
     if known is not None:
         return [known]
-    if node.op_type in TRANSCENDENTAL and operands[0] is not None and _is_float(operands[0]):
+    first = operands[0] if operands else None
+    if first is not None and _is_float(first) and (node.op_type in TRANSCENDENTAL or _is_half(node, first)):
         wide = [x.astype(np.float64) if x is not None and _is_float(x) else x for x in operands]
         with np.errstate(over="ignore"):
-            return [result.astype(operands[0].dtype) for result in _run(node, opset, wide)]
+            return [x.astype(first.dtype) if x.dtype == np.float64 else x for x in _run(node, opset, wide)]
     return _run(node, opset, operands)
 
 
@@ -117,6 +122,11 @@ def _is_float(array: NDArray[Any]) -> bool:
     return array.dtype.kind not in "iubcOSU"  # bfloat16 is of no kind of NumPy's
 
 
+def _is_half(node: onnx.NodeProto, first: NDArray[Any]) -> bool:
+    """Whether the reference operator would round to 16 bits on the way."""
+    return first.dtype.itemsize == 2 and node.op_type not in ("Cast", "CastLike")
+
+
 def _run(node: onnx.NodeProto, opset: int, operands: Sequence[NDArray[Any] | None]) -> list[NDArray[Any]]:
     """Return the outputs that ONNX's reference operator gives."""
     # Operands get fresh names: a node may use one name twice, and "" marks a left out operand.
@@ -141,6 +151,15 @@ def _run(node: onnx.NodeProto, opset: int, operands: Sequence[NDArray[Any] | Non
     except Exception as error:
         raise ModelError(f"node {node.name or node.output[0]}: {node.op_type} of constants: {error}") from error
     return [np.asarray(result) for result in results]
+
+
+def dequantised(
+    opset: int, attributes: Mapping[str, Any], operands: Sequence[NDArray[Any] | None], name: str
+) -> NDArray[Any]:
+    """Return what DequantizeLinear gives for known operands. Raises ModelError."""
+    inputs = [f"in{index}" if operand is not None else "" for index, operand in enumerate(operands)]
+    node = onnx.helper.make_node("DequantizeLinear", inputs, ["y"], name, **attributes)
+    return _run(node, max(opset, FIRST_DEQUANTIZE), operands)[0]
 
 
 def _evaluate_common(node: onnx.NodeProto, operands: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:

@@ -13,11 +13,16 @@ from libnpu.compiler.frontend import ops_recurrent as recurrence
 from libnpu.compiler.frontend import ops_reduce as reduction
 from libnpu.compiler.frontend import ops_resample as resample
 from libnpu.compiler.frontend import ops_scatter as scatter
+from libnpu.compiler.frontend import ops_signal as signal
 from libnpu.compiler.frontend import ops_trigonometry as trigonometry
 from libnpu.compiler.frontend import ops_window as window
 from libnpu.compiler.frontend.ops_attention import CONTRIBUTED as ATTENTION
+from libnpu.compiler.frontend.ops_boxes import non_max_suppression
+from libnpu.compiler.frontend.ops_deform import deform_conv
 from libnpu.compiler.frontend.ops_einsum import einsum
-from libnpu.compiler.frontend.ops_quantised import CONTRIBUTED, QUANTISED
+from libnpu.compiler.frontend.ops_linear import determinant
+from libnpu.compiler.frontend.ops_ngrams import tf_idf
+from libnpu.compiler.frontend.ops_quantised import CONTRIBUTED, QUANTISED, quantize
 from libnpu.compiler.frontend.ops_sample import grid_sample
 
 if TYPE_CHECKING:
@@ -92,7 +97,7 @@ HANDLERS: dict[str, Handler] = {
     "Gather": movement.gather,
     **dict.fromkeys(recurrence.GATES, recurrence.recurrent),
     "GridSample": grid_sample,
-    "QuantizeLinear": integer.quantize,
+    "QuantizeLinear": quantize,
     "DequantizeLinear": integer.dequantize,
     **QUANTISED,
     "Compress": index.compress,
@@ -113,6 +118,16 @@ HANDLERS: dict[str, Handler] = {
     "ReverseSequence": index.reverse_sequence,
     "ConstantOfShape": index.constant_of_shape,
     "Range": index.range_,
+    "TfIdfVectorizer": tf_idf,
+    "DFT": signal.dft,
+    "STFT": signal.stft,
+    **dict.fromkeys(signal.WINDOWS, signal.window_function),
+    "CenterCropPad": movement.center_crop_pad,
+    "MaxUnpool": scatter.max_unpool,
+    "TensorScatter": scatter.tensor_scatter,
+    "NonMaxSuppression": non_max_suppression,
+    "DeformConv": deform_conv,
+    "Det": determinant,
     "DepthToSpace": movement.depth_to_space,
     "SpaceToDepth": movement.space_to_depth,
 }

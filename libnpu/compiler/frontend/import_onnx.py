@@ -29,14 +29,12 @@ from libnpu.compiler.frontend.source import (
     opset_of,
 )
 from libnpu.compiler.frontend.types import check_types, check_version
-from libnpu.compiler.frontend.unroll import batched_scan, scan
+from libnpu.compiler.frontend.unroll import batched_scan, loop, scan
 from libnpu.compiler.ir import Graph, Value
 from libnpu.errors import Unimplemented, Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    from numpy.typing import NDArray
 
     from libnpu.compiler.frontend.infer import Shape
 
@@ -199,6 +197,11 @@ class Walk:
                 return self._branch(node, name, inputs, body)
             if node.op_type == "Scan":
                 return self._scan(node, name, inputs, body)
+            if node.op_type == "Loop":
+                graph = next(item.g for item in node.attribute if item.name == "body")
+                return loop(
+                    self.build, name, inputs, lambda given, step: self._graph(graph, given, f"{name}/{step}", body)
+                )
             handler = HANDLERS.get(node.op_type)
         else:
             handler = FOREIGN.get((node.domain, node.op_type))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -54,7 +55,10 @@ def unary(call: Call) -> Value:
         return x if call.op == "Abs" else call.build.elementwise(("ne", X, ("const", 0)), [x])
     if call.op == "Erf" and not is_float(x):
         return call.build.elementwise(("cast_i32", ("erf", ("cast_f32", X))), [x])
-    return call.build.elementwise((UNARY[call.op], X), [x])
+    result = call.build.elementwise((UNARY[call.op], X), [x])
+    if call.op == "Relu" and (sums := call.build.sums.get(x)) is not None:
+        call.build.sums[result] = replace(sums, rectified=True)
+    return result
 
 
 def binary(call: Call) -> Value:

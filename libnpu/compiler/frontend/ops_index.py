@@ -221,7 +221,13 @@ def compress(call: Call) -> Value:
     assert declared is not None
     count, length = declared[axis], min(condition.shape[0], x.shape[axis])
     kept = build.slice(condition, {0: (0, length, 1)}) if length < condition.shape[0] else condition
-    flags = build.elementwise(("cast_bool", X), [kept], INT32)
+    place = kept_places(call, build.elementwise(("cast_bool", X), [kept], INT32), count)
+    return build.emit("Gather", [x, place], {"axis": axis})
+
+
+def kept_places(call: Call, flags: Value, count: int) -> Value:
+    """Return where the `count` truths of `flags` [length] are; the program faults when there are not as many."""
+    build, length = call.build, flags.shape[0]
     before: Expr = ("where", ("lt", Y, Z), X, ("const", 0))  # whether an earlier one is kept
     rows, columns = positions(build, (length, 1), 0), positions(build, (1, length), 1)
     pairs = build.elementwise(before, [build.reshape(flags, (1, length)), columns, rows], INT32)
@@ -230,8 +236,7 @@ def compress(call: Call) -> Value:
     call.require(("eq", X, ("const", count)), [total])
     wanted = [build.reshape(rank, (1, length)), positions(build, (count, 1), 0), build.reshape(flags, (1, length))]
     found = build.elementwise(("and", ("eq", X, Y), Z), wanted, INT32)
-    place = build.emit("ArgMax", [found], {"axis": 1, "keepdims": False}, dtype=INT32)
-    return build.emit("Gather", [x, place], {"axis": axis})
+    return build.emit("ArgMax", [found], {"axis": 1, "keepdims": False}, dtype=INT32)
 
 
 def constant_of_shape(call: Call) -> Value:

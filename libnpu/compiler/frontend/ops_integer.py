@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 
-from libnpu.compiler.frontend import unsigned
+from libnpu.compiler.frontend import constants, unsigned
+from libnpu.compiler.frontend.builder import Dequantised
 from libnpu.compiler.frontend.source import ModelError
 
 if TYPE_CHECKING:
@@ -73,13 +74,21 @@ def quantize(call: Call) -> Value:
 
 
 def dequantize(call: Call) -> Value:
-    """DequantizeLinear: (x - zero point) · scale."""
-    x, scale, zero = call.input(0), call.input(1), call.optional(2)
-    if x.dtype.kind not in "iu" or x.dtype.itemsize > 4:
+    """DequantizeLinear: (x - zero point) · scale. Constants become one; what is not in blocks is noted as `Dequantised`."""
+    x, scale, zero, build = call.input(0), call.input(1), call.optional(2), call.build
+    operands = [x, scale, *([] if zero is None else [zero])]
+    if all(value.const is not None for value in operands):
+        array = constants.dequantised(call.opset, call.attrs, [value.const for value in operands], call.name)
+        result = build.const(array, f"{call.name}.value")
+    elif x.dtype.kind not in "iu" or x.dtype.itemsize > 4:
         raise call.unimplemented(f"the type {x.dtype}")
-    whole: Expr = X if zero is None else ("sub", X, ("in", 2))
-    inputs = [x, spread(call, x, scale), *([] if zero is None else [spread(call, x, zero)])]
-    return call.build.elementwise(("mul", ("cast_f32", whole), Y), inputs, scale.dtype)
+    else:
+        whole: Expr = X if zero is None else ("sub", X, ("in", 2))
+        inputs = [x, *(spread(call, x, value) for value in operands[1:])]
+        result = build.elementwise(("mul", ("cast_f32", whole), Y), inputs, scale.dtype)
+    if len(scale.shape) <= 1:
+        build.dequantised[result] = Dequantised(x, scale, zero, int(call.attrs.get("axis", 1)) % max(len(x.shape), 1))
+    return result
 
 
 def spread(call: Call, x: Value, value: Value) -> Value:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from libnpu.compiler.frontend.call import is_float
+from libnpu.compiler.frontend.ops_quantised import of_integers
 from libnpu.compiler.frontend.ops_window import MAX_KERNEL, convolve, max_by_taps, mean_by_taps, window_of
 from libnpu.compiler.frontend.source import ModelError
 
@@ -26,6 +27,8 @@ def conv(call: Call) -> Value:
         raise ModelError(
             f"node {call.name}: kernel_shape {call.attrs.get('kernel_shape')} of Conv, weights are {w.shape}"
         )
+    if (whole := of_integers(call)) is not None:
+        return whole
     if bias is not None and bias.const is not None and not np.any(bias.const):
         bias = None
     return convolve(call, x, w, bias, window_of(call, x, kernel), int(call.attrs.get("group", 1)))
@@ -65,6 +68,8 @@ def matmul(call: Call) -> Value:
     a, b = call.input(0), call.input(1)
     if not is_float(a):
         raise call.unimplemented(f"input type {a.dtype}")
+    if (whole := of_integers(call)) is not None:
+        return whole
     build = call.build
     left = build.reshape(a, (1, *a.shape)) if len(a.shape) == 1 else a
     right = build.reshape(b, (*b.shape, 1)) if len(b.shape) == 1 else b
@@ -84,6 +89,8 @@ def gemm(call: Call) -> Value:
         raise call.unimplemented(f"input type {a.dtype}")
     if len(a.shape) != 2 or len(b.shape) != 2:
         raise ModelError(f"node {call.name}: Gemm of {a.name} {a.shape} and {b.name} {b.shape}, rank 2 expected")
+    if (whole := of_integers(call)) is not None:
+        return whole
     build = call.build
     alpha, beta = float(call.attrs.get("alpha", 1.0)), float(call.attrs.get("beta", 1.0))
     if call.attrs.get("transA", 0):

@@ -117,6 +117,25 @@ def slice_(call: Call) -> Value:
     return call.build.slice(x, bounds)
 
 
+def center_crop_pad(call: Call) -> Value:
+    """CenterCropPad: the middle of what is too long, and zeros around what is too short."""
+    x, build = call.input(0), call.build
+    rank = len(x.shape)
+    axes = call.axes([int(axis) for axis in call.attrs.get("axes", range(rank))], rank)
+    declared = call.shape()
+    wanted = call.implied(1, "shape", [declared[axis] for axis in axes] if declared else None)
+    pads, bounds = [(0, 0)] * rank, {}
+    for axis, want in zip(axes, wanted, strict=True):
+        less = x.shape[axis] - want
+        if less > 0:
+            bounds[axis] = (less // 2, less // 2 + want, 1)
+        else:
+            pads[axis] = (-less // 2, -less - -less // 2)
+    if bounds:
+        x = build.slice(x, bounds)
+    return build.emit("Pad", [x], {"pads": pads, "value": 0.0}) if any(map(any, pads)) else x
+
+
 def split(call: Call) -> list[Value]:
     x = call.input(0)
     axis = call.axis(int(call.attrs.get("axis", 0)), len(x.shape))

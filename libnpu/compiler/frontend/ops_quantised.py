@@ -2,6 +2,7 @@
 
 The matrix engine multiplies int8 and uint8 less a zero point each, adds in 32 bits, and hands the sum on as float32. So that all
 32 bits arrive, a product whose sums may reach 2^24 is cut along what is summed, and the parts are added as integers.
+Conv, MatMul and Gemm between DequantizeLinear and QuantizeLinear are the same (`of_integers`).
 A zero point that the engine does not take, because it is computed or differs by row or column, is expanded:
 sum (a - ra)(b - rb) = sum ab - ra · sum b - rb · sum a + count · ra · rb.
 """
@@ -15,9 +16,10 @@ import numpy as np
 
 from libnpu.compiler import products
 from libnpu.compiler.frontend import ops_integer as integer
+from libnpu.compiler.frontend.builder import Dequantised, Sums
 from libnpu.compiler.frontend.ops_window import MAX_KERNEL, window_of
 from libnpu.compiler.frontend.source import ModelError
-from libnpu.errors import Unsupported
+from libnpu.errors import Unimplemented, Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +35,7 @@ X: Expr = ("in", 0)
 Y: Expr = ("in", 1)
 EXACT = 1 << 24  # float32 holds every integer up to this
 INT32 = np.dtype(np.int32)
+SAME_SCALE = 1e-6  # of a float32 product, relative: its rounding and that of its factors
 
 
 def matmul_integer(call: Call) -> Value:
@@ -65,8 +68,92 @@ def qlinear_conv(call: Call) -> Value:
     return requantised(call, total, [x_scale, by_channel, y_scale], y_zero)
 
 
-def requantised(call: Call, total: Value, scales: list[Value], zero: Value) -> Value:
-    """Return int32 sums · (first · second / third scale), to nearest even, plus `zero`, saturated to its type."""
+def quantize(call: Call) -> Value:
+    """QuantizeLinear; of sums times scales in one multiplication, as in QLinearConv and QLinearMatMul."""
+    scale, zero, sums = call.input(1), call.optional(2), call.build.sums.get(call.input(0))
+    if sums is None or zero is None or zero.dtype.kind not in "iu" or math.prod((*scale.shape, *zero.shape)) != 1:
+        return integer.quantize(call)
+    return requantised(call, sums.total, [*sums.scales, scale], zero, sums.rectified)
+
+
+def of_integers(call: Call) -> Value | None:
+    """Return Conv, MatMul or Gemm of values that were 8-bit integers, multiplied as such; None of others.
+
+    It is noted as `Sums`, unless a bias has another scale.
+    """
+    build = call.build
+    a, b = (None if value is None else build.dequantised.get(value) for value in call.inputs[:2])
+    if a is None or b is None or math.prod(a.scale.shape) != 1 or not _has_scale(call, b):
+        return None
+    if any(each.whole.dtype.name not in ("int8", "uint8") or 0 in each.whole.shape for each in (a, b)):
+        return None
+    try:
+        total, columns = _integer_product(call, a, b)
+    except (Unsupported, Unimplemented):
+        return None
+    channels: list[int] = [-1 if index == columns % len(total.shape) else 1 for index in range(len(total.shape))]
+    scales = a.scale, _laid(build, b.scale, channels)
+    bias, addend = call.optional(2), None
+    if bias is not None:
+        addend = _whole_bias(build, bias, a.scale, b.scale)
+        if addend is not None:
+            total = build.elementwise(("add", X, Y), [total, _laid(build, addend, channels)])
+    inputs = [total, *(build.reshape(each, ()) if math.prod(each.shape) == 1 else each for each in scales)]
+    result = build.elementwise(("mul", ("cast_f32", X), ("mul", Y, ("in", 2))), inputs, a.scale.dtype)
+    if bias is not None and addend is None:
+        laid = _laid(build, bias, channels) if call.op == "Conv" else bias
+        return build.elementwise(("add", X, Y), [result, laid])
+    build.sums[result] = Sums(total, scales)
+    return result
+
+
+def _has_scale(call: Call, b: Dequantised) -> bool:
+    """Whether the second operand has one scale, or one per column of the result."""
+    if math.prod(b.scale.shape) == 1:
+        return True
+    if call.op == "Conv":
+        return b.axis == 0
+    return len(b.whole.shape) == 2 and b.axis == (0 if call.op == "Gemm" and call.attrs.get("transB", 0) else 1)
+
+
+def _integer_product(call: Call, a: Dequantised, b: Dequantised) -> tuple[Value, int]:
+    """Return the int32 sums and their axis of columns."""
+    build = call.build
+    if call.op == "Conv":
+        return convolution(call, a.whole, b.whole, a.zero, b.zero), 1
+    left, right = a.whole, b.whole
+    if call.op == "Gemm":
+        if call.attrs.get("alpha", 1.0) != 1.0 or call.attrs.get("beta", 1.0) != 1.0 or len(left.shape) != 2:
+            raise call.unimplemented("factors")
+        if call.attrs.get("transA", 0):
+            left = build.transpose(left, [1, 0])
+        if call.attrs.get("transB", 0):
+            turned = None if right.const is None else np.ascontiguousarray(right.const.T)
+            right = build.transpose(right, [1, 0]) if turned is None else build.const(turned, right.name)
+    return product(call, left, right, a.zero, b.zero), -1
+
+
+def _laid(build: Builder, value: Value, shape: list[int]) -> Value:
+    """Return numbers per column, or one, so that they lie along the columns."""
+    if math.prod(value.shape) == 1:
+        return value
+    return build.reshape(value, [math.prod(value.shape) if size < 0 else size for size in shape])
+
+
+def _whole_bias(build: Builder, bias: Value, first: Value, second: Value) -> Value | None:
+    """Return the integers of a bias when its scale is that of the sums."""
+    found = build.dequantised.get(bias)
+    if found is None or (found.zero is not None and (found.zero.const is None or np.any(found.zero.const))):
+        return None
+    known = [value.const for value in (found.scale, first, second)]
+    if any(array is None for array in known) or found.whole.dtype != INT32:
+        return None
+    own, *factors = (np.asarray(array, np.float64).reshape(-1) for array in known)
+    return found.whole if np.allclose(own, factors[0] * factors[1], rtol=SAME_SCALE, atol=0) else None
+
+
+def requantised(call: Call, total: Value, scales: list[Value], zero: Value, rectified: bool = False) -> Value:
+    """Return int32 sums · (first · second / third scale), to nearest even, plus `zero`, saturated to its type; `rectified`: not below `zero`."""
     build, info = call.build, np.iinfo(zero.dtype)
     scales = [build.reshape(scale, ()) if math.prod(scale.shape) == 1 else scale for scale in scales]
     known = [scale.const for scale in scales]
@@ -78,7 +165,8 @@ def requantised(call: Call, total: Value, scales: list[Value], zero: Value) -> V
         factor = scales
         scale = ("div", ("mul", Y, ("in", 2)), ("in", 3))
     moved: Expr = ("add", ("round", ("mul", ("cast_f32", X), scale)), ("cast_f32", ("in", 1 + len(factor))))
-    inside: Expr = ("clip", moved, ("const", float(info.min)), ("const", float(info.max)))
+    least: Expr = ("cast_f32", ("in", 1 + len(factor))) if rectified else ("const", float(info.min))
+    inside: Expr = ("clip", moved, least, ("const", float(info.max)))
     inputs = [total, *factor, build.reshape(zero, ()) if math.prod(zero.shape) == 1 else zero]
     return build.elementwise(("cast_i32", inside), inputs, zero.dtype)
 
@@ -287,9 +375,9 @@ def qgemm(call: Call) -> Value:
 
 
 def qlinear_sum(call: Call) -> Value:
-    """QLinearAdd and QLinearMul: in float32 between the two types.
+    """QLinearAdd and QLinearMul: every bit as DequantizeLinear, Add or Mul, and QuantizeLinear, which the standard defines.
 
-    onnxruntime adds by fused operations, so that a sum half way between two steps may end one apart.
+    onnxruntime's own kernel adds by fused operations, so that a sum half way between two steps may end one apart there.
     """
     a, b = (_real(call, first) for first in (0, 3))
     op = "add" if call.op == "QLinearAdd" else "mul"
@@ -345,6 +433,6 @@ CONTRIBUTED: dict[str, Callable[[Call], Value]] = {
     "QLinearMul": qlinear_sum,
     "QLinearSigmoid": qlinear_map,
     "QLinearLeakyRelu": qlinear_map,
-    "QuantizeLinear": integer.quantize,
+    "QuantizeLinear": quantize,
     "DequantizeLinear": integer.dequantize,
 }

@@ -56,6 +56,61 @@ def scatter_nd(call: Call) -> Value:
     return build.reshape(result, data.shape)
 
 
+def tensor_scatter(call: Call) -> Value:
+    """TensorScatter: a cache with an update at each batch's own place on one axis, which wraps round in mode circular."""
+    cache, update, build = call.input(0), call.input(1), call.build
+    axis = call.axis(int(call.attrs.get("axis", -2)), len(cache.shape))
+    if [d for i, d in enumerate(cache.shape) if i != axis] != [d for i, d in enumerate(update.shape) if i != axis]:
+        raise ModelError(f"node {call.name}: TensorScatter of {update.shape} into {cache.shape} on axis {axis}")
+    if axis == 0:
+        raise ModelError(f"node {call.name}: TensorScatter on axis 0, which is the batch")
+    size, length = cache.shape[axis], update.shape[axis]
+    given = call.optional(2)
+    start = build.const(np.zeros(cache.shape[0], np.int64)) if given is None else given
+    row = positions(build, (size,), 0)
+    behind: Expr = ("sub", X, Y)  # how far a row of the cache is behind the first that the update writes
+    if call.attrs.get("mode", b"linear") == b"circular":
+        behind = ("mod", behind, ("const", size))
+    wide = [size if index == axis else 1 for index in range(len(cache.shape))]
+    parts = []
+    for batch in range(cache.shape[0]):
+        first = build.reshape(build.slice(start, {0: (batch, batch + 1, 1)}), (1,))
+        if call.attrs.get("mode", b"linear") == b"linear":
+            call.require(("and", ("ge", X, ("const", 0)), ("le", X, ("const", size - length))), [first])
+        place = build.elementwise(("clip", behind, ("const", 0), ("const", length - 1)), [row, first], INT32)
+        moved = build.emit("Gather", [build.slice(update, {0: (batch, batch + 1, 1)}), place], {"axis": axis})
+        inside: Expr = ("and", ("ge", behind, ("const", 0)), ("lt", behind, ("const", length)))
+        is_new = build.reshape(build.elementwise(inside, [row, first], INT32), wide)
+        old = build.slice(cache, {0: (batch, batch + 1, 1)})
+        parts.append(build.elementwise(("where", X, Y, Z), [is_new, moved, old], cache.dtype))
+    return parts[0] if len(parts) == 1 else build.emit("Concat", parts, {"axis": 0})
+
+
+def max_unpool(call: Call) -> Value:
+    """MaxUnpool: zeros, but for the elements that a pooling has found, at the places in the whole tensor where it has."""
+    x, indices, build = call.input(0), call.input(1), call.build
+    rank = len(x.shape) - 2
+    kernel = [int(size) for size in call.attrs["kernel_shape"]]
+    strides, pads = call.attrs.get("strides", [1] * rank), call.attrs.get("pads", [0] * 2 * rank)
+    if indices.shape != x.shape or len(kernel) != rank:
+        raise ModelError(f"node {call.name}: MaxUnpool of {x.shape} at {indices.shape} with a kernel of {kernel}")
+    sizes = [
+        (x.shape[2 + i] - 1) * int(strides[i]) + kernel[i] - int(pads[i]) - int(pads[rank + i]) for i in range(rank)
+    ]
+    shape = (*x.shape[:2], *sizes)
+    declared = call.shape()
+    wanted = call.implied(2, "output_shape", list(declared) if declared else None) if call.optional(2) else list(shape)
+    if any(want < have for want, have in zip(wanted, shape, strict=True)):
+        raise call.unimplemented(f"an output of {wanted}, smaller than {list(shape)}")
+    count, total = shape_product(x.shape), shape_product(shape)
+    zeros = build.const(np.zeros((total, 1), x.dtype), "nothing")
+    result = build.reshape(
+        _scattered(call, zeros, build.reshape(indices, (count,)), build.reshape(x, (count, 1))), shape
+    )
+    after = [(0, want - have) for want, have in zip(wanted, shape, strict=True)]
+    return build.emit("Pad", [result], {"pads": after, "value": 0.0}) if any(map(any, after)) else result
+
+
 def _scattered(call: Call, data: Value, place: Value, updates: Value) -> Value:
     """Return rows of `data` [rows, width] with `updates` [count, width] at rows `place` [count].
 

@@ -250,14 +250,15 @@ def power(x: Expr, exponent: float) -> Expr:
 
 def lp_pool(call: Call) -> Value:
     """LpPool. Powers and their sum are one expression as far as fusion goes, since float16 does not hold those of small numbers."""
-    x, exponent = call.input(0), float(call.attrs.get("p", 2))
+    x, exponent, wide = call.input(0), float(call.attrs.get("p", 2)), np.dtype(np.float32)
     window, own = window_of(call, x, call.attrs["kernel_shape"]), power(("abs", X), exponent)
     total: Value | None = None
     for tap in taps(call, x, window, 0.0):
         more: Expr = ("add", power(("abs", Y), exponent), X)
-        total = call.build.elementwise(own, [tap]) if total is None else call.build.elementwise(more, [total, tap])
+        expr, inputs = (own, [tap]) if total is None else (more, [total, tap])
+        total = call.build.elementwise(expr, inputs, wide)
     assert total is not None
-    return call.build.elementwise(power(X, 1 / exponent), [total])
+    return call.build.elementwise(power(X, 1 / exponent), [total], x.dtype)
 
 
 def lrn(call: Call) -> Value:

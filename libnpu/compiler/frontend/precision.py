@@ -17,7 +17,8 @@ A constant operand is float32 in a wide Elementwise node, in one of integers alo
 float16. Constants inside of expressions stay float32.
 Constants beyond float16's range are saturated and noted with the layer's name. Hollow ones stay hollow.
 
-"int8", for plans: as "fp16", but for the values of `narrow.py`.
+"int8", for plans: as "fp16", but for the values of `narrow.py`. "int4", for plans: as "int8", but constant weights of MatMul are
+uint4, where they fill whole bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from npu_model import casts
 
-from libnpu.compiler.frontend.narrow import INT8, is_carrier, is_narrow_product, narrow_values, quantised
+from libnpu.compiler.frontend.narrow import INT8, UINT4, is_carrier, is_narrow_product, narrow_values, quantised
 from libnpu.compiler.frontend.rewriting import Rewriter
 from libnpu.compiler.hollow import hollow, is_hollow
 from libnpu.compiler.ir import Graph, Node, Value
@@ -50,7 +51,7 @@ _WORDS = frozenset({"int64", "uint32", "uint64"})  # int32 inside
 
 
 def set_precision(graph: Graph, precision: str) -> Graph:
-    """Return `graph` under the policy "fp16", "fp32" or, a plan, "int8". Raises Unsupported for types that no engine computes."""
+    """Return `graph` under the policy "fp16", "fp32" or, a plan, "int8" or "int4". Raises Unsupported for types that no engine computes."""
     return _Policy(graph, precision).apply()
 
 
@@ -60,7 +61,8 @@ class _Policy:
     def __init__(self, graph: Graph, precision: str) -> None:
         self.graph = graph
         self.half = precision != "fp32"
-        self.int8 = precision == "int8"
+        self.int8 = precision in ("int8", "int4")
+        self.int4 = precision == "int4"
         self.narrow = narrow_values(graph) if self.int8 else set()
         self.wide = _wide_values(graph) - self.narrow if self.half else set()
         self.nodes: list[Node] = []
@@ -138,7 +140,9 @@ class _Policy:
             wide = node.op == "Elementwise" and (node.outputs[0] in self.wide or _of_integers(node))
             bias = node.op in ("Conv", "MatMul") and value is node.inputs[2]
             if self.int8 and is_narrow_product(node) and value is node.inputs[1]:
-                return Value(value.name, value.shape, INT8, hollow(value.shape, INT8))
+                packs = self.int4 and node.op == "MatMul" and len(value.shape) == 2 and value.shape[0] % 2 == 0
+                kind = UINT4 if packs else INT8
+                return Value(value.name, value.shape, kind, hollow(value.shape, kind))
             return self._constant(node, value, SINGLE if wide or bias else self._inside(value))
         new = self.new[value]
         if self.int8 and (is_narrow_product(node) or (is_carrier(node) and node.outputs[0] in self.narrow)):

@@ -1,11 +1,13 @@
-"""Scan, unrolled: the body once for each step, on slices of the scanned inputs."""
+"""Scan and Loop, unrolled: the body once for each step, on slices of the scanned inputs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from libnpu.compiler.frontend.source import ModelError
-from libnpu.errors import Unimplemented
+from libnpu.errors import Unimplemented, Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -50,6 +52,35 @@ def scan(build: Builder, name: str, attrs: Mapping[str, Any], inputs: Sequence[V
         for column, turned, axis in zip(columns, out_backward, out_axes, strict=True)
     ]
     return [*states, *stacks]
+
+
+def loop(build: Builder, name: str, inputs: Sequence[Value | None], body: Body) -> list[Value]:
+    """Return the states behind the last step of a Loop, and what the steps stacked up.
+
+    How many steps there are must be known when the model is compiled. Raises Unsupported naming what is not.
+    """
+    count, condition, *states = inputs
+    for value, what in ((count, "trip count"), (condition, "condition")):
+        if value is not None and value.const is None:
+            raise Unsupported(f"node {name}: {what} of Loop ({value.name}) is not a constant")
+    most = MAX_STEPS + 1 if count is None or count.const is None else int(count.const.reshape(-1)[0])
+    goes_on = condition is None or condition.const is None or bool(condition.const.reshape(-1)[0])
+    current: list[Value] = [value for value in states if value is not None]
+    rows: list[list[Value]] = []
+    while goes_on and len(rows) < most:
+        if len(rows) == MAX_STEPS:
+            raise Unimplemented(f"node {name}: Loop of more than {MAX_STEPS} steps")
+        step = build.const(np.array(len(rows), np.int64), "step")
+        again = build.const(np.array(True), "goes on")
+        found, *results = body([step, again, *current], len(rows))
+        if found.const is None:
+            raise Unsupported(f"node {name}: Loop with a condition that is computed at run time")
+        goes_on = bool(found.const.reshape(-1)[0])
+        current = results[: len(states)]
+        rows.append(results[len(states) :])
+    if not rows:
+        raise Unsupported(f"node {name}: Loop of no step")
+    return [*current, *(stacked(build, list(column), 0) for column in zip(*rows, strict=True))]
 
 
 def batched_scan(

@@ -14,6 +14,7 @@ from libnpu.compiler.kernels.elementwise import convert, elementwise
 from libnpu.compiler.kernels.gather import gather
 from libnpu.compiler.kernels.program import ArgsTemplate, Operand, Program
 from libnpu.compiler.kernels.rows import argmax, reduce, softmax
+from libnpu.compiler.kernels.unpack import unpack
 from libnpu.errors import Unsupported
 
 __all__ = [
@@ -30,4 +31,5 @@ __all__ = [
     "incremental_sdpa",
     "reduce",
     "softmax",
+    "unpack",
 ]

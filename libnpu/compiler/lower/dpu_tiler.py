@@ -26,7 +26,7 @@ LONG_PS = (
 )
 GRAIN_PERCENT = 12  # that more tasks may cost, for the sake of others; chosen by trials
 SLACK_PERCENT = 3  # of predicted time that fewer tasks may cost; chosen by trials: what the prediction leaves out
-_SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
+_SPLITS = (*range(1, 9), *(k << n for n in range(7) for k in (10, 12, 14, 16)))  # to 1024
 
 
 @dataclass(slots=True, frozen=True)

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from npu_abi import C
 
+from libnpu.compiler.frontend.narrow import UINT4
 from libnpu.compiler.lower.dpu_ops import Job, Window, emit_chain, emit_job
 from libnpu.compiler.lower.eltwise import Follower, following
 from libnpu.compiler.lower.invariant import ppe_fields
 from libnpu.compiler.lower.view import View
-from libnpu.compiler.lower.weights import ActivationWeights, ConstantWeights, NoWeights, WeightSource
+from libnpu.compiler.lower.weights import ActivationWeights, ConstantWeights, NoWeights, PackedWeights, WeightSource
 from libnpu.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _FLOATS = (np.dtype(np.float16), np.dtype(np.float32))
 _BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
+UINT4_ZERO = 8  # what stands for 0
 _MAX_FIELD = 255  # kernel, stride and dilation are 8-bit fields
 _NHWC = (0, 2, 3, 1)
 _NWHC = (0, 2, 1, 3)  # of a channels-last view: rows and columns exchanged
@@ -240,7 +242,11 @@ def lower_matmul(builder: Builder, node: Node) -> None:
     fields = _fields(node, scale)
     batch = value.shape[:-2]
     if right.const is not None and prod(right.shape[:-2]) == 1 and prod(left.shape[:-2]) == prod(batch):
-        source = ConstantWeights(_transposed(_weights_of(right.const, left, node), (k, n)), 0, bias, scale)
+        source: ConstantWeights | PackedWeights
+        if right.dtype == UINT4:
+            source, fields["wt_zero_point"] = PackedWeights((n, k), ConstantWeights(None, 0, bias, scale)), UINT4_ZERO
+        else:
+            source = ConstantWeights(_transposed(_weights_of(right.const, left, node), (k, n)), 0, bias, scale)
         if _one_matmul(builder, node, source, fields):
             return
     a, out = builder.home(left), builder.place(value)
@@ -269,7 +275,7 @@ def lower_matmul(builder: Builder, node: Node) -> None:
         _matmul(builder, node, _matrix(stacked, index), _matrix(out, index), source_i, fields)
 
 
-def _one_matmul(builder: Builder, node: Node, source: ConstantWeights, fields: dict[str, Any]) -> bool:
+def _one_matmul(builder: Builder, node: Node, source: WeightSource, fields: dict[str, Any]) -> bool:
     """Emit all batches as the rows of one matrix, with a sum that follows; False when the output's rows are not at one distance."""
     left, value = node.inputs[0], node.outputs[0]
     assert left is not None

@@ -134,7 +134,9 @@ def _assembled(
         except (Unsupported, Unimplemented) as error:
             raise _PartRefused(error) from None
         blobs.append(compiled)
-        made_parts.append(NpuPart(inputs, outputs, len(part), compiled.image.macs, compiled.blob))
+        made_parts.append(
+            NpuPart(inputs, outputs, tuple(node.name for node in part), compiled.image.macs, compiled.blob)
+        )
     names = dict.fromkeys(
         [*found.inputs, *found.outputs, *(name for part in made_parts for name in (*part.inputs, *part.outputs))]
     )

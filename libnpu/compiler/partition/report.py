@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from libnpu.parts import PartedModel, Tensor
 
 MOST_KINDS = 4  # of operators in the warning
+MOST_NAMES = 6  # of a part's nodes on the NPU
 
 
 def warning_of(model: PartedModel) -> str:
     """Return the line that is never left out: how many nodes run on the host."""
     host = model.host_nodes
-    total = len(host) + sum(part.nodes for part in model.npu_parts)
+    total = len(host) + sum(len(part.nodes) for part in model.npu_parts)
     kinds = Counter(node.op for node in host).most_common()
     ops = ", ".join(f"{op} × {count}" if count > 1 else op for op, count in kinds[:MOST_KINDS])
     more = f" and {len(kinds) - MOST_KINDS} kinds more" if len(kinds) > MOST_KINDS else ""
@@ -31,7 +32,7 @@ def warning_of(model: PartedModel) -> str:
 def partition_text(model: PartedModel) -> list[str]:
     """Return the report: sides and share of multiplications, then each part with what enters and leaves it, and the host's reasons."""
     host = model.host_nodes
-    npu_nodes = sum(part.nodes for part in model.npu_parts)
+    npu_nodes = sum(len(part.nodes) for part in model.npu_parts)
     down, up = model.to_host(), model.to_npu()
     lines = [
         f"{model.name}: {_count(npu_nodes, 'node')} on the NPU in {_count(len(model.npu_parts), 'part')}, "
@@ -41,7 +42,9 @@ def partition_text(model: PartedModel) -> list[str]:
     ]
     for number, part in enumerate(model.parts):
         if isinstance(part, NpuPart):
-            lines.append(f"part {number} on the NPU: {_count(part.nodes, 'node')}, {part.macs} MACs")
+            lines.append(
+                f"part {number} on the NPU: {_count(len(part.nodes), 'node')}, {part.macs} MACs: {_named(part.nodes)}"
+            )
         else:
             macs = "MACs not counted" if part.macs is None else f"{part.macs} MACs"
             lines.append(f"part {number} on the host: {_count(len(part.nodes), 'node')}, {macs}, by {part.evaluator}")
@@ -49,6 +52,12 @@ def partition_text(model: PartedModel) -> list[str]:
         if isinstance(part, HostPart):
             lines += [f"  {node.name} ({node.op}): {node.reason}" for node in part.nodes]
     return lines
+
+
+def _named(nodes: tuple[str, ...]) -> str:
+    if len(nodes) <= MOST_NAMES:
+        return ", ".join(nodes)
+    return f"{', '.join(nodes[: MOST_NAMES - 1])}, ... {nodes[-1]}"
 
 
 def _share(model: PartedModel) -> str:

@@ -6,23 +6,19 @@ whose outputs leave the ranges below, is drawn again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-
-import ml_dtypes
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
+from tests.compiler.fuzz.model import BFLOAT16, Model, Node, is_float
 from tests.compiler.fuzz.oracle import Refused, evaluate
 
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOATS = (*map(np.dtype, ("float32", "float16", "float64")), BFLOAT16)
 INTEGERS = tuple(map(np.dtype, ("int64", "int32", "int8", "uint8", "int16", "uint16", "uint32", "uint64")))
 BOOL = np.dtype(np.bool_)
 TYPES = (*FLOATS, *INTEGERS, BOOL)
 COMMON = (np.dtype(np.float32),) * 6 + FLOATS + INTEGERS[:4] + (BOOL,)
 OPSETS = tuple(range(7, 25))
-IR_VERSION = 10
 MAX_ELEMENTS = 6000  # of a value
 MAX_FLOAT = (
     2000.0  # products of two such values are within float16's range less often than not; larger ones are drawn again
@@ -32,77 +28,6 @@ MAX_INTEGER = 2**31 - 1  # of int64, which has 32 bits inside; of uint64 twice t
 
 class Reject(Exception):
     """What was drawn so far does not lead to a node."""
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    op: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attrs: dict[str, object]
-    domain: str = ""
-
-
-@dataclass(slots=True)
-class Model:
-    """A model with its inputs' arrays in `feeds`, and the oracle's arrays of all values in `values`."""
-
-    opset: int
-    nodes: list[Node] = field(default_factory=list)
-    feeds: dict[str, np.ndarray] = field(default_factory=dict)
-    constants: dict[str, np.ndarray] = field(default_factory=dict)
-    outputs: list[str] = field(default_factory=list)
-    values: dict[str, np.ndarray] = field(default_factory=dict)
-
-    def proto(self):
-        """Return the ONNX model, with types and shapes of its ends only."""
-        nodes = [
-            helper.make_node(n.op, n.inputs, n.outputs, f"{n.op}_{i}", domain=n.domain, **n.attrs)
-            for i, n in enumerate(self.nodes)
-        ]
-        inputs = [info(name, array) for name, array in self.feeds.items()]
-        outputs = [info(name, self.values[name]) for name in self.outputs]
-        tensors = [numpy_helper.from_array(array, name) for name, array in self.constants.items()]
-        graph = helper.make_graph(nodes, "fuzz", inputs, outputs, tensors)
-        opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
-
-    def text(self):
-        """Return the model in lines for people."""
-        lines = [f"opset {self.opset}"]
-        lines += [f"input {name}: {shown(array)}" for name, array in self.feeds.items()]
-        lines += [f"constant {name}: {shown(array)}" for name, array in self.constants.items()]
-        for node in self.nodes:
-            attrs = "".join(f", {key}={value!r}" for key, value in node.attrs.items())
-            made = ", ".join(
-                f"{name} {self.values[name].dtype}{list(self.values[name].shape)}" for name in node.outputs if name
-            )
-            lines.append(f"{made} = {node.op}({', '.join(node.inputs)}{attrs})")
-        return "\n".join([*lines, f"outputs {', '.join(self.outputs)}"])
-
-    def pruned(self):
-        """Return the model with only what its outputs need."""
-        needed, kept = set(self.outputs), []
-        for node in reversed(self.nodes):
-            if needed.intersection(node.outputs):
-                kept.append(node)
-                needed.update(node.inputs)
-        feeds = {name: array for name, array in self.feeds.items() if name in needed}
-        constants = {name: array for name, array in self.constants.items() if name in needed}
-        return replace(self, nodes=kept[::-1], feeds=feeds, constants=constants)
-
-
-def info(name, array):
-    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-
-
-def shown(array):
-    content = f" {array.ravel().tolist()}" if array.size <= 12 else ""
-    return f"{array.dtype}{list(array.shape)}{content}"
-
-
-def is_float(dtype):
-    return dtype.kind == "f" or dtype == BFLOAT16
 
 
 class Draw:

@@ -11,7 +11,8 @@ import libnpu
 from libnpu.compiler import CompileOptions, compile_model
 from libnpu.compiler.lower import CompileError
 from libnpu.errors import Unimplemented, Unsupported
-from tests.compiler.fuzz.draw import BFLOAT16, Draw, Reject
+from tests.compiler.fuzz.draw import Draw, Reject
+from tests.compiler.fuzz.model import is_float
 from tests.compiler.fuzz.oracle import bounds
 from tests.compiler.fuzz.recipes import RECIPES
 
@@ -102,13 +103,7 @@ def differs(have, want, bound):
     """Return what is wrong, "" when nothing is."""
     if (have.dtype, have.shape) != (want.dtype, want.shape):
         return f"is {have.dtype}{have.shape}, expected {want.dtype}{want.shape}"
-    kind = (
-        np.float64
-        if want.dtype.kind == "f" or want.dtype == BFLOAT16
-        else np.int64
-        if want.dtype != np.uint64
-        else np.uint64
-    )
+    kind = np.float64 if is_float(want.dtype) else np.int64 if want.dtype != np.uint64 else np.uint64
     a, b = have.astype(kind), want.astype(kind)
     wrong = np.asarray(~(np.abs(a - b) <= bound) & ~np.isinf(bound) if kind != np.uint64 else a != b)
     if not wrong.any():

@@ -74,7 +74,7 @@ static void one_after_the_other(void)
 
 static void kernels(void)
 {
-    npu_blob_t blob = load("copy");
+    npu_blob_t blob = load("copy"), parts = load("parts");
     npu_kernel_t kernel = kernel_of(blob);
     char *memory = allocate(4096), *elsewhere;
     npu_cmdlist_t list = new_list();
@@ -86,6 +86,7 @@ static void kernels(void)
     expect(NPU_ERROR_STALE_HANDLE, npu_cmdlist_append_kernel(stale_list(), kernel, args, 2));
     expect(NPU_ERROR_INVALID_HANDLE, npu_cmdlist_append_kernel(list, MADE_UP(npu_kernel_t), args, 2));
     expect(NPU_ERROR_ARG_COUNT, npu_cmdlist_append_kernel(list, kernel, args, 3));
+    expect(NPU_ERROR_NOT_SUPPORTED, npu_cmdlist_append_kernel(list, kernel_of(parts), args, 2));
     expect(NPU_ERROR_NULL_POINTER, npu_cmdlist_append_kernel(list, kernel, NULL, 2));
     expect(NPU_ERROR_BAD_ADDRESS, npu_cmdlist_append_kernel(list, kernel, BAD, 2));
     args[0].kind = NPU_ARG_FLOAT;

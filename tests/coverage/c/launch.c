@@ -51,6 +51,21 @@ static void models(int with_grid)
     OK(npu_free(memory));
 }
 
+static void in_parts(int with_grid)
+{
+    npu_blob_t blob = load("parts");
+    npu_kernel_t kernel = kernel_of(blob);
+    char *memory = allocate(4096);
+    npu_arg_t args[] = {NPU_BUFFER(memory), NPU_BUFFER(memory + 64)};
+    npu_arg_info_t info = {.size = sizeof info};
+
+    OK(npu_get_arg_info(kernel, 1, &info));
+    claim(info.rank == 2 && info.dims[0] == 2 && info.dims[1] == 0 && info.size_bytes == 0);
+    expect(NPU_ERROR_NOT_SUPPORTED, launch(with_grid, kernel, args, 2, NULL));
+    OK(npu_unload(blob));
+    OK(npu_free(memory));
+}
+
 static void other_contexts(int with_grid)
 {
     npu_blob_t blob = load("copy");
@@ -190,6 +205,7 @@ int main(int argc, char **argv)
         input[i] = (float)i - 0.5f;
     for (int other = 0; other < 2; other++) {
         models(other);
+        in_parts(other);
         other_contexts(other);
         libraries(other);
         by_name(other);

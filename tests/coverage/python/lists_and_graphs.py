@@ -21,7 +21,7 @@ def command_lists() -> None:
     device = open_device()
     context = device.primary
     library, copy = device.load(blob("library")), device.load(blob("copy"))["copy"]
-    spin = library["spin"]
+    spin, parts = library["spin"], device.load(blob("parts"))["parts"]
     memory, freed = context.alloc(4096), context.alloc(64)
     freed.free()
     there = device.create_context()
@@ -38,6 +38,7 @@ def command_lists() -> None:
     commands.append_copy(memory.at(128, 64), y)
     for operation, wrong in (
         (lambda: commands.append(copy, x), "ARG_COUNT"),
+        (lambda: commands.append(parts, x, memory.at(64, 64)), "NOT_SUPPORTED"),
         (lambda: commands.append(copy, x, 7), "ARG_KIND"),
         (lambda: commands.append(copy, x, memory.at(64, 63)), "ARG_SIZE"),
         (lambda: commands.append(copy, x, memory.at(68, 64)), "MISALIGNED"),

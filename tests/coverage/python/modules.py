@@ -64,7 +64,7 @@ def launches() -> None:
     job = add.launch(stream, x, y, blocks, -3, 0.25, grid=5)
     job.wait()
     assert (y.read(np.float32, (1, 16)) == INPUT - 2.75).all()
-    relu = device.kernel("relu")
+    relu, parts = device.kernel("relu"), device.load(blob("parts"))["parts"]
     for blocks_of in ({}, {"grid": 1}):
         for result, kernel, where, arguments in (
             ("ARG_COUNT", add, stream, (x, y, blocks, -3)),
@@ -77,6 +77,7 @@ def launches() -> None:
             ("WRONG_CONTEXT", spin, there.create_stream(), ()),
             ("ARG_SIZE", relu, stream, (x, y, 17)),
             ("INVALID_VALUE", relu, stream, (x, y, 0)),
+            ("NOT_SUPPORTED", parts, stream, (x, y)),
         ):
             with expect(result):
                 kernel.launch(where, *arguments, **blocks_of)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from onnx import helper
 
-from tests.compiler.fuzz.draw import BOOL, FLOATS, TYPES, Draw, is_float
+from tests.compiler.fuzz.draw import BOOL, FLOATS, TYPES, Draw
+from tests.compiler.fuzz.model import is_float
 from tests.compiler.fuzz.recipes.table import ENGINE, I32, I64, recipe
 
 NEAR = {"Asin": (-0.9, 0.9), "Acos": (-0.9, 0.9), "Atanh": (-0.9, 0.9), "Acosh": (1.2, 9), "Log": (0.1, 9), "Sqrt": (0.05, 9),

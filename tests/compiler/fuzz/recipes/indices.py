@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from onnx import helper
 
-from tests.compiler.fuzz.draw import BOOL, Reject, is_float
+from tests.compiler.fuzz.draw import BOOL, Reject
+from tests.compiler.fuzz.model import is_float
 from tests.compiler.fuzz.recipes.movement import anything
 from tests.compiler.fuzz.recipes.table import F32, I32, I64, recipe
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.compiler.fuzz.draw import FLOATS, TYPES, Reject, is_float, within
+from tests.compiler.fuzz.draw import FLOATS, TYPES, Reject, within
+from tests.compiler.fuzz.model import is_float
 from tests.compiler.fuzz.recipes.table import ENGINE, I32, I64, recipe
 from tests.compiler.fuzz.recipes.windows import image
 

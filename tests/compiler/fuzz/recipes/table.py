@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 RECIPES = {}
-F32, I64, I32 = (np.dtype(name) for name in ("float32", "int64", "int32"))
+F32, I64, I32, BOOL = (np.dtype(name) for name in ("float32", "int64", "int32", "bool"))
 BYTES = (np.dtype(np.uint8), np.dtype(np.int8))
 ENGINE = tuple(map(np.dtype, ("float32", "float32", "float16")))  # of products
 

@@ -1,0 +1,40 @@
+"""Recipes of attention and of what turns its operands."""
+
+from __future__ import annotations
+
+from tests.compiler.fuzz.recipes.table import BOOL, F32, I64, recipe
+
+
+@recipe("Attention")
+def attention(g, op):
+    batch, heads, rows, columns, size = g.whole(1, 2), g.whole(1, 2), g.whole(1, 9), g.whole(1, 9), g.choice((4, 8, 16))
+    groups = g.choice((1, 1, 2))
+    q = g.operand(g.dtypes(op, among=(F32,)), shape=(batch, heads * groups, rows, size))
+    k, v = (g.like(q, (batch, heads, columns, size)) for _ in range(2))
+    attrs = {"scale": g.number(0.1, 1)} if g.chance(0.4) else {}
+    mask = []
+    if g.chance(0.4):
+        array = g.array(g.choice((F32, BOOL)), (rows, columns))
+        if array.dtype == BOOL:
+            array[:, 0] = True  # no row is masked whole
+        mask = [g.new(array)]
+    elif g.chance(0.4) and rows <= columns:
+        attrs["is_causal"] = 1
+    g.add(op, [q, k, v, *mask], attrs)
+
+
+@recipe("MultiHeadAttention")
+def multi_head_attention(g, op):
+    batch, heads, rows, columns, size = g.whole(1, 2), g.whole(1, 2), g.whole(1, 9), g.whole(1, 9), g.choice((4, 8, 16))
+    q = g.operand([F32], shape=(batch, rows, heads * size))
+    k, v = (g.like(q, (batch, columns, heads * size)) for _ in range(2))
+    g.add(op, [q, k, v], {"num_heads": heads}, domain="com.microsoft")
+
+
+@recipe("RotaryEmbedding")
+def rotary_embedding(g, op):
+    batch, heads, rows, size = g.whole(1, 2), g.whole(1, 2), g.whole(1, 9), g.choice((4, 8, 16))
+    x = g.operand(g.dtypes(op, among=(F32,)), shape=(batch, heads, rows, size))
+    cos, sin = (g.new(g.array(F32, (16, size // 2), -1, 1), True) for _ in range(2))
+    places = g.new(g.array(I64, (batch, rows), 0, 15))
+    g.add(op, [x, cos, sin, places], {"interleaved": g.whole(0, 1)})
