@@ -121,7 +121,9 @@ def _convert(
     """Return what a function of native.c makes of `source`: as many elements of `dtype`."""
     out: npt.NDArray[Any] = np.empty(source.shape, dtype)
     pointer = native.pointer
-    function(pointer(_C_ARRAYS[source.dtype.type], source), pointer(_C_ARRAYS[dtype], out), source.size, *options)
+    function(
+        pointer(_C_ARRAYS[source.dtype.type], source), pointer(_C_ARRAYS[out.dtype.type], out), source.size, *options
+    )
     return out
 
 
