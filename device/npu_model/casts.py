@@ -109,8 +109,10 @@ def narrow(values: F32, code: int, native: Choice = "auto") -> npt.NDArray[Any]:
 def _prepare(values: npt.NDArray[Any], dtype: type, native: Choice) -> tuple[Native | None, npt.NDArray[Any]]:
     if values.dtype != dtype:
         raise TypeError(f"expected an array of {np.dtype(dtype).name}, got {values.dtype.name}")
-    helper = load() if native == "auto" else native
-    return helper, np.require(values, requirements=["C", "A"]).reshape(values.shape)
+    helper, flags = load() if native == "auto" else native, values.flags
+    if not (flags.c_contiguous and flags.aligned):
+        values = np.require(values, requirements=["C", "A"]).reshape(values.shape)
+    return helper, values
 
 
 def _convert(
@@ -118,8 +120,10 @@ def _convert(
 ) -> npt.NDArray[Any]:
     """Return what a function of native.c makes of `source`: as many elements of `dtype`."""
     out: npt.NDArray[Any] = np.empty(source.shape, dtype)
-    pointers = (native.pointer(_C_ARRAYS[array.dtype.type], array) for array in (source, out))
-    function(*pointers, source.size, *options)
+    pointer = native.pointer
+    function(
+        pointer(_C_ARRAYS[source.dtype.type], source), pointer(_C_ARRAYS[out.dtype.type], out), source.size, *options
+    )
     return out
 
 

@@ -7,8 +7,8 @@ or CMX is no use: a spill of a buffer that is not yet whole); every output is wr
 SHAVE programs stay within what the job has.
 
 Where .npu.debug has a map of CMX, it is held against the tasks, and says what is one buffer: every access lies in a buffer of its
-time, reads bytes that this buffer was given, and none that a later buffer has taken; the first and the last user of a buffer are
-those that the map names; constants are not loaded for nobody. The map proves nothing by itself. Without it, a task of whose bytes in CMX nobody reads any is a problem,
+time, reads bytes that this buffer was given, and none that a later buffer has taken; descriptors point at the bytes of the buffers
+that their tasks name; the first and the last user of a buffer are those that the map names; constants are not loaded for nobody. The map proves nothing by itself. Without it, a task of whose bytes in CMX nobody reads any is a problem,
 unless what it brings is brought twice.
 
 Bytes are those of npu_model's footprints. A SHAVE program is run for its accesses, without values; one whose accesses depend on
@@ -29,7 +29,7 @@ from libnpu.blob.image import BlobError
 from libnpu.blob.order import Order
 from libnpu.blob.problem import Problem
 from libnpu.blob.shadow import Conflict, Entry, Filled, Shadow, coalesce
-from libnpu.blob.stays import assign, stays
+from libnpu.blob.stays import assign, operands, stays
 from libnpu.blob.text import task_names
 from libnpu.blob.verifier import examine
 
@@ -79,6 +79,7 @@ class _Proof:
         found = [*self._collect()]
         try:
             self._stays = stays(self._image) if "cmx" in self._image.debug else []
+            found += self._elsewhere() if self._stays else []
         except BlobError as error:
             found.append((len(self._steps), Problem("cmx-map", ".npu.debug", str(error))))
         buffers = self._buffers() if self._stays else {}
@@ -127,6 +128,25 @@ class _Proof:
             if first not in ids or last not in ids:
                 message = f"buffer {name} stays from task {first} to {last}; touched by {sorted(ids)[:4]}"
                 yield len(self._steps), Problem("cmx-map", ".npu.debug", message)
+
+    def _elsewhere(self) -> Iterator[tuple[int, Problem]]:
+        """Yield address fields that do not point where the map has the bytes that the task names."""
+        named = operands(self._image)
+        places: dict[str, list[Stay]] = {}
+        for stay in self._stays:
+            places.setdefault(stay.name, []).append(stay)
+        columns: dict[tuple[str, str], list[int]] = {}
+        for task, step in enumerate(self._steps):
+            task_id = self._task_ids[task]
+            for field, (name, offset) in named[task_id].items() if task_id < len(named) else ():
+                if (step.section, field) not in columns:
+                    columns[step.section, field] = self._image.tasks[step.section][field].tolist()
+                address = columns[step.section, field][step.index]
+                live = [stay.addr for stay in places.get(name, ()) if stay.first <= task_id <= stay.last]
+                if not any(address == first + offset for first in live):
+                    expected = " or ".join(f"{first + offset:#x}" for first in live) or "nowhere"
+                    message = f"{field} is {address:#x}; byte {offset} of {name} is at {expected}"
+                    yield task, Problem("cmx-map", _where(step), message)
 
     def _collect(self) -> Iterator[tuple[int, Problem]]:
         """Sort what the tasks touch by space; yield what lies in none, and tasks whose accesses cannot be told."""

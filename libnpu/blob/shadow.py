@@ -162,6 +162,8 @@ class Filled(_Ranges["list[Box] | None"]):
                 gap = _gap(parts, box, max(low, box.addr), min(high, box.end), least)
                 if gap is not None:
                     return gap
+                if low >= box.addr and high <= box.end and not box.dims:
+                    self._segments[number] = None
         return None
 
     def pieces(self, box: Box) -> list[Box]:
@@ -197,9 +199,10 @@ def _gap(parts: list[Box], box: Box, low: int, high: int, least: int) -> tuple[i
     boxes = [part for part in parts if part.addr < high and part.end > low]
     unit = _unit(low, high, [box, *boxes])
     missing = np.flatnonzero(_marked([box], low, high, unit) & ~_marked(boxes, low, high, unit))
-    for run in np.split(missing, np.flatnonzero(np.diff(missing) != 1) + 1):
-        if len(run) and len(run) * unit >= least:
-            return low + int(run[0]) * unit, low + (int(run[-1]) + 1) * unit
+    breaks = np.flatnonzero(np.diff(missing) != 1)
+    firsts, ends = missing[np.append(0, breaks + 1)[: missing.size]], missing[np.append(breaks, -1)[: missing.size]] + 1
+    for run in np.flatnonzero((ends - firsts) * unit >= least)[:1]:
+        return low + int(firsts[run]) * unit, low + int(ends[run]) * unit
     return None
 
 

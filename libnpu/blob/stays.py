@@ -58,6 +58,20 @@ def stays(image: BlobImage) -> list[Stay]:
     return sorted(found, key=lambda stay: (stay.first, stay.tile, stay.offset))
 
 
+def operands(image: BlobImage) -> list[dict[str, tuple[str, int]]]:
+    """Return, by task_id, the address fields of a descriptor that point into CMX: field -> (buffer, offset). Raises BlobError.
+
+    Empty where .npu.debug does not say.
+    """
+    try:
+        return [
+            {str(field): (str(name), int(offset)) for field, (name, offset) in task.get("operands", {}).items()}
+            for task in image.debug.get("tasks", [])
+        ]
+    except (TypeError, ValueError, AttributeError):
+        raise BlobError("operands of tasks in .npu.debug are not {field: [buffer, offset]}") from None
+
+
 def assign(found: list[Stay], touched: Iterable[tuple[int, Box]]) -> list[int]:
     """Return, for each (task_id, bytes) of `touched`, the stay that the bytes are of, by its index in `found`; -1 = of none.
 

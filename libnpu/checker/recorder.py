@@ -119,7 +119,8 @@ class Recorder(Checker):
 
     def ended(self, job: Job) -> None:
         """As Observer."""
-        self.order.append(job.name)
+        if job.name:
+            self.order.append(job.name)
         for watch in self.watches:
             if watch.is_at(job):
                 watch.note(job.name, "after")
@@ -127,12 +128,11 @@ class Recorder(Checker):
     def enqueued(self, job: Job) -> None:
         """As Checker."""
         super().enqueued(job)
-        for name in self._unfollowed:
-            self._behind[name] = job.name
-        self._unfollowed.clear()
         step = self._step_of(job)
-        if step is not None:
+        if step is not None and job.name:
             self._jobs[job.name] = step.act
+            self._behind.update((name, job.name) for name in self._unfollowed)
+            self._unfollowed.clear()
         operation = operation_of(job)
         if isinstance(operation, Copy) and operation.buffers[0].kind != C.NPU_MEMORY_DEVICE:
             self._copies.setdefault(job.stream, []).append((job, operation))

@@ -194,14 +194,15 @@ def _offsets(record: np.dtype[Any]) -> dict[str, int]:
 
 
 def _debug(program: TileProgram, schedule: Schedule, plan: BarrierPlan, profile: Profile) -> dict[str, Any]:
-    """Return what people and tools want to know: names by task id, CMX over time, statistics."""
+    """Return what people, tools and the proof want to know: names and operands by task id, CMX over time, statistics."""
     stays = _stays(schedule)
     engines = [engine.name.lower() for engine in Engine]
     counts = {e: sum(s.op.engine.name.lower() == e for s in schedule.ops) for e in engines}
     busy = {e: sum(s.end_ps - s.start_ps for s in schedule.ops if s.op.engine.name.lower() == e) for e in engines}
     return {
         "tasks": [
-            {"name": s.op.name, "layer": s.op.layer, "engine": s.op.engine.name, "kind": s.kind} for s in schedule.ops
+            {"name": s.op.name, "layer": s.op.layer, "engine": s.op.engine.name, "kind": s.kind} | _operands(s)
+            for s in schedule.ops
         ],
         "stats": {
             "tasks": counts,
@@ -221,6 +222,18 @@ def _debug(program: TileProgram, schedule: Schedule, plan: BarrierPlan, profile:
             for tile in range(b.copies)
         ],
     }
+
+
+def _operands(scheduled: ScheduledOp) -> dict[str, dict[str, list[str | int]]]:
+    """Return which bytes of which buffers a descriptor means: address field -> [buffer, offset]."""
+    payload = scheduled.op.payload
+    if isinstance(payload, DmaPayload):
+        refs = {"transaction_src": payload.src, "transaction_dst": payload.dst}
+    elif isinstance(payload, DpuPayload):
+        refs = payload.refs
+    else:
+        return {}
+    return {"operands": {f: [r.target.name, r.offset] for f, r in refs.items() if isinstance(r.target, Buffer)}}
 
 
 def _stays(schedule: Schedule) -> list[tuple[Buffer, int, int, int]]:

@@ -71,7 +71,7 @@ class Job:
         self.number = number
         self._site = site
         self.enqueue_ps = self.packed_ps = self.submitted_ps = enqueue_ps
-        self.position = 0  # in its stream, as `name` has it
+        self.position = 0  # in its stream, as `name` has it; 0 of waits for events
         self.bo: BufferObject | None = None  # the command buffer, while it is in flight
         self.commands_offset = 0
         self.segment = b""  # handles of the submit
@@ -94,7 +94,11 @@ class Job:
 
     @property
     def name(self) -> str:
-        """What the schedule `hold` calls it: stream and position, behind the number of a context that is not the device's first."""
+        """What the schedule `hold` calls it: stream and position, behind the number of a context that is not the device's first; "" for a
+        wait for an event.
+        """
+        if not self.position:
+            return ""
         context = self.stream.context.number
         return f"{self.stream.id}.{self.position}" if context == 1 else f"{context}.{self.stream.id}.{self.position}"
 

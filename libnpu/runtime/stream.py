@@ -87,8 +87,7 @@ class Stream(StreamWaits):
         number = cell.last + 1
         job = Job(self, operation, number, entered_ps, context.device.call_site())
         if operation.kind != "event_wait":
-            self._position += 1
-        job.position = self._position
+            job.position = self._position = self._position + 1
         if type(operation) is ModuleLaunch and not self._ordered:
             operation.encode_alone(job, cell)
         else:

@@ -1,4 +1,4 @@
-"""Mutants of compiled blobs: the proof finds the fault in 99 of 100; with the blob's own bytes alone, every edge that counts."""
+"""Mutants of compiled blobs: the proof finds every one; with the blob's own bytes alone, every edge that counts."""
 
 import importlib.util
 from pathlib import Path
@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-import libnpu
-from libnpu.blob import read, write
+from libnpu.blob import prove, read
 from libnpu.compiler import CompileOptions, compile_model
 
 _spec = importlib.util.spec_from_file_location("mutants", Path(__file__).with_name("mutants.py"))
@@ -58,18 +57,19 @@ def test_edges_and_swaps_are_found_without_the_map(compiled):
     assert [done for _, done, _ in missed] == []
 
 
+def test_an_address_within_its_own_buffer_is_found(compiled):
+    """Task and map name the byte of the buffer that a descriptor means: rows further on are other values, though they are there in time."""
+    mutant = mutants.copy.copy(compiled)
+    mutant.tasks = {name: array.copy() for name, array in compiled.tasks.items()}
+    section = ".npu.tasks.dpu_invariant"
+    index = next(i for i, at in enumerate(compiled.tasks[section]["act_addr"]) if at % (1 << 16) >= 64)
+    mutant.tasks[section]["act_addr"][index] -= 64
+    found = [problem for problem in prove(mutant) if problem.message.startswith("act_addr is ")]
+    assert [(problem.rule, problem.where) for problem in found] == [("cmx-map", f"{section}[{index}]")]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_mutants_that_are_not_found_have_one_result(compiled):
-    """Of 2,000 less than one in 100: addresses moved to other values that are there in time. No schedule makes a difference to them."""
-    made, missed = mutants.run(compiled, 2000, 4)
-    assert {kind for kind, _, _ in missed} <= {"move"}, [done for _, done, _ in missed]
-    assert len(missed) <= made.total() // 100, [done for _, done, _ in missed]
-    x = np.random.default_rng(6).standard_normal((1, 16, 16, 16)).astype(np.float32)
-    results = [set() for _ in missed]
-    for schedule in ("timed", "lazy", "newest-first", "seed:1", "seed:2"):
-        with libnpu.open("npu-37xx") as device:
-            device.set_schedule(schedule)
-            for found, (_, _, mutant) in zip(results, missed, strict=True):
-                found.add(device.load(write(mutant)).run({"x": x})["y"].tobytes())
-    assert all(len(found) == 1 for found in results)
+def test_two_thousand_mutants_are_found(compiled):
+    _, missed = mutants.run(compiled, 2000, 4)
+    assert [done for _, done, _ in missed] == []

@@ -187,12 +187,35 @@ def test_branch_with_a_known_condition_is_walked():
     np.testing.assert_array_equal(result, [10, 10])
 
 
-def test_branch_with_a_computed_condition_is_unsupported_by_name():
-    branch = helper.make_graph([helper.make_node("Relu", ["x"], ["r"])], "b", [], [value_info("r", [2])])
-    node = helper.make_node("If", ["cond"], ["y"], name="choice", then_branch=branch, else_branch=branch)
-    inputs = [value_info("x", [2]), value_info("cond", [], onnx.TensorProto.BOOL)]
-    with pytest.raises(Unsupported, match="node choice: If with a condition"):
-        load(model_of([node], inputs, [value_info("y", [2])]))
+def choice_of(then, otherwise, shape=(2,)):
+    """y = then if cond else otherwise, both of x [2] and the indices i [2]."""
+    branches = [helper.make_graph([node], "b", [], [value_info("r", shape)]) for node in (then, otherwise)]
+    node = helper.make_node("If", ["cond"], ["y"], name="choice", then_branch=branches[0], else_branch=branches[1])
+    inputs = [
+        value_info("x", [2]),
+        value_info("cond", [], onnx.TensorProto.BOOL),
+        value_info("i", [2], onnx.TensorProto.INT64),
+    ]
+    return model_of([node], inputs, [value_info("y", shape)])
+
+
+@pytest.mark.parametrize(("condition", "expected"), [(True, [1, 0]), (False, [-1, 2])])
+def test_of_a_computed_condition_both_branches_run_and_one_counts(condition, expected):
+    model = choice_of(helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Neg", ["x"], ["r"]))
+    feeds = {"x": np.array([1, -2], np.float32), "cond": np.array(condition), "i": np.zeros(2, np.int64)}
+    np.testing.assert_array_equal(run_reference(load(model, precision="fp32"), feeds)["y"], expected)
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (helper.make_node("Gather", ["x", "i"], ["r"]), "a branch that may fault"),
+        (helper.make_node("ReduceMax", ["x"], ["r"], keepdims=1), r"results float32 \(2,\) or float32 \(1,\)"),
+    ],
+)
+def test_branches_of_a_computed_condition_that_cannot_both_run_are_unsupported_by_name(other, why):
+    with pytest.raises(Unsupported, match=f"node choice: If with a condition that is computed at run time, and {why}"):
+        load(choice_of(helper.make_node("Relu", ["x"], ["r"]), other))
 
 
 def test_flipped_bits_never_escape_as_another_error(make_model):

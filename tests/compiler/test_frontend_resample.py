@@ -105,3 +105,13 @@ def test_linear_resize_of_a_leading_axis(check, rng):
     check(
         [("Resize", ["x", "", "", "sizes"], ["y"], attrs)], {"x": f32(rng, 5, 3, 2, 2)}, constants=constants, opset=18
     )
+
+
+@pytest.mark.parametrize("op", ["Upsample", "Resize"])
+def test_integers_are_blended_as_floats_and_cut(op, make_model, oracle, run_on_device):
+    x = np.array([[[[0, 10, 255, 3]]]], np.uint8)
+    scales = {"s": np.array([1, 1, 1, 2], np.float32)}
+    inputs = ["x", "s"] if op == "Upsample" else ["x", "", "s"]
+    attrs = {"mode": "linear"} | ({} if op == "Upsample" else {"coordinate_transformation_mode": "asymmetric"})
+    model = make_model([(op, inputs, ["y"], attrs)], {"x": x}, ["y"], scales, 9 if op == "Upsample" else 13)
+    np.testing.assert_array_equal(run_on_device(model, {"x": x})["y"], oracle(model, {"x": x})["y"])

@@ -2,7 +2,7 @@
 
 1. Inputs get their static shapes; initialisers, also those that are listed as inputs, are constants.
 2. Shape and Size are constants. A node whose operands are all constants is evaluated.
-3. Model functions, branches of an If with a known condition, and operators that have no handler but a body in
+3. Model functions, branches of an If, the known one or both, and operators that have no handler but a body in
    ONNX's schema are walked in place.
 4. Every other node goes to its handler in `handlers.py`.
 """
@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -267,11 +268,37 @@ class Walk:
 
     def _branch(self, node: onnx.NodeProto, name: str, inputs: list[Value | None], body: Body) -> list[Value]:
         condition = inputs[0].const if inputs and inputs[0] is not None else None
+        branches = {item.name: item.g for item in node.attribute}
         if condition is None:
-            raise Unsupported(f"node {name}: If with a condition that is computed at run time")
+            return self._select(name, inputs[0], branches["then_branch"], branches["else_branch"], body)
         wanted = "then_branch" if condition.reshape(-1)[0] else "else_branch"
-        branch = next(item.g for item in node.attribute if item.name == wanted)
-        return self._graph(branch, [], name, body)
+        return self._graph(branches[wanted], [], name, body)
+
+    def _select(
+        self, name: str, condition: Value | None, then: onnx.GraphProto, otherwise: onnx.GraphProto, body: Body
+    ) -> list[Value]:
+        """Return the results of both branches, and of each the one that a computed condition wants.
+
+        What only runs for its result can run in vain, but for a gather by computed indices, which may be right in its own case alone.
+        """
+        refusal = f"node {name}: If with a condition that is computed at run time"
+        if condition is None or prod(condition.shape) != 1:
+            raise Unsupported(f"{refusal}, and is no single one")
+        first = len(self.build.nodes)
+        results = [
+            self._graph(graph, [], f"{name}/{word}", body) for word, graph in (("then", then), ("else", otherwise))
+        ]
+        for node in self.build.nodes[first:]:
+            if node.op == "Gather" and node.inputs[1] is not None and node.inputs[1].const is None:
+                raise Unsupported(f"{refusal}, and a branch that may fault ({node.name})")
+        chosen = []
+        wanted = self.build.reshape(condition, ())
+        self.build.layer = name
+        for a, b in zip(*results, strict=True):
+            if (a.shape, a.dtype) != (b.shape, b.dtype):
+                raise Unsupported(f"{refusal}, and results {a.dtype} {a.shape} or {b.dtype} {b.shape}")
+            chosen.append(self.build.elementwise(("where", ("in", 0), ("in", 1), ("in", 2)), [wanted, a, b], a.dtype))
+        return chosen
 
     def _scan(self, node: onnx.NodeProto, name: str, inputs: list[Value | None], body: Body) -> list[Value]:
         attrs = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}

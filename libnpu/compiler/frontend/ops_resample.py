@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from libnpu.compiler.frontend.call import is_float
 from libnpu.compiler.frontend.ops_window import Window, convolve, turned
 from libnpu.compiler.frontend.source import ModelError
 
@@ -24,9 +25,11 @@ _ROUND: dict[str, Any] = {
 
 
 def resize(call: Call) -> Value:
-    """Resize and Upsample: a gather per axis of nearest elements, else a product with a matrix of weights per axis."""
+    """Resize and Upsample: a gather per axis of nearest elements, else a product with a matrix of weights per axis, of integers in float32."""
     x = call.input(0)
-    mode = call.attrs.get("mode", b"nearest").decode()
+    mode, dtype = call.attrs.get("mode", b"nearest").decode(), x.dtype
+    if mode != "nearest" and not is_float(x):
+        x = call.build.elementwise(("cast_f32", ("in", 0)), [x], np.dtype(np.float32))
     outside: Value | None = None
     for axis, (size, scale) in _targets(call, x).items():
         places = _places(call, x.shape[axis], size, scale, axis)
@@ -40,6 +43,8 @@ def resize(call: Call) -> Value:
             x = take(call, x, indices, axis)
         else:
             x = _blend(call, x, _weights(call, mode, x.shape[axis], places, scale), axis)
+    if x.dtype != dtype:
+        x = call.build.elementwise(("cast_i32", ("in", 0)), [x], dtype)
     if outside is None:
         return x
     value = float(call.attrs.get("extrapolation_value", 0.0))

@@ -213,6 +213,8 @@ def _after(node, operands, errors, results, opset, inside, rng):
         if node.op == "Mod":
             have *= REACH  # a step, as high as the divisor, which is off as well
         if not is_float(array.dtype):
+            if node.op in BETWEEN:
+                np.maximum(have, 1.0, out=have)  # cut to an integer, which it may be but for a rounding
             if node.op in PLACES or array.dtype.name not in ("int8", "uint8", "int16", "uint16"):
                 have[have > 0] = np.inf
             continue
@@ -237,6 +239,8 @@ def _is_narrow(operands, results):
 
 def _slack(node):
     """Return the roundings of the device in one node, in half steps of what it holds values as."""
+    if node.op == "LRN":
+        return 8.0  # a square, a sum, a factor, another sum, a power and a quotient
     return 1.0 if node.op in EXACT or node.op in ONCE or node.op in MOVES else 4.0
 
 

@@ -7,7 +7,6 @@ import math
 import numpy as np
 
 from tests.compiler.fuzz.draw import Reject
-from tests.compiler.fuzz.model import is_float
 from tests.compiler.fuzz.recipes.table import BYTES, ENGINE, F32, I64, recipe
 
 
@@ -98,8 +97,6 @@ def resize(g, op):
         lambda a: a.ndim == rank and 0 not in a.shape,
         g.shape(rank, 8),
     )
-    if not is_float(g.known(x).dtype) and op == "Resize":
-        x = g.operand([F32], lambda a: a.ndim == rank and 0 not in a.shape, g.shape(rank, 8))
     shape = g.known(x).shape
     mode = g.choice(("nearest", "linear", *(["cubic"] if g.opset >= 11 and op == "Resize" else [])))
     if mode != "nearest" and rank != 4:
