@@ -46,7 +46,9 @@ def add_witnesses(
     for record in races:
         if record not in chosen:
             late = _hold(record) is None
-            why = "the host comes first, and is not held back" if late else f"{most} others were replayed"
+            why = (
+                "the host comes first, and is not held back" if late else f"of the races the first {most} were replayed"
+            )
             record["witness"] = {"problem": why}
     watches = [_watch_of(record) for record in chosen]
     normal = replay(IN_ORDER, watches) if chosen else Run()

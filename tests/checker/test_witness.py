@@ -151,7 +151,7 @@ def test_so_many_findings_are_replayed_and_no_more():
     found = checker.records()
     add_witnesses(found, replays_of(program), 1)
     assert [record["witness"].get("schedule") for record in found] == ["hold:1.1@2.1", None]
-    assert found[1]["witness"] == {"problem": "1 others were replayed"}
+    assert found[1]["witness"] == {"problem": "of the races the first 1 were replayed"}
 
 
 def test_a_block_is_not_replayed_and_the_report_says_so():

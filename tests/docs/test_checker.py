@@ -4,6 +4,8 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 from libnpu.checker.rules import RULES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "checker.md"
@@ -21,6 +23,14 @@ def test_the_report_of_the_example(npu, tmp_path, monkeypatch):
     status, out, err = npu("check", "--", sys.executable, "race.py")
     assert (status, out) == (1, "")
     assert part("report") == f"```text\n{err}```\n"
+
+
+@pytest.mark.slow
+def test_the_results_of_the_example(npu):
+    folder = PAGE.parents[1] / "samples" / "bugs"
+    status, out, err = npu("explore", "--", sys.executable, folder / "staging_ring.py")
+    assert (status, err) == (1, "")
+    assert part("explore") == f"```text\n{out}```\n".replace(f"{folder}/", "")
 
 
 def test_the_table_of_rules():
