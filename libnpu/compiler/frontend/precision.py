@@ -132,7 +132,9 @@ class _Policy:
             assert outer is not None
             name = f"{output.name}.cast"
             self.nodes.append(_cast_node(name, result, Value(output.name, output.shape, outer), node.layers))
-            result = self.nodes[-1].outputs[0]
+            inner, result = result, self.nodes[-1].outputs[0]
+            if inner.dtype.kind == outer.kind == "f" and inner.dtype.itemsize < outer.itemsize:
+                self.casts[result, inner.dtype] = inner  # nothing was lost: who wants it narrow takes it from where it was
         self.new[output] = result
 
     def _operand(self, node: Node, value: Value, target: np.dtype[Any]) -> Value:

@@ -37,12 +37,13 @@ from libnpu.compiler.program import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from npu_model.profile import Profile
     from numpy.typing import NDArray
 
     from libnpu.compiler.ir import Graph, Node, Value
+    from libnpu.compiler.lower.weights import ConstantWeights
 
 MAX_OPS = 1 << 17  # chosen: far above real models, and what the scheduler orders in minutes; below NPU_MAX_TASKS
 SMALL = 0.25  # of CMX, and half a tile: a value of at most this lives there
@@ -70,6 +71,8 @@ class Builder:
         self.grain = grain  # tasks of a layer for each unit of its engine, where that costs little: others can start on the first
         self.ops: list[TileOp] = []
         self.ddr: list[DdrTensor] = []
+        self._transposed: dict[Value, View] = {}
+        self.weights: dict[Hashable, ConstantWeights] = {}  # of nodes that have the same
         self.constants: list[tuple[int, Callable[[], bytes]]] = []  # empty in a plan
         self.weight_bytes = 0
         self.macs = 0
@@ -218,6 +221,10 @@ class Builder:
         self.ddr.append(tensor)
         return tensor
 
+    def stays(self, value: Value) -> bool:
+        """Whether a constant is small, and has several readers, so that it should stay in CMX between them."""
+        return len(self._consumers.get(value, ())) > 1 and _size(value) <= self.tile_bytes * SMALL
+
     def is_quantised(self, value: Value) -> bool:
         """Whether the int8 elements of `value` stand for other numbers, so that the matrix engine may work on them."""
         return self.graph.is_quantised(value)
@@ -322,6 +329,13 @@ class Builder:
         home = self.storage(f"{node.name}.relayout.{len(self.ops)}", view.shape, view.dtype, order)
         self.copy(home, view, node, "relayout")
         return home
+
+    def transposed_matrices(self, value: Value, node: Node) -> View:
+        """Return a copy of `value` whose last two axes have changed places in memory; the same one to all that ask for it."""
+        if value not in self._transposed:
+            view, rank = self.home(value), len(value.shape)
+            self._transposed[value] = self.dense_home(view, (*range(rank - 2), rank - 1, rank - 2), node)
+        return self._transposed[value]
 
     def dpu(self, node: Node, payload: DpuPayload, reads: list[Access], writes: list[Access]) -> None:
         """Append a matrix-engine task."""

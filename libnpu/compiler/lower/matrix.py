@@ -11,6 +11,7 @@ import numpy as np
 from npu_abi import C
 
 from libnpu.compiler.frontend.narrow import UINT4
+from libnpu.compiler.lower.builder import SMALL
 from libnpu.compiler.lower.dpu_ops import Job, Window, emit_chain, emit_job
 from libnpu.compiler.lower.eltwise import Follower, following
 from libnpu.compiler.lower.invariant import ppe_fields
@@ -246,17 +247,19 @@ def lower_matmul(builder: Builder, node: Node) -> None:
         if right.dtype == UINT4:
             source, fields["wt_zero_point"] = PackedWeights((n, k), ConstantWeights(None, 0, bias, scale)), UINT4_ZERO
         else:
-            source = ConstantWeights(_transposed(_weights_of(right.const, left, node), (k, n)), 0, bias, scale)
+            source = _shared_weights(builder, node, (k, n), bias, scale)
         if _one_matmul(builder, node, source, fields):
             return
     a, out = builder.home(left), builder.place(value)
+    if left.const is not None and prod(batch) > 1 and a.nbytes <= builder.tile_bytes * SMALL:
+        a = builder.fetch(a, tuple(range(len(a.shape))), node, "left")
     stacked = a.broadcast((*batch, m, k))
     b = None
     if right.const is None:
         b = builder.home(right)
         if prod(batch) > 1 and k > 1 and b.strides[-2] != b.dtype.itemsize:
             # All matrices at once, in the order in which the engine reads them.
-            b = builder.dense_home(b, (*range(len(b.shape) - 2), len(b.shape) - 1, len(b.shape) - 2), node)
+            b = builder.transposed_matrices(right, node)
     constants: dict[int, ConstantWeights] = {}
     for index in np.ndindex(*batch):
         source_i: WeightSource
@@ -273,6 +276,19 @@ def lower_matmul(builder: Builder, node: Node) -> None:
                 )
             source_i = constants[flat_index]
         _matmul(builder, node, _matrix(stacked, index), _matrix(out, index), source_i, fields)
+
+
+def _shared_weights(
+    builder: Builder, node: Node, shape: tuple[int, int], bias: NDArray[Any] | None, scale: float
+) -> ConstantWeights:
+    """Return the weights of a product: those of an earlier node where all that makes them is the same."""
+    left, right, *rest = node.inputs
+    assert left is not None and right is not None and right.const is not None
+    key = (node.op, right, left.dtype, scale, *rest)
+    if key not in builder.weights:
+        array = _transposed(_weights_of(right.const, left, node), shape)
+        builder.weights[key] = ConstantWeights(array, 0, bias, scale, builder.stays(right))
+    return builder.weights[key]
 
 
 def _one_matmul(builder: Builder, node: Node, source: WeightSource, fields: dict[str, Any]) -> bool:

@@ -79,7 +79,9 @@ class ConstantWeights:
     axis: int
     bias: NDArray[Any] | None
     scale: float
+    stays: bool = False  # in CMX, for the next node that has the same
     blocks: dict[tuple[int, int], View] = field(default_factory=dict)
+    tiles: dict[tuple[int, int], View] = field(default_factory=dict)
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
@@ -107,7 +109,9 @@ class ConstantWeights:
             size = self.tile_bytes(c1 - c0)
             tensor = builder.constant_bytes(size, f"{node.name}.weights[{c0}:{c1}]", partial(self._block, c0, c1))
             self.blocks[c0, c1] = dense(tensor, (size,), np.dtype(np.uint8))
-        tile = builder.fetch(self.blocks[c0, c1], (0,), node, "weights")
+        tile = self.tiles.get((c0, c1)) or builder.fetch(self.blocks[c0, c1], (0,), node, "weights")
+        if self.stays:
+            self.tiles[c0, c1] = tile
         table_bytes = aligned((c1 - c0) * ENTRY_BYTES) if self.has_table else 0
         refs = {"wt_addr": Ref(tile.target, table_bytes)} if self.weights is not None else {}
         if self.has_table:
