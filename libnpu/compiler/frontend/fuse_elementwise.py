@@ -15,8 +15,8 @@ from libnpu.compiler.frontend.rewriting import Rewriter
 if TYPE_CHECKING:
     from libnpu.compiler.ir import Expr, Graph, Node, Value
 
-MAX_INPUTS = 6  # chosen: operands that fit into CMX beside the result with useful tiles
-MAX_OPERATORS = 12  # chosen: bounds the vector registers that an expression needs
+MAX_INPUTS = 8  # chosen: operands that fit into CMX beside the result with useful tiles
+MAX_OPERATORS = 16  # chosen: bounds the vector registers that an expression needs
 
 
 def fuse_elementwise(graph: Graph) -> Graph:

@@ -31,6 +31,7 @@ def resize(call: Call) -> Value:
     if mode != "nearest" and not is_float(x):
         x = call.build.elementwise(("cast_f32", ("in", 0)), [x], np.dtype(np.float32))
     outside: Value | None = None
+    whole: dict[int, int] = {}
     for axis, (size, scale) in _targets(call, x).items():
         places = _places(call, x.shape[axis], size, scale, axis)
         outside = _outside(call, outside, places, x, axis)
@@ -40,9 +41,13 @@ def resize(call: Call) -> Value:
             # Places come from divisions: what is an integer must not end below it.
             exact = np.where(np.abs(places - np.rint(places)) < 1e-6, np.rint(places), places)
             indices = np.clip(_ROUND[rounding](exact), 0, x.shape[axis] - 1).astype(np.int32)
-            x = take(call, x, indices, axis)
+            if repeats := _whole_repeats(indices, x.shape[axis]):
+                whole[axis] = repeats
+            else:
+                x = take(call, x, indices, axis)
         else:
             x = _blend(call, x, _weights(call, mode, x.shape[axis], places, scale), axis)
+    x = _repeat(call, x, whole)
     if x.dtype != dtype:
         x = call.build.elementwise(("cast_i32", ("in", 0)), [x], dtype)
     if outside is None:
@@ -63,13 +68,29 @@ def _outside(call: Call, outside: Value | None, places: NDArray[np.float64], x: 
 
 def take(call: Call, x: Value, indices: NDArray[np.int32], axis: int) -> Value:
     """Return `x` at constant `indices` of an axis; whole repeats of every element are a broadcast."""
-    size = x.shape[axis]
-    repeats = len(indices) // size
-    if repeats and np.array_equal(indices, np.repeat(np.arange(size), repeats)):
-        before, after = x.shape[: axis + 1], x.shape[axis + 1 :]
-        wide = call.build.expand(call.build.reshape(x, (*before, 1, *after)), (*before, repeats, *after))
-        return call.build.reshape(wide, (*before[:-1], size * repeats, *after))
+    repeats = _whole_repeats(indices, x.shape[axis])
+    if repeats:
+        return _repeat(call, x, {axis: repeats})
     return call.build.emit("Gather", [x, call.build.const(indices, f"{call.name}.indices")], {"axis": axis})
+
+
+def _whole_repeats(indices: NDArray[np.int32], size: int) -> int:
+    """Return how often `indices` take every element of an axis of `size`, one after the other; 0 where they do not."""
+    repeats = len(indices) // size if size else 0
+    return repeats if repeats and np.array_equal(indices, np.repeat(np.arange(size), repeats)) else 0
+
+
+def _repeat(call: Call, x: Value, repeats: dict[int, int]) -> Value:
+    """Return `x` with each element repeated along axes, all in one broadcast."""
+    if all(count == 1 for count in repeats.values()):
+        return x
+    each = [(size, repeats.get(axis, 0)) for axis, size in enumerate(x.shape)]
+    apart = [dim for size, count in each for dim in ((size, 1) if count else (size,))]
+    wide = [dim for size, count in each for dim in ((size, count) if count else (size,))]
+    narrow = call.build.reshape(x, tuple(apart))
+    return call.build.reshape(
+        call.build.expand(narrow, tuple(wide)), tuple(size * max(count, 1) for size, count in each)
+    )
 
 
 def conv_transpose(call: Call) -> Value:
@@ -86,6 +107,18 @@ def conv_transpose(call: Call) -> Value:
     reach = [dilations[i] * (weights.shape[2 + i] - 1) for i in range(rank)]
     cut = _transposed_pads(call, x, strides, reach, extra)
     pads = [(reach[i] - cut[i], reach[i] - cut[rank + i] + extra[i] - (strides[i] - 1)) for i in range(rank)]
+    if (
+        (
+            weights.const is not None
+            and (bias is None or bias.const is not None)
+            and group == 1
+            and rank == 2
+            and not any(cut + extra)
+        )
+        and list(weights.shape[2:]) == strides
+        and max(dilations) == 1 < max(strides)
+    ):
+        return _blocks(call, x, weights, bias, strides)
     if max(strides) > 1:
         sizes = x.shape[2:]
         apart = build.reshape(x, (*x.shape[:2], *(dim for size in sizes for dim in (size, 1))))
@@ -102,6 +135,22 @@ def conv_transpose(call: Call) -> Value:
     kept = [max(0, pad) for side in zip(*pads, strict=True) for pad in side]
     kernel = turned(build, weights, group)
     return convolve(call, x, kernel, bias, Window(list(kernel.shape[2:]), [1] * rank, dilations, kept), group)
+
+
+def _blocks(call: Call, x: Value, weights: Value, bias: Value | None, strides: list[int]) -> Value:
+    """ConvTranspose whose kernels lie side by side: every pixel becomes the channels of a block of pixels, then that block."""
+    build, (rows, columns) = call.build, strides
+    assert weights.const is not None
+    channels = weights.shape[1]
+    kernel = np.ascontiguousarray(weights.const.transpose(2, 3, 1, 0)).reshape(rows * columns * channels, -1, 1, 1)
+    if bias is not None:
+        assert bias.const is not None
+        bias = build.const(np.tile(bias.const, rows * columns), f"{call.name}.bias")
+    window = Window([1, 1], [1, 1], [1, 1], [0] * 4)
+    made = convolve(call, x, build.const(kernel, f"{call.name}.kernel"), bias, window, 1)
+    images, _, height, width = x.shape
+    apart = build.reshape(made, (images, rows, columns, channels, height, width))
+    return build.reshape(build.transpose(apart, [0, 3, 4, 1, 5, 2]), (images, channels, height * rows, width * columns))
 
 
 def pad_by_copies(call: Call, x: Value, pads: list[tuple[int, int]], mode: str) -> Value:

@@ -134,7 +134,9 @@ class _Policy:
             self.nodes.append(_cast_node(name, result, Value(output.name, output.shape, outer), node.layers))
             inner, result = result, self.nodes[-1].outputs[0]
             if inner.dtype.kind == outer.kind == "f" and inner.dtype.itemsize < outer.itemsize:
-                self.casts[result, inner.dtype] = inner  # nothing was lost: who wants it narrow takes it from where it was
+                self.casts[result, inner.dtype] = (
+                    inner  # nothing was lost: who wants it narrow takes it from where it was
+                )
         self.new[output] = result
 
     def _operand(self, node: Node, value: Value, target: np.dtype[Any]) -> Value:

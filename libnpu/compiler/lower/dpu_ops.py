@@ -20,7 +20,7 @@ from libnpu.compiler.lower.eltwise import block_rows
 from libnpu.compiler.lower.errors import CompileError
 from libnpu.compiler.lower.invariant import VARIANT_CHANNELS, variants
 from libnpu.compiler.lower.view import View, aligned
-from libnpu.compiler.lower.weights import ActivationWeights, Loaded, WeightSource
+from libnpu.compiler.lower.weights import ActivationWeights, ConstantWeights, Loaded, WeightSource
 from libnpu.compiler.program import Buffer, DpuPayload
 
 if TYPE_CHECKING:
@@ -325,6 +325,7 @@ def _geometry(builder: Builder, job: Job) -> Geometry:
         act_per_channel=job.per_channel or job.groups > 1,
         parts=1 if job.follower is None else 2,
         task_cycles=lambda tiles: _task_cycles(builder, job, tiles),
+        weights_stay=isinstance(job.weights, ConstantWeights) and job.weights.stays,
     )
 
 

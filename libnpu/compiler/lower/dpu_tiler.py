@@ -48,6 +48,7 @@ class Geometry:
     act_per_channel: bool  # a channel tile reads only its own input channels
     parts: int  # engine tasks per tile
     task_cycles: Callable[[Sequence[tuple[int, int]]], list[int]]  # of the engine, for each (rows, channels)
+    weights_stay: bool = False  # in CMX, where another operation has brought them or will find them
 
 
 @dataclass(slots=True, frozen=True)
@@ -153,11 +154,12 @@ def _candidates(
     rate = min(profile.ddr.bytes_per_second, profile.dma.bytes_per_cycle * profile.dma.clock_hz * profile.dma_ports)
     latency_ps = round(profile.ddr.latency_ns * 1000) // profile.dma_ports
     dpu_ps = -(-tasks // units) * cycles * PS_PER_SECOND // profile.dpu.clock_hz
-    exposed_ps = (act + other + stored + weights // 2) * PS_PER_SECOND // rate
+    fetched = 0 if geometry.weights_stay else weights
+    exposed_ps = (act + other + stored + fetched // 2) * PS_PER_SECOND // rate
 
     def plan(outside: bool, keep: bool, held: int, act_loads: int, weight_bytes: int, weight_loads: int) -> TilePlan:
-        traffic = act * act_loads + (other + stored) * tasks + weight_bytes
-        transfers = (act_loads if act else 0) + (weight_loads if weights else 0) + streams * tasks
+        traffic = act * act_loads + (other + stored) * tasks + (weight_bytes if fetched else 0)
+        transfers = (act_loads if act else 0) + (weight_loads if fetched else 0) + streams * tasks
         port_cycles = _port_cycles(profile, act * act_loads, geometry.act_run_bytes(channels))
         port_cycles += _port_cycles(profile, (other + stored) * tasks, geometry.out_run_bytes(channels))
         port_cycles += transfers * (profile.dma.setup_cycles + 1)

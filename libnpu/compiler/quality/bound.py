@@ -126,8 +126,10 @@ def _follow(before: _Chain, work: Work, units: dict[Engine, int], waits: bool) -
     """Return the chain that a layer prolongs; `waits`: for the end of it."""
     if work.engine is None:
         return _Chain(before.end_ps, before.end_ps) if waits else before
-    base = before.end_ps if waits else before.base_ps
-    sums = {} if waits else dict(before.sums_ps)
+    if waits:  # each unit that works starts up
+        end_ps = before.end_ps + work.start_ps + work.work_ps
+        return _Chain(before.end_ps, end_ps, {work.engine: work.work_ps + work.start_ps / units[work.engine]})
+    base, sums = before.base_ps, dict(before.sums_ps)
     sums[work.engine] = sums.get(work.engine, 0.0) + work.work_ps + work.start_ps / units[work.engine]
     return _Chain(base, max(before.end_ps + work.start_ps, base + max(sums.values())), sums)
 

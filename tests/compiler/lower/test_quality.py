@@ -58,7 +58,7 @@ def test_a_convolution_is_bound_by_its_weights_or_by_its_work(sketch):
     cycles = (macs / PROFILE.dpu.macs_per_cycle["f16"] + contexts * PROFILE.dpu.context_cycles) / 2
     found = lower_bound(graph, PROFILE, 2)
     assert found.ps["DPU"] == ceil(cycles * PS / PROFILE.dpu.clock_hz + START_PS / 2)
-    assert found.ps["critical path"] == ceil(2 * MEMORY_PS + cycles * PS / PROFILE.dpu.clock_hz + START_PS / 2)
+    assert found.ps["critical path"] == ceil(2 * MEMORY_PS + cycles * PS / PROFILE.dpu.clock_hz + START_PS)
 
 
 OPS = {"conv": C.NPU_DPU_CONV, "depthwise": C.NPU_DPU_DWCONV, "max": C.NPU_DPU_MAXPOOL, "matmul": C.NPU_DPU_MATMUL}
