@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 PARALLEL_ELEMENTS = 8192  # below, a second task costs more than it saves; chosen: about the start-up cost of a SHAVE
 ROUND_ELEMENTS = 8192  # of a task, at least, where each unit has several; chosen by trials
+ROUNDS_SLACK = 1.21  # of the time on the busiest unit that more boxes may take, for the sake of other layers; chosen by trials
 BALANCE = 0.85  # of the time on the busiest unit that another cut may take to be preferred; chosen by trials
 STREAM_BYTES = 1 << 17  # a streamed operation of this size is cut further, so that loads, tasks and stores overlap
 
@@ -101,8 +102,13 @@ def tile_boxes(
         rounds = min(builder.grain, max(1, prod(shape) // units // ROUND_ELEMENTS))
         if tile_bytes(shape) >= STREAM_BYTES:
             rounds = max(rounds, 2)
-        pieces = -(-max(pieces, units * rounds) // units) * units
-        size = _balanced(shape, axes, pieces, units, lambda box: tile_bytes(box) <= tile_bytes(size))
+        least, fitting = -(-pieces // units), size
+        tries = [
+            _balanced(shape, axes, count * units, units, lambda box: tile_bytes(box) <= tile_bytes(fitting))
+            for count in range(max(least, rounds), least - 1, -1)
+        ]
+        limit = min(_work(shape, box, units) for box in tries) * ROUNDS_SLACK
+        size = next(box for box in tries if _work(shape, box, units) <= limit)
     builder.expect_ops(node, _count(shape, size))
     loaded: dict[tuple[int, int, tuple[int, ...]], View] = {}
     for starts, sizes in each_box(shape, size):
@@ -127,6 +133,11 @@ def _count(shape: Sequence[int], size: Sequence[int]) -> int:
     return prod(-(-n // k) for n, k in zip(shape, size, strict=True))
 
 
+def _work(shape: Sequence[int], size: Sequence[int], units: int) -> int:
+    """Return the elements that the busiest of `units` gets of boxes of `size`."""
+    return -(-_count(shape, size) // units) * prod(size)
+
+
 def _balanced(
     shape: Sequence[int], axes: Sequence[int], pieces: int, units: int, fits: Callable[[Sequence[int]], bool]
 ) -> list[int]:
@@ -135,12 +146,8 @@ def _balanced(
     What is cut behind the first axis lies in several pieces, so that has to gain BALANCE; the innermost axis is not cut for it.
     """
     tries = [chunks(shape, axes[first:], pieces) for first in range(max(1, len(axes) - 1))]
-
-    def work(size: Sequence[int]) -> int:
-        return -(-_count(shape, size) // units) * prod(size)
-
-    best = min(tries, key=lambda size: work(size) if fits(size) else inf)
-    return best if work(best) < work(tries[0]) * BALANCE else tries[0]
+    best = min(tries, key=lambda size: _work(shape, size, units) if fits(size) else inf)
+    return best if _work(shape, best, units) < _work(shape, tries[0], units) * BALANCE else tries[0]
 
 
 def _box_size(
