@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from libnpu.syscalls import Node
 
 POISON = 0xFF
+ANNOTATION = "the host's access, by an annotation of the program"
 NOT_REPLAYED = "\nno witnesses: a block of a program is not run again; npu check replays a program, and its marker a test of pytest\n"
 RECORD = npu_abi.dtype("npu_access_record")
 
@@ -346,6 +347,12 @@ class Checker(Observer):
         """As Observer."""
         step = self._function_step if THREADS.in_function else None
         self._accessed(buffer, offset, size, write, self._act(buffer.context, what), step)  # type: ignore[arg-type]
+
+    def annotated(self, buffer: Buffer, offset: int, size: int, *, write: bool) -> None:
+        """As Observer."""
+        act = self._act(buffer.context, "store" if write else "load")  # type: ignore[arg-type]
+        step = self._function_step if THREADS.in_function else None
+        self._accessed(buffer, offset, size, write, replace(act, evidence=ANNOTATION), step, is_seen=True)
 
     def _see_faults(self) -> None:
         """Take note of what guarded pages have stopped."""

@@ -85,6 +85,10 @@ class Observer(ABC):
         """The host reads or writes memory in a call, `what`, without the device."""
 
     @abstractmethod
+    def annotated(self, buffer: Buffer, offset: int, size: int, *, write: bool) -> None:
+        """The program says that the host reads or writes memory in place here."""
+
+    @abstractmethod
     def exported(self, thing: Buffer | IpcEvent, handle: bytes) -> None:
         """The program has a handle by which other contexts and processes open memory or an event."""
 
