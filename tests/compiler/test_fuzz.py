@@ -12,7 +12,7 @@ from tests.compiler.fuzz.oracle import bounds
 from tests.compiler.fuzz.recipes import NOT_DRAWN, RECIPES
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of NumPy about what overflows, while a model is drawn
-SLICE, ALL = 12, 2000
+SLICE, ALL = 8, 2000
 REFUSED_SHARE = 0.02  # chosen: what the compiler does not do is the exception
 
 
