@@ -12,6 +12,7 @@ PASSES = (
     "simplify",
     "fuse-engine",
     "fuse-elementwise",
+    "fuse_rope",
     "precision",
     "SelectAttentionPath",
     "UnrollFlashSDPA",

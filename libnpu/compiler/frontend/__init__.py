@@ -1,6 +1,6 @@
 """Front end: an ONNX file becomes the canonical graph of `libnpu.compiler.ir`, in stages that can be looked at.
 
-import → fold → simplify → fuse-engine → fuse-elementwise → precision. A verifier runs after each; `stages` shows the graph after each.
+import → fold → simplify → fuse-engine → fuse-elementwise → fuse_rope → precision. A verifier runs after each; `stages` shows the graph after each.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ def stages(
     from libnpu.compiler.frontend.fuse_activation import fuse_activation
     from libnpu.compiler.frontend.fuse_affine import fuse_affine
     from libnpu.compiler.frontend.fuse_elementwise import fuse_elementwise
+    from libnpu.compiler.frontend.fuse_rope import fuse_rope
     from libnpu.compiler.frontend.handlers import FOREIGN
     from libnpu.compiler.frontend.import_onnx import import_model
     from libnpu.compiler.frontend.precision import set_precision
@@ -69,4 +70,6 @@ def stages(
     yield "fuse-engine", graph
     graph = verify(remove_dead(recognise_softmax(simplify(fuse_elementwise(graph)))), "fuse-elementwise")
     yield "fuse-elementwise", graph
+    graph = verify(remove_dead(fuse_rope(graph)), "fuse_rope")
+    yield "fuse_rope", graph
     yield "precision", verify(set_precision(graph, precision), "precision")

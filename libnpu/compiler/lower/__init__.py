@@ -23,6 +23,7 @@ from libnpu.compiler.lower.movement import (
     lower_transpose,
     plan_concats,
 )
+from libnpu.compiler.lower.rope import lower_rope
 from libnpu.compiler.lower.shave_tiler import (
     lower_argmax,
     lower_elementwise,
@@ -58,6 +59,7 @@ LOWERINGS: dict[str, Callable[[Builder, Node], None]] = {
     "Elementwise": _lower_elementwise,
     "Reduce": lower_reduce,
     "Softmax": lower_softmax,
+    "RoPE": lower_rope,
     "FlashSDPA": lower_flash,
     "IncrementalSDPA": lower_incremental,
     "Gather": lower_gather,
