@@ -137,9 +137,9 @@ class Recorder(Checker):
         if isinstance(operation, Copy) and operation.buffers[0].kind != C.NPU_MEMORY_DEVICE:
             self._copies.setdefault(job.stream, []).append((job, operation))
 
-    def known(self, stream: Stream, number: int, *, waited: bool) -> None:
+    def known(self, stream: Stream, number: int, *, waited: bool, whole: bool) -> None:
         """As Checker."""
-        super().known(stream, number, waited=waited)
+        super().known(stream, number, waited=waited, whole=whole)
         self._take_copies(stream, number)
 
     def closed(self, stream: Stream) -> None:

@@ -275,17 +275,21 @@ class Checker(Observer):
             if step is not None and job.error is not None and job.error.result != C.NPU_ERROR_ABORTED_BY_PRIOR_ERROR:
                 self._report(rules.lost_error(step.act, str(job.error)))
 
-    def known(self, stream: Stream, number: int, *, waited: bool) -> None:
+    def known(self, stream: Stream, number: int, *, waited: bool, whole: bool) -> None:
         """As Observer."""
         watched = self._watched[stream.context]
         history = watched.streams.get(stream)
-        if history is None or history.last is None:
+        if history is None:
             return
         self._see_faults()
-        step = history.steps.get(number) or history.last
-        if step.epoch > number:
+        last, steps = history.last, []
+        if whole:
+            steps += history.behind  # what is over: the stream has no command for it
+        if last is not None and (step := history.steps.get(number) or last).epoch <= number:
+            steps.append(step)
+        if not steps:
             return  # nothing of the stream was enqueued since the check began up to this number
-        is_new = self._clock.get(step.actor, -1) < step.epoch
+        is_new = any(self._clock.get(step.actor, -1) < step.epoch for step in steps)
         if self._lint is not None and (waited or is_new):
             act = self._act(watched.context, "wait")
             self._waiting = act if waited else None
@@ -293,7 +297,7 @@ class Checker(Observer):
                 self._lint.waited(act, is_new=is_new)
             else:
                 self._lint.told(act)
-        self._come_behind([step])
+        self._come_behind(steps)
         self._waiting = None
         history.forget(number)
 

@@ -75,9 +75,9 @@ class Observer(ABC):
         """The program has closed a stream; errors that it was not told of are dropped."""
 
     @abstractmethod
-    def known(self, stream: Stream, number: int, *, waited: bool) -> None:
+    def known(self, stream: Stream, number: int, *, waited: bool, whole: bool) -> None:
         """The calling thread was told that the stream's jobs up to `number` have ended; `waited`: by a call that waits for them and
-        does nothing else.
+        does nothing else; `whole`: by one that is about all of the stream, what needed no command included.
         """
 
     @abstractmethod
