@@ -98,7 +98,8 @@ class Recorder(Checker):
             "order": self.order,
             "outputs": self.outputs,
             "seen": [watch.seen for watch in self.watches],
-            "pairs": self._pairs(),
+            "pairs": (pairs := self._pairs()),
+            "cut": len(pairs) == MAX_PAIRS or any(len(found) == MAX_ACCESSES for found in self._accesses.values()),
             "jobs": {name: _shown(act) for name, act in self._jobs.items()},
         }
 

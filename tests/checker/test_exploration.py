@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import libnpu
+from libnpu.checker import recorder
 from libnpu.checker.exploration import explore
 from libnpu.checker.recorder import replays_of
 
@@ -216,6 +217,9 @@ def test_results_are_distinct_by_what_comes_to_the_host_too():
     assert [(result.run.printed, result.shortest) for result in found.results] == [("", "timed"), ("", "newest-first")]
 
 
-def test_a_search_that_was_cut_short_says_so():
+def test_a_search_that_was_cut_short_says_so(monkeypatch):
     found = explore(replay_in_process(generate(4, 7)), holds=7, seeds=0, runs=20)
     assert (found.runs, found.is_complete) == (20, False)
+    monkeypatch.setattr(recorder, "MAX_PAIRS", 2)
+    found = explore(replay_in_process(generate(4, 7)), holds=1, seeds=0)
+    assert (found.runs < 100, found.is_complete) == (True, False)
