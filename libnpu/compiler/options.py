@@ -52,6 +52,9 @@ class CompileOptions:
     cmx_bytes: int | None = None  # of each tile
     prefetching_level_limit: int = 35  # compute operations that a load may run ahead
     pingpong: bool = True  # load the next tile while the engine works
+    cmx_residency: bool = (
+        True  # keep values in CMX from one operation to the next; without, each goes to DDR and comes back
+    )
     strict: bool = False  # refuse what the NPU cannot do, which the host does otherwise; a plan always does
     attention: str = "auto"  # of ATTENTION: the path of every attention; "auto": by phase and length
     plan_only: bool = False  # tasks, memory and times without the values of large constants, which the model may lack

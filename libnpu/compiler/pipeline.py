@@ -184,7 +184,7 @@ def _schedule(
 ) -> tuple[TileProgram, Schedule]:
     """Lower a graph and schedule what `edit` has made of the program. Raises CompileError."""
     cmx_bytes = _cmx_bytes(options, profile)
-    program = lower(graph, profile, cmx_bytes, options.pingpong, tiles)
+    program = lower(graph, profile, cmx_bytes, options.pingpong, tiles, options.cmx_residency)
     edit(program)
     try:
         scheduler = FeasibleMemoryScheduler(

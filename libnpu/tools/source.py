@@ -87,6 +87,11 @@ def add_compile_arguments(parser: argparse.ArgumentParser, profile_default: str 
         help="use at most so much of each tile's CMX, as 262144, 256K or 1M",
     )
     parser.add_argument(
+        "--no-cmx-residency",
+        action="store_true",
+        help="let each value go to DDR and come back between operations: what vertical fusion saves is the difference",
+    )
+    parser.add_argument(
         "--attention",
         choices=ATTENTION,
         default=None,
@@ -287,6 +292,7 @@ def compile_options(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> 
     return CompileOptions(
         shapes=parse_shapes(options.shape),
         pingpong=not options.no_pingpong,
+        cmx_residency=not getattr(options, "no_cmx_residency", False),
         strict=getattr(options, "strict", False),
         plan_only=getattr(options, "plan_only", False),
         explain=getattr(options, "explain", False),
@@ -305,6 +311,7 @@ def _no_compile_options(options: argparse.Namespace) -> None:
         "prefetching_level_limit",
         "shape",
         "no_pingpong",
+        "no_cmx_residency",
         "strict",
     ):
         if getattr(options, name, None):

@@ -74,14 +74,21 @@ LOWERINGS: dict[str, Callable[[Builder, Node], None]] = {
 
 
 def lower(
-    graph: Graph, profile: Profile, cmx_bytes: int | None = None, pingpong: bool = True, tiles: int = 1
+    graph: Graph,
+    profile: Profile,
+    cmx_bytes: int | None = None,
+    pingpong: bool = True,
+    tiles: int = 1,
+    keeps_values: bool = True,
 ) -> TileProgram:
     """Return the tile program of `graph` for `tiles` tiles of `profile` with `cmx_bytes` of CMX each (default: all of it).
+
+    Unless `keeps_values`, what one operation leaves to the next goes through DDR.
 
     Raises CompileError when an operation's smallest tile does not fit, Unimplemented or Unsupported for operators and forms.
     """
     available = min(cmx_bytes or profile.cmx.workspace_bytes, profile.cmx.workspace_bytes)
-    builder = Builder(graph, profile, available, pingpong, tiles)
+    builder = Builder(graph, profile, available, pingpong, tiles, keeps_values)
     plan_concats(builder)
     for node in graph.nodes:
         if builder.is_done(node):
