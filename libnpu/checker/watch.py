@@ -17,6 +17,7 @@ from npu_abi import C
 from libnpu.checker import rules
 from libnpu.checker.allocations import Allocation
 from libnpu.checker.arrays import WatchedArray, site_of_array
+from libnpu.checker.blobs import faults
 from libnpu.checker.caches import Cache
 from libnpu.checker.findings import Findings
 from libnpu.checker.guarded import EVIDENCE, Guarded
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from libnpu.blob import BlobImage
     from libnpu.checker.findings import Finding
     from libnpu.checker.guarded import Pages
     from libnpu.checker.shadow import Clock
@@ -178,6 +180,10 @@ class Checker(Observer):
     def created(self, context: Context, thing: object, what: str) -> None:
         """As Observer."""
         self._made[thing] = what, self._act(context, f"making of {what}")
+
+    def loaded(self, context: Context, image: BlobImage) -> None:
+        """As Observer."""
+        self._report_all(faults(image, context.profile, self._act(context, "load")))
 
     def prepared(self, job: Job) -> None:
         """As Observer."""

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from libnpu.blob import BlobImage
     from libnpu.errors import NpuError
     from libnpu.runtime.buffer import Buffer
     from libnpu.runtime.context import Context
@@ -39,6 +40,10 @@ class Observer(ABC):
     @abstractmethod
     def created(self, context: Context, thing: object, what: str) -> None:
         """The program has made a stream, an event or a notify."""
+
+    @abstractmethod
+    def loaded(self, context: Context, image: BlobImage) -> None:
+        """The program has loaded a model, or a library of kernels."""
 
     @abstractmethod
     def prepared(self, job: Job) -> None:
