@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -77,3 +78,18 @@ def test_an_unknown_policy_is_refused(make_model):
     model = make_model([("Relu", ["x"], ["y"], {})], {"x": (np.float32, (3,))}, ["y"])
     with pytest.raises(ValueError, match="precision 'int8'"):
         load(model, precision="int8")
+
+
+@pytest.mark.parametrize("dtype", [np.float64, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("first", ["Relu", "ReduceMean"])
+def test_an_output_of_a_type_that_only_shaves_have_is_multiplied_too(dtype, first, make_model, run_on_device):
+    x = np.arange(16).reshape(4, 4).astype(dtype)
+    nodes = [
+        (first, ["x"], ["r"], {"axes": [1], "keepdims": 1} if first != "Relu" else {}),
+        ("MatMul", ["x", "r"], ["y"], {}),
+    ]
+    got = run_on_device(make_model(nodes, {"x": x}, ["r", "y"]), {"x": x})
+    wide = x.astype(np.float64)
+    np.testing.assert_array_equal(
+        got["y"], (wide @ (wide if first == "Relu" else wide.mean(1, keepdims=True))).astype(dtype)
+    )

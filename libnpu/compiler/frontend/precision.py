@@ -153,7 +153,10 @@ class _Policy:
         return self._cast(new, wanted, value.name)
 
     def _inside_narrow(self, value: Value) -> np.dtype[Any]:
-        return HALF if self.half else value.dtype
+        """Return the float type in which an engine other than the SHAVEs reads a value, which is an output of a type that only these have."""
+        if self.half:
+            return HALF
+        return SINGLE if value.dtype.name in ("float64", "bfloat16") else value.dtype
 
     def _constant(self, node: Node, value: Value, target: np.dtype[Any]) -> Value:
         assert value.const is not None

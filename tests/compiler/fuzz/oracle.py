@@ -178,7 +178,7 @@ def _after(node, operands, errors, results, opset, inside, rng):
         return [np.full(array.shape, np.inf) for array in results]
     if node.op in WHOLE and not is_float(results[0].dtype):
         errors = [None if e is None or is_float(a.dtype) else e for a, e in zip(operands, errors, strict=True)]
-    floats = any(array is not None and is_float(array.dtype) for array in (*operands, *results))
+    floats = node.op in BETWEEN or any(a is not None and is_float(a.dtype) for a in (*operands, *results))
     doubtful = any(error is not None and error.any() for error in errors)
     exact = (
         node.op in MOVES
