@@ -114,8 +114,12 @@ def differs(have, want, bound):
 
 
 def shrunk(model, is_wrong):
-    """Return the smallest model that is still wrong: one output, and values in between that became inputs."""
+    """Return the smallest model that is still wrong: few outputs, one mostly, and values in between that became inputs."""
     found = next((one for name in model.outputs if is_wrong(one := replace(model, outputs=[name]).pruned())), model)
+    for name in found.outputs:
+        rest = [other for other in found.outputs if other != name]
+        if rest and is_wrong(one := replace(found, outputs=rest).pruned()):
+            found = one
     for width in (2, 1):
         again = True
         while again:
