@@ -10,6 +10,7 @@ PASSES = (
     "import",
     "fold",
     "simplify",
+    "DynamicDataMask",
     "fuse-engine",
     "fuse-elementwise",
     "fuse_rope",
@@ -25,6 +26,7 @@ PASSES = (
     "barriers",
     "blob",
 )
+OPTIONAL_PASSES = ("DynamicDataMask",)  # that `CompileOptions.disable` may name
 PRECISIONS = ("fp16", "fp32", "int8", "int4")
 PLAN_PRECISIONS = PRECISIONS[2:]  # of which only tasks, memory and times are known
 ATTENTION = ("auto", "decompose", "flash", "incremental")
@@ -48,6 +50,8 @@ class CompileOptions:
     precision: str = "fp16"  # of PRECISIONS
     profile: str = "npu-37xx"  # name, alias or path
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    dynamic: Mapping[str, int] = field(default_factory=dict)  # input -> axis with padding, of which NAME.length counts
+    disable: tuple[str, ...] = ()  # of OPTIONAL_PASSES: results may then be wrong
     tiles: int | None = None  # that work in parallel; None: all that the profile has
     cmx_bytes: int | None = None  # of each tile
     prefetching_level_limit: int = 35  # compute operations that a load may run ahead
@@ -77,6 +81,9 @@ class CompileOptions:
         for name, shape in self.shapes.items():
             if any(size < 0 for size in shape):
                 raise BadOption(f"shapes: {name} {tuple(shape)}; no size is below 0")
+        for name in self.disable:
+            if name not in OPTIONAL_PASSES:
+                raise BadOption(f"disable {name!r}; of {', '.join(OPTIONAL_PASSES)}")
         for name in self.dump:
             if name not in PASSES:
                 raise UnknownPass(f"{name}: the compiler has no such pass; it has {', '.join(PASSES)}")

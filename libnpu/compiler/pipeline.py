@@ -116,7 +116,10 @@ def _run_whole(model: str | Path | bytes | Any, options: CompileOptions) -> Comp
     dumps: dict[str, str] = {}
     graph: Graph | None = None
     profile = load_profile(options.profile)
-    for stage, graph in frontend.stages(model, dict(options.shapes), options.precision, options.plan_only):
+    stages = frontend.stages(
+        model, dict(options.shapes), options.precision, options.plan_only, options.dynamic, options.disable
+    )
+    for stage, graph in stages:
         if stage == "import":
             _check_sizes(graph, profile)
         if stage in options.dump:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from libnpu.compiler import CompileOptions, compile_model
 from libnpu.compiler.frontend import load
@@ -213,7 +214,7 @@ def test_rotary_embedding_of_onnx_is_one_node(interleaved, precision, make_model
     nodes = [("RotaryEmbedding", ["x", "c", "s", "p"], ["y"], {"interleaved": interleaved})]
     model = make_model(nodes, feeds, ["y"], constants, 23)
     assert ops(load(model, precision=precision)).count("RoPE") == 1
-    expected = onnx.reference.ReferenceEvaluator(model).run(None, feeds)[0]
+    expected = ReferenceEvaluator(model).run(None, feeds)[0]
     with libnpu.open("npu-37xx") as device, device.load(compile_model(model, CompileOptions(precision)).blob) as module:
         found = module.run(feeds)["y"]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 if precision == "fp32" else 5e-3)
