@@ -22,7 +22,7 @@
  * into the other one have been. So the order of its requests does not depend on when they are answered.
  *
  * A channel refreshes in the first cycle at or after each multiple of t_refi: it closes all banks, for t_rp, and takes t_rfc.
- * Before that it gives no command whose bank could not be closed by then, or whose data would still be on the pins.
+ * Before that it gives no command whose bank could not be closed by then.
  */
 #ifndef NPU_MODEL_MEMORY_H
 #define NPU_MODEL_MEMORY_H

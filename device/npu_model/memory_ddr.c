@@ -119,7 +119,8 @@ static int64_t data_start(const struct npu_memory *m, const struct channel *ch, 
     int64_t earliest = m->now * m->c.cycle_ticks + (write ? m->c.t_cwl : m->c.t_cl), free = ch->pins_free;
     if (write != ch->direction)
         free += write ? m->c.t_rtw : m->c.t_wtr;
-    int64_t start = larger(earliest, free), over = start + m->c.access_ticks + (write ? m->c.t_wr : 0);
+    int64_t start = larger(earliest, free);
+    int64_t over = write ? start + m->c.access_ticks + m->c.t_wr : m->now * m->c.cycle_ticks + m->c.access_ticks;
     return start < earliest + m->c.cycle_ticks && over <= ch->refresh_due ? start : NONE;
 }
 
@@ -147,7 +148,7 @@ static void column(struct npu_memory *m, struct channel *ch, struct npu_memory_c
     }
 }
 
-/* Begin a refresh of all banks: the pins are quiet, and every open page may be closed. */
+/* Begin a refresh of all banks: every open page may be closed. */
 static void refresh(struct npu_memory *m, struct channel *ch, struct npu_memory_channel_counters *n)
 {
     ch->refreshing = 1;

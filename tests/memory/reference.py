@@ -262,7 +262,6 @@ class ReferenceMemory:
         ticks, dram = self.now * self.cycle, self.system.dram
         if ticks >= ch.due:
             open_banks = [bank for bank in ch.banks if bank.row is not None]
-            assert ticks >= ch.pins_free
             assert all(bank.precharge <= ticks for bank in open_banks)
             ch.due += self.ticks(dram.trefi_ns)
             taken = self.ticks(dram.trfc_ns) + self.ticks(dram.trp_ns)
@@ -299,7 +298,7 @@ class ReferenceMemory:
             soonest = ticks + self.ticks(dram.cwl_ns if write else dram.cl_ns)
             gap = 0 if write == ch.write else self.ticks(dram.read_to_write_ns if write else dram.write_to_read_ns)
             start = max(soonest, ch.pins_free + gap)
-            recovered = start + self.data_ticks + (self.ticks(dram.twr_ns) if write else 0)
+            recovered = start + self.data_ticks + self.ticks(dram.twr_ns) if write else ticks + self.data_ticks
             if bank.column > ticks or start >= soonest + self.cycle or recovered > ch.due:
                 continue
             ch.queue.remove(access)
