@@ -93,3 +93,11 @@ def test_an_output_of_a_type_that_only_shaves_have_is_multiplied_too(dtype, firs
     np.testing.assert_array_equal(
         got["y"], (wide @ (wide if first == "Relu" else wide.mean(1, keepdims=True))).astype(dtype)
     )
+
+
+def test_scales_by_axis_that_give_integers_stay_float32(make_model, oracle, run_on_device):
+    """0.0175 in float16 is off by a quarter of a thousandth, which is a step at 70.5."""
+    scales = {"s": np.array([0.017498884, 0.03295973], np.float32), "z": np.zeros(2, np.int8)}
+    x = np.outer(scales["s"], np.arange(-126, 127) + 0.49).astype(np.float32)
+    model = make_model([("QuantizeLinear", ["x", "s", "z"], ["y"], {"axis": 0})], {"x": x}, ["y"], scales)
+    np.testing.assert_array_equal(run_on_device(model, {"x": x}, "fp16")["y"], oracle(model, {"x": x})["y"])

@@ -32,7 +32,7 @@ UNITS = {
 }  # half a step; inside, float64 is float32
 TINY = {"float64": 2.0**-126, "float32": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126}
 REACH = 3.0  # chosen: corners are few, the worst one is seldom among them
-CORNERS = 6
+CORNERS = 8
 MORE_CORNERS = 24  # of operators that choose: either of two may be larger
 # One IEEE operation, or none: under "fp32" every bit of the result follows from the operands.
 EXACT = names("""
@@ -261,8 +261,8 @@ def _at_corner(array, moved, corner, index, rng):
         return array
     if corner < 2:
         signs = np.full(array.shape, 1.0 - 2 * corner)
-    elif corner == 2:
-        signs = np.full(array.shape, 1.0 - 2 * (index % 2))
+    elif corner < 4:
+        signs = np.full(array.shape, 1.0 - 2 * ((index + corner) % 2))
     else:
         signs = rng.choice([-1.0, 1.0], array.shape)
     if array.dtype == np.bool_:
