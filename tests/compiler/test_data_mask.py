@@ -10,6 +10,8 @@ import libnpu
 from libnpu.compiler import CompileOptions, compile_model
 from libnpu.compiler.options import BadOption
 from libnpu.errors import Unsupported
+from libnpu.tools.console import ToolError
+from libnpu.tools.source import parse_dynamic
 
 LENGTH, ROOM = 5, 9
 
@@ -138,3 +140,12 @@ def test_what_the_pass_cannot_follow_is_refused(make_model):
         compile_model(flat, CompileOptions(dynamic={"x": 3}, strict=True))
     with pytest.raises(BadOption, match="disable 'fold'; of DynamicDataMask"):
         CompileOptions(disable=("fold",))
+
+
+def test_axes_on_a_command_line():
+    assert parse_dynamic(["x=1", "a=b=0"]) == {"x": 1, "a=b": 0}
+    for text in ("x", "=1", "x=-1", "x=one"):
+        with pytest.raises(ToolError, match="expected NAME=AXIS"):
+            parse_dynamic([text])
+    with pytest.raises(ToolError, match="'x' has an axis already"):
+        parse_dynamic(["x=1", "x=2"])
