@@ -16,6 +16,13 @@
  * An access is what one command moves: `access_bytes`, aligned. A request is up to `request_accesses` of them, of contiguous
  * bytes. A read is one flit on the way there, and the data on the way back; a write is its data on the way there, and over
  * when the controller's queues have them.
+ *
+ * A transfer that reads and writes has two buffers, each of `requests` * `request_accesses` accesses of the side that has fewer.
+ * Reads into a buffer are issued when the writes of what was in it before have been, and writes of what is in it when all reads
+ * into the other one have been. So the order of its requests does not depend on when they are answered.
+ *
+ * A channel refreshes in the first cycle at or after each multiple of t_refi: it closes all banks, for t_rp, and takes t_rfc.
+ * Before that it gives no command whose bank could not be closed by then.
  */
 #ifndef NPU_MODEL_MEMORY_H
 #define NPU_MODEL_MEMORY_H
@@ -52,7 +59,7 @@ struct npu_memory_config {
 struct npu_memory_client_counters {
     int64_t bytes_asked, bytes_moved, accesses_issued, accesses_done;
     int64_t stall_credit, stall_window, stall_data; /* cycles in which nothing was issued: no credit; too many requests
-                                                       outstanding; written data not read yet */
+                                                       outstanding; written data not read yet, or both buffers full */
 };
 struct npu_memory_port_counters { int64_t occupancy, in_use, most; /* credits in use: summed over cycles, now, at most */ };
 struct npu_memory_link_counters {
@@ -81,7 +88,7 @@ const struct npu_memory_counters *npu_memory_read_counters(const struct npu_memo
 /* Start a transfer of `client` not before `at_ticks`, and return its number, or -1 without memory. It reads `reads` runs and
  * writes `writes` runs: pairs of address and bytes. Requests of each side are issued over `pace_ticks` or longer, each when the time of its share is over. Runs
  * follow each other; one that begins in the access in which the one before ends shares it. With both sides, a share of the
- * writes is issued when as large a share of the reads is done. The number is free again when advance returned it, or after cancel. */
+ * writes is issued when as large a share of the reads is done, in turn through two buffers. The number is free again when advance returned it, or after cancel. */
 int64_t npu_memory_submit(struct npu_memory *m, int64_t client, int64_t at_ticks, const int64_t *read_runs, int64_t reads,
                           const int64_t *write_runs, int64_t writes, int64_t pace_ticks);
 /* What it has issued goes its way; nothing more does, and it never ends. */

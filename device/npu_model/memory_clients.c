@@ -65,6 +65,18 @@ void client_keep_pace(const struct npu_memory *m, int32_t client, struct stream 
     s->sum %= s->total;
 }
 
+/* Whether a transfer that reads and writes has a buffer for the next request of a side. It has two, each of as many accesses as
+ * may be outstanding: one is read into while the other, into which all reads have been issued, is written out. */
+static int buffer_allows(const struct npu_memory *m, const struct transfer *t, int side)
+{
+    const struct stream *read = &t->sides[READ], *write = &t->sides[WRITE];
+    if (!read->total || !write->total)
+        return 1;
+    int64_t buffer = m->c.requests[t->client] * m->c.request_accesses[t->client], least = smaller(read->total, write->total);
+    int64_t filled = read->issued * least / read->total / buffer, emptied = write->issued * least / write->total / buffer;
+    return side == READ ? filled < emptied + 2 : filled >= emptied + 2 || read->issued == read->total;
+}
+
 static int stream_state(const struct npu_memory *m, const struct transfer *t, int side)
 {
     const struct stream *s = &t->sides[side], *read = &t->sides[READ];
@@ -73,7 +85,7 @@ static int stream_state(const struct npu_memory *m, const struct transfer *t, in
     if (s->open == m->c.requests[t->client])
         return WINDOW;
     int64_t then = s->issued + accesses_of(m, s->run->address, request_bytes(m, t->client, s->run));
-    if (side == WRITE && read->done * s->total < then * read->total)
+    if (!buffer_allows(m, t, side) || (side == WRITE && read->done * s->total < then * read->total))
         return DATA;
     return CAN;
 }

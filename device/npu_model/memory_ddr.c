@@ -29,6 +29,8 @@ static int enqueue(struct npu_memory *m, const struct item *r, int32_t child)
     struct channel *ch = locate(m, r->address, &bank, &row);
     if (ch->count == m->c.queue_depth)
         return 0;
+    ch->writes += r->write;
+    ch->drains |= ch->writes >= ceil_div(m->c.queue_depth, 2);
     ch->queue[ch->count++] = (struct entry){child, r->client, bank, HIT, r->write, row, m->now};
     return 1;
 }
@@ -110,14 +112,16 @@ static void expect_data(struct npu_memory *m, int32_t index, int64_t ready)
     c->data_ready[at] = ceil_div(ready, m->c.cycle_ticks);
 }
 
-/* When the data of a column command that goes now would be on the pins; NONE when a later cycle would not be worse. */
+/* When the data of a column command that goes now would be on the pins; NONE when a later cycle would not be worse, or when
+ * the bank could not be closed before the refresh that is due. */
 static int64_t data_start(const struct npu_memory *m, const struct channel *ch, int write)
 {
     int64_t earliest = m->now * m->c.cycle_ticks + (write ? m->c.t_cwl : m->c.t_cl), free = ch->pins_free;
     if (write != ch->direction)
         free += write ? m->c.t_rtw : m->c.t_wtr;
     int64_t start = larger(earliest, free);
-    return start < earliest + m->c.cycle_ticks ? start : NONE;
+    int64_t over = write ? start + m->c.access_ticks + m->c.t_wr : m->now * m->c.cycle_ticks + m->c.access_ticks;
+    return start < earliest + m->c.cycle_ticks && over <= ch->refresh_due ? start : NONE;
 }
 
 static void column(struct npu_memory *m, struct channel *ch, struct npu_memory_channel_counters *n, int64_t at, int64_t start)
@@ -134,6 +138,7 @@ static void column(struct npu_memory *m, struct channel *ch, struct npu_memory_c
     m->counters.clients[e.client].bytes_moved += m->c.access_bytes;
     if (e.write) {
         n->writes++;
+        ch->drains &= --ch->writes > m->c.queue_depth / 4;
         b->precharge_from = larger(b->precharge_from, end + m->c.t_wr);
         m->writes_queued--;
     } else {
@@ -143,37 +148,29 @@ static void column(struct npu_memory *m, struct channel *ch, struct npu_memory_c
     }
 }
 
-/* Begin a refresh of all banks when the pins are quiet and every open page may be closed. */
+/* Begin a refresh of all banks: every open page may be closed. */
 static void refresh(struct npu_memory *m, struct channel *ch, struct npu_memory_channel_counters *n)
 {
-    int64_t ticks = m->now * m->c.cycle_ticks, open = 0;
-    if (ch->pins_free > ticks)
-        return;
-    for (int64_t i = 0; i < m->c.banks; i++)
-        if (ch->banks[i].row != NONE) {
-            open++;
-            if (ch->banks[i].precharge_from > ticks)
-                return;
-        }
     ch->refreshing = 1;
     ch->refresh_due += m->c.t_refi;
-    ch->refresh_end = ticks + (open ? m->c.t_rp : 0) + m->c.t_rfc;
+    ch->refresh_end = m->now * m->c.cycle_ticks + m->c.t_rp + m->c.t_rfc;
     n->refreshes++;
-    n->precharges += open;
     for (int64_t i = 0; i < m->c.banks; i++) {
+        n->precharges += ch->banks[i].row != NONE;
         ch->banks[i].row = NONE;
         ch->banks[i].activate_from = larger(ch->banks[i].activate_from, ch->refresh_end);
     }
 }
 
-/* First ready, first come: the oldest access that can use an open page in the direction of the pins; else, when no such
+/* First ready, first come: the oldest access that can use an open page in the direction that goes first; else, when no such
  * access waits, in the other one; else the oldest whose page can be opened, or closed if nobody before it wants it. When the
  * oldest of all has waited for too long, the others do nothing that it waits for: in its bank, or on the pins when its page is
- * open. */
+ * open. Reads go first; writes when none waits, and when they are half of the queue, until they are a quarter of it. */
 static void command(struct npu_memory *m, struct channel *ch, struct npu_memory_channel_counters *n)
 {
     const struct entry *oldest = ch->queue;
     int64_t ticks = m->now * m->c.cycle_ticks, other = NONE, same = 0;
+    int32_t first = ch->drains || ch->writes == ch->count ? WRITE : READ;
     int aged = m->now - oldest->arrived > m->c.age_limit_cycles;
     int64_t columns = aged && ch->banks[oldest->bank].row == oldest->row ? 1 : ch->count;
     int64_t start[2] = {data_start(m, ch, READ), data_start(m, ch, WRITE)};
@@ -183,7 +180,7 @@ static void command(struct npu_memory *m, struct channel *ch, struct npu_memory_
         if (b->row != e->row || (aged && i && e->bank == oldest->bank))
             continue;
         int can = b->column_from <= ticks && start[e->write] >= 0;
-        if (e->write != ch->direction) {
+        if (e->write != first) {
             other = can && other == NONE ? i : other;
             continue;
         }
@@ -194,7 +191,7 @@ static void command(struct npu_memory *m, struct channel *ch, struct npu_memory_
         }
     }
     if (!same && other != NONE) {
-        column(m, ch, n, other, start[!ch->direction]);
+        column(m, ch, n, other, start[!first]);
         return;
     }
     uint64_t wanted = 0; /* banks whose open page an earlier access waits for */
@@ -207,7 +204,7 @@ static void command(struct npu_memory *m, struct channel *ch, struct npu_memory_
         wanted |= bit; /* the first access of a bank decides what happens to it */
         if (b->row == e->row)
             continue;
-        if (b->row == NONE && b->activate_from <= ticks) {
+        if (b->row == NONE && b->activate_from <= ticks && ticks + m->c.t_ras <= ch->refresh_due) {
             b->row = e->row;
             b->column_from = ticks + m->c.t_rcd;
             b->precharge_from = ticks + m->c.t_ras;
@@ -234,7 +231,7 @@ void ddr_run_channel(struct npu_memory *m, int64_t number)
         ch->refreshing = 0;
     if (!ch->refreshing && ticks >= ch->refresh_due)
         refresh(m, ch, n);
-    if (ch->refreshing || ticks >= ch->refresh_due) {
+    if (ch->refreshing) {
         n->refresh_cycles++;
         return;
     }

@@ -19,9 +19,6 @@ from npu_model.memory_runs import NO_RUNS, Runs
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
-
-SAMPLED_REQUESTS = 256  # chosen: many pages of every shipped memory system
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +33,7 @@ class Cost:
     held: float  # bytes that are under way when it has all the requests outstanding that it may
     trip_ns: float  # of one request
     write_share: float  # of the bytes
+    queued_ps: float = 0.0  # that channels still write when the transfer is over
 
 
 class ClosedForms:
@@ -68,28 +66,35 @@ class ClosedForms:
         sides = [self._side(client, runs, write) for write, runs in ((False, reads), (True, writes)) if len(runs)]
         channels = sum((side.channel_ps for side in sides), np.zeros(self.system.dram.channels))
         if len(reads) == len(writes) == 1:
-            channels = np.maximum(channels, self._both(client, reads[0].tolist(), writes[0].tolist()))
+            split_ps = max(sides[0].accesses * self._cycle_ps - float(sides[0].channel_ps.max()), 0)
+            channels = channels + split_ps + self._turns_ps(client, reads[0].tolist(), writes[0].tolist())
         there = sum(side.there for side in sides)
         back = sum(side.back for side in sides)
         busy = [
             self._cycle_ps * (there * ((client, 0) in users) + back * ((client, 1) in users)) for users in self._users
         ]
         port_ps = max(there, back) * self._cycle_ps * self._trip_cycles / self.system.noc.credits
+        # A copy writes the next piece when the last read of the one before is back: a link with one flit both ways waits that long.
+        own = self.system.clients[client]
+        pieces = min(side.accesses for side in sides) // (own.requests * own.request_accesses) if len(sides) > 1 else 0
+        back_ps = pieces * (len(own.route) + 1) * self.system.noc.hop_cycles * self._cycle_ps
         links = [
-            part if other == number else part + busy[other]
+            part if other == number else part + busy[other] + back_ps
             for number, (part, other) in enumerate(zip(busy, self.others, strict=False))
         ]
-        queue_ps = float(channels.max()) if len(sides) > 1 else sides[0].queue_ps
-        least = max(port_ps, *links, *(side.window_ps for side in sides), queue_ps)
+        queued_ps = sum(side.queued_ps for side in sides)
+        least = max(port_ps, *links, *(side.window_ps for side in sides), float(channels.max()) - queued_ps)
         return Cost(
             client,
             sum(side.accesses for side in sides) * self.system.dram.access_bytes,
             least * self.scale,
             max(side.window_ps for side in sides) * self.scale,
             tuple(part * self.scale for part in (*busy, *channels.tolist())),
-            min(side.held for side in sides),
+            min(side.held for side in sides)
+            / len(sides),  # of a piece that is read or written half is left, on average
             max(side.trip_ps for side in sides) / 1000,
             sum(side.accesses for side in sides if not side.back) / sum(side.accesses for side in sides),
+            queued_ps * self.scale,
         )
 
     def traffic(self, traffic: Background) -> Cost:
@@ -132,7 +137,8 @@ class ClosedForms:
             whole = max(whole, cost.window_ps * (1 + waiting_ps / cost.trip_ns / 1000))
         rate = cost.moved / whole * 1e12
         stalled = system.stalled_share(rate, cost.held, cost.trip_ns, system.split_bytes_per_second > rate * self.scale)
-        return max(whole / (1 - stalled), max(cost.busy_ps[self.links :]) / (1 - system.refresh_share))
+        channel_ps = max(cost.busy_ps[self.links :]) - cost.queued_ps
+        return max(whole / (1 - stalled), channel_ps / (1 - system.refresh_share))
 
     def capacities(self, costs: Sequence[Cost], held: float) -> list[float]:
         """Return the part of the time in which each part can be busy while those transfers go on and hold so many bytes: less for refresh,
@@ -144,10 +150,9 @@ class ClosedForms:
         links = 1 - system.stalled_share(link, held, max(cost.trip_ns for cost in costs), split > link)
         channels = 1 - system.refresh_share
         if any(cost.write_share < 1 for cost in costs) and any(cost.write_share for cost in costs):
-            batch_ns = (
-                dram.queue_depth * self._access_ps / 1000
-            )  # half a queue, and half of what comes meanwhile, and so on
-            channels *= batch_ns / (batch_ns + (dram.read_to_write_ns + dram.write_to_read_ns) / 2)
+            # Writes go from half of a queue to a quarter; where as much is read, that takes two quarters of it, and collecting them as long.
+            cycle_ns = dram.queue_depth * self._access_ps / 1000
+            channels *= cycle_ns / (cycle_ns + dram.read_to_write_ns + dram.write_to_read_ns)
         return [links] * self.links + [channels] * dram.channels
 
     def _side(self, client: int, runs: Runs, write: bool) -> _Side:
@@ -158,15 +163,12 @@ class ClosedForms:
             accesses = (address % size + nbytes - 1) // size + 1
             requests = -(-accesses // own.request_accesses)
             channel_ps = np.full(dram.channels, accesses * self._access_ps * system.page_turns / dram.channels)
-            opened = 0.0
+            opened, own_accesses = 0.0, accesses / dram.channels
         else:
             starts, counts = _merge(runs, size)
             accesses = int(counts.sum())
             requests = int((-(-counts // own.request_accesses)).sum())
-            writes = np.full(len(starts), write)
-            channel_ps, opened = self._channels(
-                starts, counts, writes, own.requests * accesses / requests, dram.queue_depth
-            )
+            channel_ps, opened, own_accesses = self._channels(starts, counts, write, own.requests * accesses / requests)
         flits = accesses * self._access_flits
         window_bytes = own.requests * accesses / requests * size
         queue_ps = float(channel_ps.max())
@@ -175,9 +177,8 @@ class ClosedForms:
             trip_ps = hops * system.noc.hop_cycles * self._cycle_ps
             held = min(window_bytes, self._buffers + hops * system.noc.credits * system.noc.flit_bytes)
             # What the queues still have at the end is written while the next transfer waits for its latency.
-            each = queue_ps / accesses
-            queue_ps -= min(dram.queue_depth * each, own.latency_ns * 1000, queue_ps)
-            return _Side(accesses, flits, 0, channel_ps, queue_ps, requests / own.requests * trip_ps, held, 0.0)
+            queued_ps = min(dram.queue_depth * queue_ps / own_accesses, own.latency_ns * 1000, queue_ps)
+            return _Side(accesses, flits, 0, channel_ps, queued_ps, requests / own.requests * trip_ps, held, 0.0)
         opening_ns = (
             opened * (dram.trp_ns + dram.trcd_ns) - dram.trcd_ns if len(runs) > 1 else 0.0
         )  # others find their page open
@@ -185,46 +186,62 @@ class ClosedForms:
             accesses / requests - 1
         ) * self._access_flits * self._cycle_ps
         return _Side(
-            accesses, requests, flits, channel_ps, queue_ps, requests / own.requests * trip_ps, window_bytes, trip_ps
+            accesses, requests, flits, channel_ps, 0.0, requests / own.requests * trip_ps, window_bytes, trip_ps
         )
 
-    def _both(self, client: int, read: Sequence[int], write: Sequence[int]) -> Floats:
-        """Return how long each channel is busy with a run that is read and one that is written, request by request: they may go through the
-        same banks. As long for all as for the first so many.
+    def _turns_ps(self, client: int, read: Sequence[int], write: Sequence[int]) -> float:
+        """Return what a copy of one run waits for between its pieces: a channel reads one and writes the one before, so the pins turn twice a
+        piece, and a bank in which one piece ends and the other begins has to close its page first.
         """
-        size, own = self.system.dram.access_bytes, self.system.clients[client]
-        firsts = [read[0] // size, write[0] // size]
-        accesses = [-(-(start % size + nbytes) // size) for start, nbytes in (read, write)]
-        each = own.request_accesses
-        count = min(min(accesses) // each, SAMPLED_REQUESTS)
-        if not count:
-            return np.zeros(self.system.dram.channels)
-        starts = (np.array(firsts) + each * np.arange(count)[:, None]).reshape(-1)
-        writes = np.arange(2 * count) % 2 == 1
-        reach = 2 * self.system.dram.queue_depth  # half a queue of each, and half of what comes meanwhile, and so on
-        found, _ = self._channels(starts, np.full(2 * count, each), writes, 2.0 * own.requests * each, reach)
-        return found * (sum(accesses) / (2 * count * each))
+        dram, own = self.system.dram, self.system.clients[client]
+        size = dram.access_bytes
+        piece = own.requests * own.request_accesses * size
+        pieces = -(-min(read[1], write[1]) // piece)
+        if pieces == 1:
+            return 1000 * dram.read_to_write_ns
+        at = np.arange(pieces)
+        begins, ends = at * piece, np.minimum((at + 1) * piece, min(read[1], write[1])) - 1
+        # Reads of a piece, writes of the one before, reads of the next one.
+        after_read = self._clash(read[0] + ends[1:], write[0] + begins[:-1])
+        after_write = self._clash(write[0] + ends[:-2], read[0] + begins[2:])
+        closing_ns = dram.trp_ns + dram.trcd_ns
+        reopened_ns = after_read * max(
+            closing_ns + dram.cwl_ns - dram.cl_ns - dram.read_to_write_ns, 0
+        ) + after_write * max(dram.twr_ns + closing_ns + dram.cl_ns - dram.write_to_read_ns, 0)
+        return 1000 * (pieces * dram.read_to_write_ns + (pieces - 1) * dram.write_to_read_ns + reopened_ns)
 
-    def _channels(
-        self, starts: Ints, counts: Ints, writes: Bools, outstanding: float, reach: int
-    ) -> tuple[Floats, float]:
-        """Return how long each channel is busy with runs of accesses, of which some write, and the share of accesses that open a page.
+    def _clash(self, one: Ints, other: Ints) -> int:
+        """Return how many pairs of addresses are in different rows of one bank."""
+        (bank, row), (other_bank, other_row) = self._place(one), self._place(other)
+        return int(np.count_nonzero((bank == other_bank) & (row != other_row)))
 
-        The controller chooses from the next `reach` accesses of a channel. Of those, data goes over the pins one behind the other, and each
+    def _place(self, addresses: Ints) -> tuple[Ints, Ints]:
+        """Return bank and row, in whichever channel."""
+        dram = self.system.dram
+        page = addresses // (dram.interleave_bytes * dram.channels) * dram.interleave_bytes // dram.page_bytes
+        row = page // dram.banks
+        return (page ^ row if dram.bank_xor else page) % dram.banks, row
+
+    def _channels(self, starts: Ints, counts: Ints, write: bool, outstanding: float) -> tuple[Floats, float, int]:
+        """Return how long each channel is busy with runs of accesses, the share of accesses that open a page, and the accesses of the channel
+        that has most.
+
+        The controller chooses from the next accesses of a channel, as many as its queue has. Of those, data goes over the pins one behind the other, and each
         bank opens its pages one behind the other: what takes longest counts, for so many and for all of them.
         """
         dram = self.system.dram
-        channel, bank, row, n, run = self._blocks(starts, counts)
+        channel, bank, row, n = self._blocks(starts, counts)
         heads = _heads(channel[None])
-        queue = int(max(min(reach, outstanding / len(heads)), 1))
+        queue = int(max(min(dram.queue_depth, outstanding / len(heads)), 1))
+        most = int(np.add.reduceat(n, heads).max())
         before = np.cumsum(n) - n
         window = (before - np.repeat(before[heads], np.diff(heads, append=len(n)))) // queue
         # The pages of each bank, window by window.
         order = np.lexsort((row, window, bank, channel))
-        keys, n, write = np.stack([channel, bank, window, row])[:, order], n[order], writes[run[order]]
+        keys, n = np.stack([channel, bank, window, row])[:, order], n[order]
         heads = _heads(keys)
-        keys, n, write = keys[:, heads], np.add.reduceat(n, heads), write[heads]
-        closing_ns = np.where(write, dram.cwl_ns + dram.twr_ns, 0.0)
+        keys, n = keys[:, heads], np.add.reduceat(n, heads)
+        closing_ns = dram.cwl_ns + dram.twr_ns if write else 0.0
         opening = 1000 * (
             np.maximum(dram.tras_ns, dram.trcd_ns + closing_ns + n * self._access_ps / 1000) + dram.trp_ns
         )
@@ -244,12 +261,11 @@ class ClosedForms:
         keys, data, opening = keys[:, order], data[order], np.where(several, opening, data)[order]
         heads = _heads(keys[::2])
         time = np.maximum(np.add.reduceat(data, heads), np.maximum.reduceat(opening, heads))
-        return np.maximum(np.bincount(keys[0, heads], time, dram.channels), banks), float(opened.sum()) / int(
-            counts.sum()
-        )
+        busy = np.maximum(np.bincount(keys[0, heads], time, dram.channels), banks)
+        return busy, float(opened.sum()) / int(counts.sum()), most
 
-    def _blocks(self, starts: Ints, counts: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-        """Return channel, bank, row, number of accesses and run of each part of the runs that is in one block of the interleave, by channel."""
+    def _blocks(self, starts: Ints, counts: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """Return channel, bank, row and number of accesses of each part of the runs that is in one block of the interleave, by channel."""
         dram = self.system.dram
         size = dram.interleave_bytes // dram.access_bytes
         first = starts // size
@@ -258,11 +274,9 @@ class ClosedForms:
         block = first[run] + np.arange(len(run)) - np.repeat(np.cumsum(blocks) - blocks, blocks)
         n = np.minimum((block + 1) * size, (starts + counts)[run]) - np.maximum(block * size, starts[run])
         channel = block % dram.channels
-        page = block // dram.channels * dram.interleave_bytes // dram.page_bytes
-        row = page // dram.banks
-        bank = (page ^ row if dram.bank_xor else page) % dram.banks
+        bank, row = self._place(block * dram.interleave_bytes)
         order = np.argsort(channel, kind="stable")
-        return channel[order], bank[order], row[order], n[order], run[order]
+        return channel[order], bank[order], row[order], n[order]
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +287,7 @@ class _Side:
     there: int  # flits on the way to the controller
     back: int
     channel_ps: Floats  # of each channel
-    queue_ps: float  # that the busiest one lets it wait
+    queued_ps: float  # of which when all is in the queues
     window_ps: float  # that its requests outstanding need
     held: float  # bytes
     trip_ps: float  # of one request

@@ -77,14 +77,20 @@ def problem(system: MemorySystem) -> str | None:
 
 
 def _refresh_problem(system: MemorySystem) -> str | None:
-    """Check that a page which is opened just before a refresh, and closed in vain, is used after it: a command takes a cycle."""
+    """Check that between two refreshes a page can be opened, used and closed, with a write too: a command takes a cycle."""
     dram, clock_hz = system.dram, system.noc.clock_hz
-    least = 2 * system.refresh_ns + dram.tras_ns + 4e9 / clock_hz
+    access_ns = dram.burst_transfers * dram.chained_bursts / dram.transfers_per_second * 1e9
+    used_ns = max(dram.cl_ns, dram.cwl_ns + dram.twr_ns) + access_ns
+    least = system.refresh_ns + max(used_ns, dram.tras_ns) + 4e9 / clock_hz
     if not dram.trefi_ns or dram.trefi_ns > least:
         return None
+    times = ", ".join(
+        f"{name} {getattr(dram, name)}"
+        for name in ("trfc_ns", "trp_ns", "trcd_ns", "tras_ns", "cl_ns", "cwl_ns", "twr_ns")
+    )
     return (
-        f"dram.trefi_ns is {dram.trefi_ns}; more than {least:g} is allowed, or 0: twice trfc_ns {dram.trfc_ns}, trp_ns {dram.trp_ns} and "
-        f"trcd_ns {dram.trcd_ns}, tras_ns {dram.tras_ns}, and four cycles of noc.clock_hz {clock_hz}"
+        f"dram.trefi_ns is {dram.trefi_ns}; more than {least:g} is allowed, or 0: a refresh, a page and a write between two, of {times}, and four "
+        f"cycles of noc.clock_hz {clock_hz}"
     )
 
 

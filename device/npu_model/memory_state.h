@@ -30,8 +30,8 @@ struct bank { int64_t row, activate_from, column_from, precharge_from; }; /* row
 struct channel {
     struct entry queue[NPU_MEMORY_QUEUE]; /* in order of arrival */
     struct bank banks[NPU_MEMORY_BANKS];
-    int64_t count, reserved, pins_free, refresh_due, refresh_end;
-    int32_t direction, refreshing;
+    int64_t count, writes, pins_free, refresh_due, refresh_end;
+    int32_t direction, drains, refreshing; /* drains: writes go first */
 };
 
 struct run { int64_t address, bytes, asked; }; /* asked: fewer than bytes where it was made of several */

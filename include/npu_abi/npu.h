@@ -383,6 +383,12 @@ NPU_API npu_result_t npu_unmap(void *host_ptr);
  *   OUT_OF_RANGE  the range leaves it   INVALID_SIZE    size is 0 */
 NPU_API npu_result_t npu_flush(void *host_ptr, size_t offset, size_t size);
 NPU_API npu_result_t npu_invalidate(void *host_ptr, size_t offset, size_t size);
+/* Tell `npu check` that the host reads, or writes, `size` bytes at `ptr` of pinned memory or a mapping here, by loads and stores of its own, which it does not see by
+ * itself. They are checked as accesses of the host in a call are. Without it nothing happens.
+ *   NULL_POINTER  ptr                   NOT_REGISTERED  not pinned or mapped memory
+ *   OUT_OF_RANGE  the range leaves it   INVALID_SIZE    size is 0 */
+NPU_API npu_result_t npu_annotate_host_read(const void *ptr, size_t size);
+NPU_API npu_result_t npu_annotate_host_write(const void *ptr, size_t size);
 
 typedef enum npu_memcpy_kind {
     NPU_MEMCPY_HOST_TO_DEVICE = 1,

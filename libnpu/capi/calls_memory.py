@@ -256,6 +256,35 @@ def npu_invalidate(library: Library, host_ptr: int, offset: int, size: int) -> N
     _shared_at(library, host_ptr).invalidate(offset, size)
 
 
+def npu_annotate_host_read(library: Library, ptr: int, size: int) -> None:
+    """Tell who watches that the host reads memory."""
+    memory, offset = _shared_around(library, ptr)
+    memory.annotate_read(offset, size)
+
+
+def npu_annotate_host_write(library: Library, ptr: int, size: int) -> None:
+    """Tell who watches that the host writes memory."""
+    memory, offset = _shared_around(library, ptr)
+    memory.annotate_write(offset, size)
+
+
+def _shared_around(library: Library, address: int) -> tuple[HostBuffer | Mapping, int]:
+    """Return the pinned memory or mapping around a host address, and the offset in it. Raises NULL_POINTER, NOT_REGISTERED."""
+    require(address, "ptr")
+    try:
+        found = library.memory.host(address)
+    except NpuError as error:  # it was freed
+        raise Refusal("NPU_ERROR_NOT_REGISTERED", error.message) from None
+    if found is None:
+        raise Refusal("NPU_ERROR_NOT_REGISTERED", f"{address:#x} is neither pinned memory nor mapped")
+    if found.kind != C.NPU_MEMORY_MAPPED:
+        buffer: HostBuffer = found.buffer  # type: ignore[assignment]
+        return buffer, found.offset
+    around = [m for m in found.buffer.mappings if m.offset <= found.offset < m.offset + m.size]
+    largest = max(around, key=lambda mapping: mapping.offset + mapping.size)
+    return largest, found.offset - largest.offset
+
+
 def _shared_at(library: Library, address: int) -> HostBuffer | Mapping:
     """Return the pinned memory or mapping that begins at a host address. Raises NULL_POINTER, NOT_REGISTERED."""
     require(address, "host_ptr")

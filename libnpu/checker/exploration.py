@@ -66,16 +66,17 @@ def explore(replay: Callable[[str], Run], *, holds: int = 2, seeds: int = 8, run
 
 
 def _search(found: Exploration, replay: Callable[[str], Run], most: int, runs: int) -> bool:
-    """Run it in all orders that are worth it. False when `runs` is reached before."""
+    """Run it in all orders that are worth it. False when `runs` is reached before, or a run has more pairs than are recorded."""
     waiting: list[Holds] = [frozenset()]
     known = {IN_ORDER}
-    traces = set()
+    traces, is_cut = set(), False
     for held in waiting:  # which grows, by the number of operations held
         if found.runs >= runs:
             return False
         schedule = _text(held)
         run = replay(schedule)
         found.add(schedule, run)
+        is_cut |= run.record.get("cut", False)
         trace = _trace(run)
         if run.problem or trace in traces:
             continue
@@ -85,7 +86,7 @@ def _search(found: Exploration, replay: Callable[[str], Run], most: int, runs: i
             if len(other) <= most and _text(other) not in known:
                 known.add(_text(other))
                 waiting.append(other)
-    return True
+    return not is_cut
 
 
 def _trace(run: Run) -> frozenset[tuple[str, str]]:

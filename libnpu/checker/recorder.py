@@ -98,7 +98,8 @@ class Recorder(Checker):
             "order": self.order,
             "outputs": self.outputs,
             "seen": [watch.seen for watch in self.watches],
-            "pairs": self._pairs(),
+            "pairs": (pairs := self._pairs()),
+            "cut": len(pairs) == MAX_PAIRS or any(len(found) == MAX_ACCESSES for found in self._accesses.values()),
             "jobs": {name: _shown(act) for name, act in self._jobs.items()},
         }
 
@@ -137,9 +138,9 @@ class Recorder(Checker):
         if isinstance(operation, Copy) and operation.buffers[0].kind != C.NPU_MEMORY_DEVICE:
             self._copies.setdefault(job.stream, []).append((job, operation))
 
-    def known(self, stream: Stream, number: int, *, waited: bool) -> None:
+    def known(self, stream: Stream, number: int, *, waited: bool, whole: bool) -> None:
         """As Checker."""
-        super().known(stream, number, waited=waited)
+        super().known(stream, number, waited=waited, whole=whole)
         self._take_copies(stream, number)
 
     def closed(self, stream: Stream) -> None:

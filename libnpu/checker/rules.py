@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from libnpu.checker.findings import Finding
 from libnpu.checker.steps import HOST
 
 if TYPE_CHECKING:
+    from libnpu.blob.problem import Problem
     from libnpu.checker.allocations import Allocation
     from libnpu.checker.shadow import Access
     from libnpu.checker.steps import Act
@@ -38,6 +40,12 @@ RULES = {
     "EVENT-OVERWRITTEN": "an event is recorded again while its last record, for which a race shows the need, is not waited for",
     "LOST-ASYNC-ERROR": "a job failed, and no call of the program was told",
     "UNINIT": "bytes are read that nobody has written",
+    "MISSING-BARRIER": "inside a blob: tasks use the same bytes, one of them writes, and nothing orders them",
+    "BARRIER-COUNT": "inside a blob: a barrier counts other tasks than those that name it",
+    "UNREACHABLE-TASK": "inside a blob: a task waits for what cannot come",
+    "CMX-OVERLAP": "inside a blob: bytes of CMX hold two things at a time",
+    "READ-BEFORE-WRITE": "inside a blob: a task reads, or the model returns, what no task has written",
+    "OUT-OF-TILE": "inside a blob: a task leaves the memory that it may use",
     "LEAK": "memory, a stream or an event is never given back (--leaks)",
     "REDUNDANT-SYNC": "a wait that never tells anything new (--lint)",
     "SYNC-EACH-LAUNCH": "the host waits behind each launch and does nothing with its results (--lint)",
@@ -188,6 +196,19 @@ def deadlock(jobs: list[Act], wait: Act, error: str) -> Finding:
     """
     fix = "record what is waited for before, in a stream that does not wait for it itself"
     return _of_acts("DEADLOCK", f"{wait.what} waits for ever: {error}", fix, *jobs, wait)
+
+
+def in_blob(rule: str, load: Act, name: str, problem: Problem) -> Finding:
+    """Return that something is wrong inside of a blob."""
+    if rule == "MISSING-BARRIER" and problem.other:
+        fix = f"let {problem.other} post a barrier that {problem.where} waits for, and compile the model again"
+    else:
+        fix = "compile the model again; `npu objdump --verify` shows all that is wrong with the blob"
+    tasks = " and ".join(filter(None, (problem.other, problem.where)))
+    act = replace(load, what=f"load of {name!r} with {tasks}")
+    found = _of_acts(rule, f"in the blob of {name!r}, {problem.where}: {problem.message}", fix, act)
+    found.evidence = "a proof over all orders in which the blob's tasks may run"
+    return found
 
 
 def leak(what: str, made: Act) -> Finding:

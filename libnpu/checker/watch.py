@@ -17,6 +17,7 @@ from npu_abi import C
 from libnpu.checker import rules
 from libnpu.checker.allocations import Allocation
 from libnpu.checker.arrays import WatchedArray, site_of_array
+from libnpu.checker.blobs import faults
 from libnpu.checker.caches import Cache
 from libnpu.checker.findings import Findings
 from libnpu.checker.guarded import EVIDENCE, Guarded
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from libnpu.blob import BlobImage
     from libnpu.checker.findings import Finding
     from libnpu.checker.guarded import Pages
     from libnpu.checker.shadow import Clock
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
     from libnpu.syscalls import Node
 
 POISON = 0xFF
+ANNOTATION = "the host's access, by an annotation of the program"
 NOT_REPLAYED = "\nno witnesses: a block of a program is not run again; npu check replays a program, and its marker a test of pytest\n"
 RECORD = npu_abi.dtype("npu_access_record")
 
@@ -178,6 +181,10 @@ class Checker(Observer):
         """As Observer."""
         self._made[thing] = what, self._act(context, f"making of {what}")
 
+    def loaded(self, context: Context, image: BlobImage) -> None:
+        """As Observer."""
+        self._report_all(faults(image, context.profile, self._act(context, "load")))
+
     def prepared(self, job: Job) -> None:
         """As Observer."""
         watched, operation = self._watched[job.stream.context], operation_of(job)
@@ -274,17 +281,21 @@ class Checker(Observer):
             if step is not None and job.error is not None and job.error.result != C.NPU_ERROR_ABORTED_BY_PRIOR_ERROR:
                 self._report(rules.lost_error(step.act, str(job.error)))
 
-    def known(self, stream: Stream, number: int, *, waited: bool) -> None:
+    def known(self, stream: Stream, number: int, *, waited: bool, whole: bool) -> None:
         """As Observer."""
         watched = self._watched[stream.context]
         history = watched.streams.get(stream)
-        if history is None or history.last is None:
+        if history is None:
             return
         self._see_faults()
-        step = history.steps.get(number) or history.last
-        if step.epoch > number:
+        last, steps = history.last, []
+        if whole:
+            steps += history.behind  # what is over: the stream has no command for it
+        if last is not None and (step := history.steps.get(number) or last).epoch <= number:
+            steps.append(step)
+        if not steps:
             return  # nothing of the stream was enqueued since the check began up to this number
-        is_new = self._clock.get(step.actor, -1) < step.epoch
+        is_new = any(self._clock.get(step.actor, -1) < step.epoch for step in steps)
         if self._lint is not None and (waited or is_new):
             act = self._act(watched.context, "wait")
             self._waiting = act if waited else None
@@ -292,7 +303,7 @@ class Checker(Observer):
                 self._lint.waited(act, is_new=is_new)
             else:
                 self._lint.told(act)
-        self._come_behind([step])
+        self._come_behind(steps)
         self._waiting = None
         history.forget(number)
 
@@ -346,6 +357,12 @@ class Checker(Observer):
         """As Observer."""
         step = self._function_step if THREADS.in_function else None
         self._accessed(buffer, offset, size, write, self._act(buffer.context, what), step)  # type: ignore[arg-type]
+
+    def annotated(self, buffer: Buffer, offset: int, size: int, *, write: bool) -> None:
+        """As Observer."""
+        act = self._act(buffer.context, "store" if write else "load")  # type: ignore[arg-type]
+        step = self._function_step if THREADS.in_function else None
+        self._accessed(buffer, offset, size, write, replace(act, evidence=ANNOTATION), step, is_seen=True)
 
     def _see_faults(self) -> None:
         """Take note of what guarded pages have stopped."""

@@ -42,6 +42,8 @@ OPS: dict[str, dict[str, str]] = {
     "Elementwise": {"expr": "nested tuple, see `Expr`"},
     "Reduce": {"kind": "sum|mean|max|min|prod", "axes": "sorted non-negative ints", "keepdims": "bool"},
     "Softmax": {"axis": "non-negative int", "log": "bool"},
+    # x [..., D], cosines, sines [..., D or D / 2]: pairs of elements of x are turned, neighbours if interleaved, else of halves
+    "RoPE": {"interleaved": "bool"},
     # Attention as one operation: q [..., M, D], `parts` keys [..., S_i, D], as many values [..., S_i, E], and what `expr` reads beside the scaled
     # scores [..., M, S], which are its input 0, with NumPy broadcasting; softmax along S, in float32. On the axis before M, keys and
     # values may have fewer heads than q: heads that lie together share one.

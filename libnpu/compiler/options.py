@@ -10,8 +10,10 @@ PASSES = (
     "import",
     "fold",
     "simplify",
+    "DynamicDataMask",
     "fuse-engine",
     "fuse-elementwise",
+    "fuse_rope",
     "precision",
     "SelectAttentionPath",
     "UnrollFlashSDPA",
@@ -25,6 +27,7 @@ PASSES = (
     "blob",
 )
 LEVELS = (0, 1, 2)
+OPTIONAL_PASSES = ("DynamicDataMask",)  # that `CompileOptions.disable` may name
 PRECISIONS = ("fp16", "fp32", "int8", "int4")
 PLAN_PRECISIONS = PRECISIONS[2:]  # of which only tasks, memory and times are known
 ATTENTION = ("auto", "decompose", "flash", "incremental")
@@ -48,11 +51,16 @@ class CompileOptions:
     precision: str = "fp16"  # of PRECISIONS
     profile: str = "npu-37xx"  # name, alias or path
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    dynamic: Mapping[str, int] = field(default_factory=dict)  # input -> axis with padding, of which NAME.length counts
+    disable: tuple[str, ...] = ()  # of OPTIONAL_PASSES: results may then be wrong
     tiles: int | None = None  # that work in parallel; None: all that the profile has
     cmx_bytes: int | None = None  # of each tile
     optimisation: int = 2  # 0: nothing is loaded ahead; 1: one schedule; 2: the best of several
     prefetching_level_limit: int = 35  # compute operations that a load may run ahead
     pingpong: bool = True  # load the next tile while the engine works
+    cmx_residency: bool = (
+        True  # keep values in CMX from one operation to the next; without, each goes to DDR and comes back
+    )
     strict: bool = False  # refuse what the NPU cannot do, which the host does otherwise; a plan always does
     attention: str = "auto"  # of ATTENTION: the path of every attention; "auto": by phase and length
     plan_only: bool = False  # tasks, memory and times without the values of large constants, which the model may lack
@@ -77,6 +85,9 @@ class CompileOptions:
         for name, shape in self.shapes.items():
             if any(size < 0 for size in shape):
                 raise BadOption(f"shapes: {name} {tuple(shape)}; no size is below 0")
+        for name in self.disable:
+            if name not in OPTIONAL_PASSES:
+                raise BadOption(f"disable {name!r}; of {', '.join(OPTIONAL_PASSES)}")
         for name in self.dump:
             if name not in PASSES:
                 raise UnknownPass(f"{name}: the compiler has no such pass; it has {', '.join(PASSES)}")

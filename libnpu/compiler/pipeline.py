@@ -119,7 +119,10 @@ def _run_whole(model: str | Path | bytes | Any, options: CompileOptions) -> Comp
     dumps: dict[str, str] = {}
     graph: Graph | None = None
     profile = load_profile(options.profile)
-    for stage, graph in frontend.stages(model, dict(options.shapes), options.precision, options.plan_only):
+    stages = frontend.stages(
+        model, dict(options.shapes), options.precision, options.plan_only, options.dynamic, options.disable
+    )
+    for stage, graph in stages:
         if stage == "import":
             _check_sizes(graph, profile)
         if stage in options.dump:
@@ -190,7 +193,8 @@ def _schedule(
     best: tuple[TileProgram, Schedule] | None = None
     for grain in (1,) if level < 2 else _GRAINS:
         try:
-            program = lower(graph, profile, cmx_bytes, options.pingpong and level > 0, tiles, grain)
+            pingpong = options.pingpong and level > 0
+            program = lower(graph, profile, cmx_bytes, pingpong, tiles, options.cmx_residency, grain)
             edit(program)
             limit = options.prefetching_level_limit if level > 0 else 0
             scheduler = FeasibleMemoryScheduler(program, profile, cmx_bytes, limit, options.pingpong, tiles, level > 1)

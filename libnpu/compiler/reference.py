@@ -177,6 +177,24 @@ def _softmax(node: Node, operands: Sequence[Array | None]) -> Array:
     return np.asarray(shifted - np.log(total) if node.attrs["log"] else np.exp(shifted) / total)
 
 
+def _rope(node: Node, operands: Sequence[Array | None]) -> Array:
+    """Turn pairs of elements; float32 operations, as the vector engine has them."""
+    x, *angles = (np.asarray(operand, np.float32) for operand in operands)
+    by_turns = node.attrs["interleaved"]
+    cut = (
+        (slice(0, None, 2), slice(1, None, 2))
+        if by_turns
+        else (slice(None, x.shape[-1] // 2), slice(x.shape[-1] // 2, None))
+    )
+    first, second = (x[..., part] for part in cut)
+    wide = [[a[..., part] for part in cut] if a.shape[-1] == x.shape[-1] else [a, a] for a in angles]
+    (cos, other_cos), (sin, other_sin) = wide
+    result = np.empty_like(x)
+    result[..., cut[0]] = first * cos - second * sin
+    result[..., cut[1]] = second * other_cos + first * other_sin
+    return result
+
+
 def _sdpa(node: Node, operands: Sequence[Array | None]) -> Array:
     """Attention as `OPS` says it: scores and their expression in float64, like the products."""
     parts = node.attrs["parts"]
@@ -353,6 +371,7 @@ _OPERATORS: dict[str, Any] = {
     "Elementwise": _elementwise,
     "Reduce": _reduce,
     "Softmax": _softmax,
+    "RoPE": _rope,
     "FlashSDPA": _sdpa,
     "IncrementalSDPA": _sdpa,
     "Gather": _gather,

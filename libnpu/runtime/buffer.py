@@ -227,6 +227,16 @@ class Buffer(Memory):
         """The mappings that have not ended, oldest first."""
         return self._mappings
 
+    def annotate(self, offset: int, size: int | None, *, write: bool) -> None:
+        """Tell who watches that the host reads or writes a range in place. Raises OUT_OF_RANGE, INVALID_SIZE."""
+        offset = whole(offset, "offset")
+        length = self.size - offset if size is None else whole(size, "size")
+        self._check(offset, length)
+        if not length:
+            raise NpuError(C.NPU_ERROR_INVALID_SIZE, f"0 bytes at {offset} to annotate")
+        if self.context.observer is not None:
+            self.context.observer.annotated(self, offset, length, write=write)
+
     def synchronise(self, offset: int, size: int | None, direction: int, mapping: Mapping | None = None) -> None:
         """Maintain the host's caches over the lines of a range (enum npu_sync_dir), by a mapping if there is one. Raises OUT_OF_RANGE,
         INVALID_SIZE.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from libnpu.runtime.context import Context
     from libnpu.runtime.job import Job
+    from libnpu.runtime.stream import Stream
 
 
 class Held(NamedTuple):
@@ -98,9 +99,7 @@ class Hold(Lazy):
 
     def _go_on(self) -> None:
         self._forget_submitted()
-        while (
-            ready := next((job for job in self._held if self._is_ready(job) and not self._is_late(job)), None)
-        ) is not None:
+        while (ready := self._next()) is not None:
             observer = self._context.observer
             if observer is not None:
                 observer.begins(ready)
@@ -111,9 +110,18 @@ class Hold(Lazy):
                 observer.ended(ready)
             self._forget_submitted()
 
+    def _next(self) -> Job | None:
+        """Return the first job that can run, in the order in which they were enqueued."""
+        waiting: set[Stream] = set()  # whose first held job cannot
+        for job in self._held:
+            if job.stream not in waiting:
+                if self._is_ready(job) and not self._is_late(job):
+                    return job
+                waiting.add(job.stream)
+        return None
+
     def _is_ready(self, job: Job) -> bool:
         """Whether nothing that it comes behind has still to end."""
-        before = None
         for before in job.stream.jobs:
             if before is job:
                 break

@@ -96,6 +96,18 @@ class HostBuffer(Buffer):
         """Drop the host's cache lines of a range, before it reads what the device wrote; as `flush`."""
         self.synchronise(offset, size, C.NPU_SYNC_FROM_DEVICE)
 
+    @public
+    def annotate_read(self, offset: int = 0, size: int | None = None) -> None:
+        """Tell the checker that the host reads a range here, by means that it does not see: memoryviews, ctypes, other libraries.
+        Raises OUT_OF_RANGE, INVALID_SIZE.
+        """
+        self.annotate(offset, size, write=False)
+
+    @public
+    def annotate_write(self, offset: int = 0, size: int | None = None) -> None:
+        """As `annotate_read`, that it writes."""
+        self.annotate(offset, size, write=True)
+
     def __buffer__(self, flags: int) -> memoryview:
         """Return the memory itself (Python 3.12: memoryview(buffer); before, `view`)."""
         return self.view
@@ -243,6 +255,16 @@ class Mapping:
         self._synchronise(offset, size, C.NPU_SYNC_FROM_DEVICE)
 
     @public
+    def annotate_read(self, offset: int = 0, size: int | None = None) -> None:
+        """As `HostBuffer.annotate_read`."""
+        self._annotate(offset, size, write=False)
+
+    @public
+    def annotate_write(self, offset: int = 0, size: int | None = None) -> None:
+        """As `HostBuffer.annotate_write`."""
+        self._annotate(offset, size, write=True)
+
+    @public
     def unmap(self) -> None:
         """End it. Raises STALE_HANDLE when it has ended, IN_USE while work in flight uses the buffer."""
         self._check()
@@ -263,12 +285,19 @@ class Mapping:
                 self.unmap()
 
     def _synchronise(self, offset: int, size: int | None, direction: int) -> None:
+        self.buffer.synchronise(*self._range(offset, size), direction, self)
+
+    def _annotate(self, offset: int, size: int | None, *, write: bool) -> None:
+        self.buffer.annotate(*self._range(offset, size), write=write)
+
+    def _range(self, offset: int, size: int | None) -> tuple[int, int]:
+        """Return a range of it as one of the buffer, offset and bytes. Raises STALE_HANDLE, OUT_OF_RANGE."""
         self._check()
         offset = whole(offset, "offset")
         length = self.size - offset if size is None else whole(size, "size")
         if offset < 0 or offset + length > self.size:
             raise NpuError(C.NPU_ERROR_OUT_OF_RANGE, f"{length} bytes at {offset} of a mapping of {self.size} bytes")
-        self.buffer.synchronise(self.offset + offset, length, direction, self)
+        return self.offset + offset, length
 
     def _check(self) -> None:
         if self not in self.buffer.mappings:

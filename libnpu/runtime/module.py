@@ -104,6 +104,8 @@ class Module:
         except BaseException:
             self.release()
             raise
+        if context.observer is not None:
+            context.observer.loaded(context, image)
 
     def _prepare(self, context: Context, name: str, inputs: list[TensorInfo], outputs: list[TensorInfo]) -> None:
         """Become a module without anything in device memory."""

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from libnpu.blob import BlobImage
     from libnpu.errors import NpuError
     from libnpu.runtime.buffer import Buffer
     from libnpu.runtime.context import Context
@@ -39,6 +40,10 @@ class Observer(ABC):
     @abstractmethod
     def created(self, context: Context, thing: object, what: str) -> None:
         """The program has made a stream, an event or a notify."""
+
+    @abstractmethod
+    def loaded(self, context: Context, image: BlobImage) -> None:
+        """The program has loaded a model, or a library of kernels."""
 
     @abstractmethod
     def prepared(self, job: Job) -> None:
@@ -75,14 +80,18 @@ class Observer(ABC):
         """The program has closed a stream; errors that it was not told of are dropped."""
 
     @abstractmethod
-    def known(self, stream: Stream, number: int, *, waited: bool) -> None:
+    def known(self, stream: Stream, number: int, *, waited: bool, whole: bool) -> None:
         """The calling thread was told that the stream's jobs up to `number` have ended; `waited`: by a call that waits for them and
-        does nothing else.
+        does nothing else; `whole`: by one that is about all of the stream, what needed no command included.
         """
 
     @abstractmethod
     def accessed(self, buffer: Buffer, offset: int, size: int, *, write: bool, what: str) -> None:
         """The host reads or writes memory in a call, `what`, without the device."""
+
+    @abstractmethod
+    def annotated(self, buffer: Buffer, offset: int, size: int, *, write: bool) -> None:
+        """The program says that the host reads or writes memory in place here."""
 
     @abstractmethod
     def exported(self, thing: Buffer | IpcEvent, handle: bytes) -> None:

@@ -41,7 +41,7 @@ class StreamWaits(StreamQueue):
             finished = self.finish(job, deadline)
             if not finished:
                 self._raise_unfinished(job, finished, timeout_ns)
-        self.note_known(last, waited=True)
+        self.note_known(last, waited=True, whole=True)
         self.raise_failed()
 
     @public
@@ -87,7 +87,7 @@ class StreamWaits(StreamQueue):
             self.context.dispatcher.need(self._jobs[-1])
         self._reap()
         if not self._jobs:
-            self.note_known(self._cell.last)
+            self.note_known(self._cell.last, whole=True)
         self.raise_failed()
         return not self._jobs
 
@@ -124,13 +124,15 @@ class StreamWaits(StreamQueue):
         while self._jobs and self._jobs[0].number <= last:
             if not self.finish(self._jobs[0], deadline_ps):
                 return False
-        self.note_known(last)
+        self.note_known(last, whole=True)
         return True
 
-    def note_known(self, number: int, *, waited: bool = False) -> None:
-        """The calling thread learns that the jobs up to `number` have ended; `waited`: by a call that is for that."""
+    def note_known(self, number: int, *, waited: bool = False, whole: bool = False) -> None:
+        """The calling thread learns that the jobs up to `number` have ended; `waited`: by a call that is for that; `whole`: by one that
+        is about all of the stream.
+        """
         if self.context.observer is not None:
-            self.context.observer.known(cast("Stream", self), number, waited=waited)
+            self.context.observer.known(cast("Stream", self), number, waited=waited, whole=whole)
 
     def _check_own(self, job: Job) -> None:
         if instance_of(job, Job, "job").stream is not self:

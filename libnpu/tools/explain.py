@@ -1,4 +1,4 @@
-"""`npu explain npu-vs-gpu`: how the device differs from a GPU, in three blocks, with figures of runs of one model.
+"""`npu explain npu-vs-gpu` (`attention` is in `explain_attention.py`): how the device differs from a GPU, in three blocks, with figures of runs of one model.
 
 What a GPU's host does, a launch for each operation, is done here too: in one stream with one wait at the end, and with the host
 in between. Beside it the whole model is one blob, whose tasks the management core hands out.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from npu_model.profile import load_profile
 from npu_model.vocabulary import load_vocabulary
 
-from libnpu.tools import networks, source
+from libnpu.tools import explain_attention, networks, source
 from libnpu.tools.compare import Run, run_way
 from libnpu.tools.console import format_bytes, format_time, print_json, print_table, progress
 from libnpu.tools.timeline_report import print_vocabulary, vocabulary_json
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from libnpu.compiler.pipeline import Compiled
 
-TOPICS = ("npu-vs-gpu",)
+TOPICS = ("npu-vs-gpu", "attention")
 NETWORK, ROWS = "bert-layer", 16  # what runs when no model is given: chosen, operations that are short beside a launch
 DDR = ("DMA_DDR_READ", "DMA_DDR_WRITE", "SHAVE_DDR_READ", "SHAVE_DDR_WRITE")
 CMX = ("SRAM_READ", "SRAM_WRITE")
@@ -66,11 +66,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model", metavar="MODEL", nargs="?", help=f"an ONNX file (default: {NETWORK} of {ROWS} rows, see npu roofline)"
     )
     source.add_compile_arguments(parser)
+    explain_attention.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the model in three ways, times only, and print the blocks."""
+    """Run the model in three ways, times only, and print the blocks; or say how attention is computed."""
+    if options.topic == "attention":
+        return explain_attention.run(options)
+    explain_attention.refuse(options)
     name, profile, ways = measure(options)
     blocks = {
         "scheduling": _scheduling(profile, ways),

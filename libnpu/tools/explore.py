@@ -71,7 +71,7 @@ def _json(found: Exploration) -> dict[str, Any]:
 
 
 def _print(found: Exploration, holds: int) -> None:
-    results, ended = len(found.results), "" if found.is_complete else "; there are more orders: --runs N"
+    results, ended = len(found.results), "" if found.is_complete else "; there are more orders"
     print(
         f"npu explore: {results} result{'s'[: results != 1]} in {found.runs} runs, with at most {holds} operations held{ended}"
     )

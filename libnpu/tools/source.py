@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from libnpu.compiler.options import ATTENTION, PRECISIONS
+from libnpu.compiler.options import ATTENTION, OPTIONAL_PASSES, PRECISIONS
 from libnpu.parts import MAGIC, PartsError, unpack
 from libnpu.tools.console import ToolError, progress
 from libnpu.tools.shapes import SHAPES
@@ -95,6 +95,25 @@ def add_compile_arguments(parser: argparse.ArgumentParser, profile_default: str 
         help="use at most so much of each tile's CMX, as 262144, 256K or 1M",
     )
     parser.add_argument(
+        "--dynamic",
+        action="append",
+        default=[],
+        metavar="NAME=AXIS",
+        help="an axis of an input that holds padding: the further input NAME.length says how much counts; repeatable",
+    )
+    parser.add_argument(
+        "--disable",
+        action="append",
+        default=[],
+        choices=OPTIONAL_PASSES,
+        help="leave out this pass, to see what it does",
+    )
+    parser.add_argument(
+        "--no-cmx-residency",
+        action="store_true",
+        help="let each value go to DDR and come back between operations: what vertical fusion saves is the difference",
+    )
+    parser.add_argument(
         "--attention",
         choices=ATTENTION,
         default=None,
@@ -165,6 +184,19 @@ def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
         if name in found:
             raise ToolError(f"--shape {text}: {name!r} has a shape already")
         found[name] = tuple(map(int, sizes))
+    return found
+
+
+def parse_dynamic(texts: list[str]) -> dict[str, int]:
+    """Return input name -> axis of `NAME=AXIS` texts. Raises ToolError."""
+    found: dict[str, int] = {}
+    for text in texts:
+        name, equals, axis = text.rpartition("=")
+        if not equals or not name or not _is_number(axis):
+            raise ToolError(f"--dynamic {text}: expected NAME=AXIS")
+        if name in found:
+            raise ToolError(f"--dynamic {text}: {name!r} has an axis already")
+        found[name] = int(axis)
     return found
 
 
@@ -296,6 +328,9 @@ def compile_options(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> 
     return CompileOptions(
         shapes=parse_shapes(options.shape),
         pingpong=not options.no_pingpong,
+        dynamic=parse_dynamic(getattr(options, "dynamic", [])),
+        disable=tuple(getattr(options, "disable", ())),
+        cmx_residency=not getattr(options, "no_cmx_residency", False),
         strict=getattr(options, "strict", False),
         plan_only=getattr(options, "plan_only", False),
         explain=getattr(options, "explain", False),
@@ -316,6 +351,9 @@ def _no_compile_options(options: argparse.Namespace) -> None:
         "prefetching_level_limit",
         "shape",
         "no_pingpong",
+        "no_cmx_residency",
+        "dynamic",
+        "disable",
         "strict",
     ):
         if getattr(options, name, None):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import libnpu
+from libnpu.checker import recorder
 from libnpu.checker.exploration import explore
 from libnpu.checker.recorder import replays_of
 
@@ -17,11 +18,11 @@ OF_HOST = ("look", "store", "synchronize")
 STREAMS, BUFFERS, PARTS = 3, 2, 2
 
 
-def generate(seed, length):
+def generate(seed, length, kinds=KINDS):
     """Return random statements: (kind, stream, event, target place, source place); buffer 0 is pinned."""
     chance = random.Random(seed)
     statements = []
-    for kind in chance.choices([*KINDS], [*KINDS.values()], k=length):
+    for kind in chance.choices([*kinds], [*kinds.values()], k=length):
         if statements and statements[-1][0] in OF_HOST and kind not in ("fill", "copy", "record"):
             kind = "record"  # between acts of the host operations begin where one is enqueued
         places = chance.sample([(b, p) for b in range(BUFFERS) for p in range(PARTS)], 2)
@@ -31,12 +32,16 @@ def generate(seed, length):
     return statements
 
 
-def program_of(statements):
-    """Return the program: it prints what the host saw, and what is in memory in the end."""
+def program_of(statements, semantics):
+    """Return the program: it prints what the host saw, and what is in memory in the end. A notify goes from its stream to that of the
+    event's number.
+    """
 
     def program():
-        with libnpu.open("unit") as device:
-            streams = [device.create_stream() for _ in range(STREAMS)]
+        with libnpu.open("unit", semantics=semantics) as device:
+            streams = [device.default_stream if semantics == "cuda" else device.create_stream()]
+            streams += [device.create_stream() for _ in range(STREAMS - 1)]
+            notify = device.create_notify()
             events = [device.create_event() for _ in range(2)]
             memories = [device.alloc_host(PARTS), device.alloc(PARTS)]
             for memory in memories:
@@ -52,6 +57,9 @@ def program_of(statements):
                         events[event].record(streams[stream])
                     case "wait":
                         streams[stream].wait_event(events[event])
+                    case "notify":
+                        notify.record(streams[stream])
+                        notify.wait(streams[event])
                     case "look":
                         print(int(memories[0].array[target[1]]), end=" ")
                     case "store":
@@ -64,19 +72,28 @@ def program_of(statements):
     return program
 
 
-def all_results(statements):
-    """Return what the program prints in all legal orders, by trying each."""
+def all_results(statements, semantics):
+    """Return what the program prints in all legal orders, by trying each. Under `cuda` stream 0 is the legacy default stream. The wait of
+    a notify is a node between two statements.
+    """
     behind, last, events, host = {}, {}, {}, set()
+
+    def enqueue(number, stream, *others):
+        before = [
+            node for other, node in last.items() if other == stream or (semantics == "cuda" and 0 in (stream, other))
+        ]
+        behind[number] = {*host, *others, *before}
+        last[stream] = number
+
     for number, (kind, stream, event, *_) in enumerate(statements, 1):
-        behind[number] = set(host)
-        if kind in ("fill", "copy", "record", "wait"):
-            behind[number] |= {last[stream]} if stream in last else set()
-            if kind == "wait" and event in events:
-                behind[number].add(events[event])
-            last[stream] = number
+        if kind in ("fill", "copy", "record", "wait", "notify"):
+            enqueue(number, stream, *([events[event]] if kind == "wait" and event in events else []))
             if kind == "record":
                 events[event] = number
+            elif kind == "notify":
+                enqueue(number + 0.5, event, number)
         else:
+            behind[number] = set(host)
             if kind == "synchronize" and stream in last:
                 behind[number].add(last[stream])
             host.add(number)
@@ -87,11 +104,12 @@ def all_results(statements):
         if (done, memory, looks) in seen:
             return
         seen.add((done, memory, looks))
-        if len(done) == len(statements):
+        if len(done) == len(behind):
             results.add("".join(f"{look} " for look in looks) + " ".join(map(str, memory)) + "\n")
-        for number, (kind, _, _, target, source) in enumerate(statements, 1):
+        for number in behind:
             if number in done or not behind[number] <= done:
                 continue
+            kind, _, _, target, source = statements[int(number) - 1]
             after, places = list(memory), [buffer * PARTS + part for buffer, part in (target, source)]
             if kind in ("fill", "store"):
                 after[places[0]] = number
@@ -104,19 +122,23 @@ def all_results(statements):
     return results
 
 
-def compare(seed, length):
-    statements = generate(seed, length)
-    found = explore(replay_in_process(statements), holds=length, seeds=2, runs=2000)
+def compare(seed, length, kinds=KINDS, semantics="ascend"):
+    statements = generate(seed, length, kinds)
+    found = explore(replay_in_process(statements, semantics), holds=length, seeds=2, runs=2000)
     assert found.is_complete
     printed = {result.run.printed for result in found.results}
-    wanted = all_results(statements)
+    wanted = all_results(statements, semantics)
     assert printed == wanted, (seed, statements, wanted - printed, printed - wanted)
     return len(wanted)
 
 
-def replay_in_process(statements):
-    replay = replays_of(program_of(statements))
+def replay_in_process(statements, semantics="ascend"):
+    replay = replays_of(program_of(statements, semantics))
     return lambda schedule: replay(schedule, ())
+
+
+def test_the_search_finds_the_results_of_all_legal_orders_with_a_legacy_default_stream_and_notifies():
+    assert [compare(seed, 6, KINDS | {"notify": 4}, "cuda") for seed in (0, 15, 24)] == [2, 2, 3]
 
 
 def test_the_search_finds_the_results_of_all_legal_orders():
@@ -125,10 +147,12 @@ def test_the_search_finds_the_results_of_all_legal_orders():
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("semantics", ["ascend", "cuda"])
 @pytest.mark.parametrize("first", range(0, 200, 25))
-def test_the_search_finds_the_results_of_all_legal_orders_of_many_programs(first):
+def test_the_search_finds_the_results_of_all_legal_orders_of_many_programs(first, semantics):
     for seed in range(first, first + 25):
-        compare(seed, 8)
+        compare(seed, 8, semantics=semantics)
+        compare(seed, 6, KINDS | {"notify": 4}, semantics)
 
 
 RACE = """
@@ -193,6 +217,9 @@ def test_results_are_distinct_by_what_comes_to_the_host_too():
     assert [(result.run.printed, result.shortest) for result in found.results] == [("", "timed"), ("", "newest-first")]
 
 
-def test_a_search_that_was_cut_short_says_so():
+def test_a_search_that_was_cut_short_says_so(monkeypatch):
     found = explore(replay_in_process(generate(4, 7)), holds=7, seeds=0, runs=20)
     assert (found.runs, found.is_complete) == (20, False)
+    monkeypatch.setattr(recorder, "MAX_PAIRS", 2)
+    found = explore(replay_in_process(generate(4, 7)), holds=1, seeds=0)
+    assert (found.runs < 100, found.is_complete) == (True, False)

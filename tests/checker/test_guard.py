@@ -99,6 +99,22 @@ static void handler_that_comes_later(void)
     own_handler();
 }
 
+static void annotated(void)
+{
+    unsigned char *bytes;
+    npu_memcpy_async(memory, SIZE, in, SIZE, NPU_MEMCPY_DEFAULT, one); /* <- annotated first */
+    wait_for(one);
+    npu_annotate_host_write(in + 64, 128); /* <- annotated second */
+    memset(in + 64, 1, 128);
+    npu_synchronize_stream(one);
+    npu_map((void **)&bytes, (char *)memory + 4096, 4096, NPU_FROM_DEVICE);
+    npu_memset_async(memory, SIZE, 3, SIZE, one); /* <- mapping first */
+    wait_for(one);
+    npu_annotate_host_read(bytes + 8, 8); /* <- mapping second */
+    npu_synchronize_stream(one);
+    npu_unmap(bytes);
+}
+
 /* What is right though pages of it are in use. */
 static void neighbours(void)
 {
@@ -117,7 +133,7 @@ int main(int argc, char **argv)
     const struct { const char *name; void (*run)(void); } all[] = {
         {"source", store_to_the_source}, {"libc", load_in_a_library}, {"function", load_in_a_host_function},
         {"registered", registered}, {"mapped", mapped}, {"handler", own_handler}, {"later", handler_that_comes_later},
-        {"neighbours", neighbours}};
+        {"neighbours", neighbours}, {"annotated", annotated}};
     fixed = argc > 2;
     npu_init(0);
     npu_create_stream(&one);
@@ -182,6 +198,13 @@ def test_a_program_with_a_handler_of_its_own_for_faults_is_not_disturbed(program
 def test_without_guard_the_evidence_is_the_bytes(program):
     ((rule, _, evidence),) = found(program, "source", guard=False)
     assert (rule, evidence.startswith("the source's bytes")) == ("HD-WAR", True)
+
+
+def test_accesses_that_the_program_annotates(program):
+    marks = [[marked(f"{name} first"), marked(f"{name} second")] for name in ("annotated", "mapping")]
+    evidence = "the host's access, by an annotation of the program"
+    assert found(program, "annotated", guard=False) == [("HD-WAR", marks[0], evidence), ("HD-RAW", marks[1], evidence)]
+    assert found(program, "annotated", "fixed", guard=False) == []
 
 
 def test_the_option(npu, program, tmp_path):

@@ -83,18 +83,19 @@ def generate(chance, length):
     return statements
 
 
-def oracle(statements, is_cuda, told=(), is_split=False):
+def oracle(statements, is_cuda, told=(), is_split=False, *, waits_work=False):
     """Return the graph of what must happen before what, by number: statement i is node i; what else is behind it in its work
     lies between i and i + 1. Under `cuda` stream 0 is the legacy default stream. `told`: (i, j) when the host function of statement i
-    has told the host before statement j that it was called.
+    has told the host before statement j that it was called. `waits_work`: a wait for an event comes behind the legacy default stream as work
+    does; one for what is over or was never recorded is none, so a program may not rely on it.
     """
     nodes, last, host, freed = {}, {}, set(), set()
     events = {}
 
-    def job(index, stream, *behind):
+    def job(index, stream, *behind, is_work=True):
         context = context_of(stream, is_split)
         among = [other for other in last if context_of(other, is_split) == context]
-        others = [other for other in among if other == stream or (is_cuda and 0 in (stream, other))]
+        others = [other for other in among if other == stream or (is_cuda and is_work and 0 in (stream, other))]
         node = nodes[index] = Node(behind={*host, *behind, *(last[other] for other in others)}, context=context)
         last[stream] = index
         return node
@@ -153,8 +154,8 @@ def oracle(statements, is_cuda, told=(), is_split=False):
         elif kind == "record":
             job(index, stream)
             events[other] = index
-        elif kind == "wait":
-            job(index, stream, *([events[other]] if other in events else []))
+        elif kind == "wait" and (waits_work or other in events):
+            job(index, stream, *([events[other]] if other in events else []), is_work=waits_work)
         elif kind == "synchronize" and stream in last:
             host.add(last[stream])
         elif kind == "event_sync" and other in events:
@@ -173,9 +174,9 @@ def ancestors(nodes):
     return before
 
 
-def races(statements, is_cuda, told=(), is_split=False):
+def races(statements, is_cuda, told=(), is_split=False, *, waits_work=False):
     """Return the pairs of statements that are in conflict in no order, with the racing parts of memory."""
-    nodes = oracle(statements, is_cuda, told, is_split)
+    nodes = oracle(statements, is_cuda, told, is_split, waits_work=waits_work)
     before = ancestors(nodes)
     found = {}
     for (one, first), (two, second) in itertools.combinations(nodes.items(), 2):
@@ -319,7 +320,7 @@ def run(device, statements, checker, is_split=False):
 
 def check(statements, is_cuda, is_split=False):
     """Run a program under the checker; return what the oracle finds when the host knows of a host function before, and when behind,
-    the statement in which it was called, and what the checker finds.
+    the statement in which it was called, and waits are work, and are none; and what the checker finds.
     """
     checker = Numbering()
     observer.current = checker
@@ -331,8 +332,9 @@ def check(statements, is_cuda, is_split=False):
         observer.current = None
     checker.finish()
     found = {(one - BUFFERS, two - BUFFERS): parts for (one, two), parts in checker.pairs.items()}
-    told = ([(i, max(i + 1, j + late)) for i, j in checker.told] for late in (0, 1))
-    least, most = (races(statements, is_cuda, known, is_split) for known in told)
+    told = [[(i, max(i + 1, j + late)) for i, j in checker.told] for late in (0, 1)]
+    least = races(statements, is_cuda, told[0], is_split, waits_work=True)
+    most = races(statements, is_cuda, told[1], is_split)
     return least, most, found
 
 

@@ -263,6 +263,19 @@ def test_what_a_function_of_a_library_touches_is_where_it_was_enqueued():
     assert found(program) == [("XS-WAW", [2, 3])]
 
 
+def test_what_goes_past_numpy_can_be_annotated():
+    def program(device):
+        stream, memory, pinned = device.create_stream(), device.alloc(256), device.alloc_host(256)
+        stream.fill(pinned, 1)
+        pinned.annotate_read(64)
+        stream.fill(memory, 1)
+        with memory.map() as mapping:
+            mapping.annotate_write(8, 8)
+            stream.synchronize()
+
+    assert found(program) == [("HD-RAW", [2, 3]), ("HD-WAW", [4, 6])]
+
+
 def test_an_array_of_memory_that_was_registered():
     def program(device):
         stream, memory = device.create_stream(), mmap.mmap(-1, 8192, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

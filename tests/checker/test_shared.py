@@ -61,12 +61,23 @@ def through_a_record_that_is_over(both, fixed):
     both.there.copy(both.result, both.view)
 
 
+def waited_for_in_a_stream_that_does_nothing(both, fixed):
+    both.here.fill(both.memory, 1)
+    both.event.record(both.here)
+    both.device.host_delay(1e6)
+    if fixed:
+        both.there.wait_event(both.event_there)
+    both.there.synchronize()
+    both.view.read()
+
+
 CASES = [
     (read_by_a_stream_of_the_other, "XS-RAW"),
     (read_by_the_host_there, "HD-RAW"),
     (overwritten_there, "XS-WAR"),
     (written_back, "XS-WAW"),
     (through_a_record_that_is_over, "XS-RAW"),
+    (waited_for_in_a_stream_that_does_nothing, "HD-RAW"),
 ]
 
 

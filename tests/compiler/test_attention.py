@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 import libnpu
 from libnpu.compiler import CompileOptions, compile_model
@@ -164,7 +165,7 @@ def test_a_row_that_is_masked_as_a_whole_is_zero_as_onnx_says(run, path, constan
     nodes = [helper.make_node("Attention", ["q", "k", "v", "mask"], ["y"])]
     model = model_of(nodes, feeds, constants={"mask": mask}) if constant else model_of(nodes, {**feeds, "mask": mask})
     found, _ = run(model, feeds if constant else {**feeds, "mask": mask}, path)
-    reference = onnx.reference.ReferenceEvaluator(model).run(None, feeds if constant else {**feeds, "mask": mask})[0]
+    reference = ReferenceEvaluator(model).run(None, feeds if constant else {**feeds, "mask": mask})[0]
     np.testing.assert_array_equal(found["y"][0, 0, 2], np.zeros(8))
     np.testing.assert_allclose(found["y"], reference, rtol=0, atol=1e-6)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from libnpu.compiler import CompileOptions, compile_model
 from libnpu.compiler.frontend import load
@@ -143,3 +144,87 @@ def test_a_cache_of_which_not_all_rows_count_is_refused(make_model):
     model = make_model([("GroupQueryAttention", names, ["y"], attrs)], feeds, ["y"], constants)
     with pytest.raises(Unimplemented, match="4 rows that count of 5 in the cache and 1 new ones"):
         load(model)
+
+
+def angles(count, width, repeat):
+    turns = np.arange(count)[:, None] * 0.7 ** np.arange(width)
+    turns = {"halves": np.tile(turns, 2), "by turns": np.repeat(turns, 2, axis=1), "half": turns}[repeat]
+    return {"c": np.cos(turns).astype(np.float32), "s": np.sin(turns).astype(np.float32)}
+
+
+def halves(x):
+    """Return the nodes of the usual spelling for pairs of halves."""
+    return [
+        ("Split", [x, "sizes"], ["first", "second"], {"axis": -1}),
+        ("Neg", ["second"], ["minus"], {}),
+        ("Concat", ["minus", "first"], ["turned"], {"axis": -1}),
+        ("Mul", [x, "c"], ["straight"], {}),
+        ("Mul", ["turned", "s"], ["across"], {}),
+        ("Add", ["straight", "across"], ["y"], {}),
+    ]
+
+
+def by_turns(x):
+    """Return the nodes of the usual spelling for pairs of neighbours."""
+    bounds = {"e": ["zero", "end"], "o": ["one", "end"]}
+    return [
+        *(("Slice", [x, *bounds[n], "axis", "two"], [n], {}) for n in "eo"),
+        ("Neg", ["o"], ["minus"], {}),
+        ("Unsqueeze", ["minus", "axis"], ["minus_"], {}),
+        ("Unsqueeze", ["e", "axis"], ["e_"], {}),
+        ("Concat", ["minus_", "e_"], ["pairs"], {"axis": -1}),
+        ("Reshape", ["pairs", "shape"], ["turned"], {}),
+        ("Mul", [x, "c"], ["straight"], {}),
+        ("Mul", ["turned", "s"], ["across"], {}),
+        ("Add", ["straight", "across"], ["y"], {}),
+    ]
+
+
+def ops(graph):
+    return [node.op for node in graph.nodes]
+
+
+@pytest.mark.parametrize("layout", ["halves", "by turns"])
+def test_e053_rope_is_one_node_and_one_task_a_core(layout, check, make_model, run_on_device):
+    feeds = {"x": f32(1, 2, 3, 5, 8)}
+    constants = angles(5, 4, layout)
+    if layout == "halves":
+        nodes, constants = halves("x"), constants | {"sizes": np.array([4, 4])}
+    else:
+        ends = {"zero": [0], "one": [1], "end": [8], "axis": [-1], "two": [2], "shape": [2, 3, 5, 8]}
+        nodes, constants = by_turns("x"), constants | {k: np.array(v) for k, v in ends.items()}
+    graph = check(nodes, feeds, constants=constants)
+    assert ops(graph) == ["RoPE"]
+    assert graph.nodes[0].attrs == {"interleaved": layout == "by turns"}
+    found = run_on_device(make_model(nodes, feeds, ["y"], constants), feeds, attention="auto")
+    x, c, s = feeds["x"].astype(np.float64), constants["c"], constants["s"]
+    turned = np.concatenate([-x[..., 4:], x[..., :4]], axis=-1)
+    if layout == "by turns":
+        turned = np.stack([-x[..., 1::2], x[..., ::2]], axis=-1).reshape(x.shape)
+    np.testing.assert_allclose(found["y"], x * c + turned * s, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("interleaved", [0, 1])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_rotary_embedding_of_onnx_is_one_node(interleaved, precision, make_model):
+    import libnpu
+
+    feeds = {"x": f32(1, 2, 3, 5, 8), "p": np.array([[4, 0, 1, 2, 3], [9, 8, 7, 6, 5]])}
+    constants = angles(12, 4, "half")
+    nodes = [("RotaryEmbedding", ["x", "c", "s", "p"], ["y"], {"interleaved": interleaved})]
+    model = make_model(nodes, feeds, ["y"], constants, 23)
+    assert ops(load(model, precision=precision)).count("RoPE") == 1
+    expected = ReferenceEvaluator(model).run(None, feeds)[0]
+    with libnpu.open("npu-37xx") as device, device.load(compile_model(model, CompileOptions(precision)).blob) as module:
+        found = module.run(feeds)["y"]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 if precision == "fp32" else 5e-3)
+
+
+def test_what_only_looks_like_rope_stays_as_it_is(check):
+    nodes = [
+        node if node[0] != "Concat" else ("Concat", ["first", "minus"], ["turned"], {"axis": -1})
+        for node in halves("x")
+    ]
+    constants = angles(5, 4, "halves") | {"sizes": np.array([4, 4])}
+    graph = check(nodes, {"x": f32(1, 2, 3, 5, 8)}, constants=constants)
+    assert "RoPE" not in ops(graph)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -77,3 +78,26 @@ def test_an_unknown_policy_is_refused(make_model):
     model = make_model([("Relu", ["x"], ["y"], {})], {"x": (np.float32, (3,))}, ["y"])
     with pytest.raises(ValueError, match="precision 'int8'"):
         load(model, precision="int8")
+
+
+@pytest.mark.parametrize("dtype", [np.float64, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("first", ["Relu", "ReduceMean"])
+def test_an_output_of_a_type_that_only_shaves_have_is_multiplied_too(dtype, first, make_model, run_on_device):
+    x = np.arange(16).reshape(4, 4).astype(dtype)
+    nodes = [
+        (first, ["x"], ["r"], {"axes": [1], "keepdims": 1} if first != "Relu" else {}),
+        ("MatMul", ["x", "r"], ["y"], {}),
+    ]
+    got = run_on_device(make_model(nodes, {"x": x}, ["r", "y"]), {"x": x})
+    wide = x.astype(np.float64)
+    np.testing.assert_array_equal(
+        got["y"], (wide @ (wide if first == "Relu" else wide.mean(1, keepdims=True))).astype(dtype)
+    )
+
+
+def test_scales_by_axis_that_give_integers_stay_float32(make_model, oracle, run_on_device):
+    """0.0175 in float16 is off by a quarter of a thousandth, which is a step at 70.5."""
+    scales = {"s": np.array([0.017498884, 0.03295973], np.float32), "z": np.zeros(2, np.int8)}
+    x = np.outer(scales["s"], np.arange(-126, 127) + 0.49).astype(np.float32)
+    model = make_model([("QuantizeLinear", ["x", "s", "z"], ["y"], {"axis": 0})], {"x": x}, ["y"], scales)
+    np.testing.assert_array_equal(run_on_device(model, {"x": x}, "fp16")["y"], oracle(model, {"x": x})["y"])

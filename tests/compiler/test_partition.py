@@ -7,6 +7,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from libnpu.compiler import CompileOptions, HostPartWarning, compile_model
 from libnpu.compiler.frontend.source import ModelError
+from libnpu.compiler.lower import LOWERINGS
 from libnpu.compiler.partition.report import partition_text, warning_of
 from libnpu.compiler.partition.survey import captured
 from libnpu.errors import Unimplemented, Unsupported
@@ -183,6 +184,18 @@ def test_report_and_warning(make_model, rng):
         "g: 2 nodes of 3 run on the host, between 1 blob (NonZero, Size); --partition report says why, --strict refuses"
     )
     assert compiled.report["warnings"][0] == warning_of(compiled.parts)
+
+
+def test_what_the_back_end_cannot_do_goes_to_the_host_by_the_node_that_it_names(make_model, monkeypatch):
+    def refuse(builder, node):
+        raise Unsupported(f"softmax of {node.inputs[0].shape}")
+
+    monkeypatch.setitem(LOWERINGS, "Softmax", refuse)
+    nodes = [("Relu", ["x"], ["a"], {}), ("Softmax", ["a"], ["b"], {"axis": 1}), ("Neg", ["b"], ["c"], {}),
+             ("LogSoftmax", ["c"], ["d"], {"axis": 1}), ("Abs", ["d"], ["y"], {})]  # fmt: skip
+    compiled = in_parts(make_model(nodes, {"x": (np.float32, (2, 3))}, ["y"]))
+    assert sides(compiled) == ["npu", ["Softmax"], "npu", ["LogSoftmax"], "npu"]
+    assert {node.reason for node in compiled.parts.host_nodes} == {"not supported: softmax of (2, 3)"}
 
 
 def test_an_output_without_elements_is_the_hosts(make_model):

@@ -171,6 +171,12 @@ PYTHON = {
     "npu_invalidate": _python(
         "HostBuffer.invalidate runtime.Mapping.invalidate", ("NULL_POINTER NOT_REGISTERED", IS_MEMORY)
     ),
+    "npu_annotate_host_read": _python(
+        "HostBuffer.annotate_read runtime.Mapping.annotate_read", ("NULL_POINTER NOT_REGISTERED", IS_MEMORY)
+    ),
+    "npu_annotate_host_write": _python(
+        "HostBuffer.annotate_write runtime.Mapping.annotate_write", ("NULL_POINTER NOT_REGISTERED", IS_MEMORY)
+    ),
     # copies
     "npu_memcpy": _python("Context.copy", _COPY),
     "npu_memset": _python("Context.fill", ("NULL_POINTER", OBJECT), ("OUT_OF_RANGE", WHOLE)),

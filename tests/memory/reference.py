@@ -87,6 +87,7 @@ class Channel:
         self.queue: list[Access] = []
         self.banks = [Bank() for _ in range(banks)]
         self.write = False
+        self.drains = False
         self.pins_free = 0
         self.due = due
         self.refresh_end = 0
@@ -259,17 +260,17 @@ class ReferenceMemory:
 
     def one_command(self, ch: Channel) -> None:
         ticks, dram = self.now * self.cycle, self.system.dram
-        if ticks >= ch.refresh_end and ticks >= ch.due and ticks >= ch.pins_free:
+        if ticks >= ch.due:
             open_banks = [bank for bank in ch.banks if bank.row is not None]
-            if all(bank.precharge <= ticks for bank in open_banks):
-                ch.due += self.ticks(dram.trefi_ns)
-                taken = self.ticks(dram.trfc_ns) + (self.ticks(dram.trp_ns) if open_banks else 0)
-                ch.refresh_end = ticks + max(taken, 1)  # the cycle of its command is the refresh's
-                ch.count["refreshes"] += 1
-                ch.count["precharges"] += len(open_banks)
-                for bank in ch.banks:
-                    bank.row, bank.activate = None, max(bank.activate, ch.refresh_end)
-        if ticks < ch.refresh_end or ticks >= ch.due:
+            assert all(bank.precharge <= ticks for bank in open_banks)
+            ch.due += self.ticks(dram.trefi_ns)
+            taken = self.ticks(dram.trfc_ns) + self.ticks(dram.trp_ns)
+            ch.refresh_end = ticks + max(taken, 1)  # the cycle of its command is the refresh's
+            ch.count["refreshes"] += 1
+            ch.count["precharges"] += len(open_banks)
+            for bank in ch.banks:
+                bank.row, bank.activate = None, max(bank.activate, ch.refresh_end)
+        if ticks < ch.refresh_end:
             ch.count["refresh_cycles"] += 1
             return
         ch.count["busy_cycles" if ch.queue or ticks < ch.pins_free else "idle_cycles"] += 1
@@ -289,16 +290,20 @@ class ReferenceMemory:
     def column(self, ch: Channel, candidates: list[Access]) -> bool:
         ticks, dram = self.now * self.cycle, self.system.dram
         hits = [a for a in candidates if self.place(a.address)[2] == ch.banks[self.place(a.address)[1]].row]
-        along = [a for a in hits if a.request.write == ch.write]
-        for access in along or hits:
+        reads = [a for a in ch.queue if not a.request.write]
+        first = [a for a in hits if a.request.write == (ch.drains or not reads)]
+        for access in first or hits:
             bank = ch.banks[self.place(access.address)[1]]
             write = access.request.write
             soonest = ticks + self.ticks(dram.cwl_ns if write else dram.cl_ns)
             gap = 0 if write == ch.write else self.ticks(dram.read_to_write_ns if write else dram.write_to_read_ns)
             start = max(soonest, ch.pins_free + gap)
-            if bank.column > ticks or start >= soonest + self.cycle:
+            recovered = start + self.data_ticks + self.ticks(dram.twr_ns) if write else ticks + self.data_ticks
+            if bank.column > ticks or start >= soonest + self.cycle or recovered > ch.due:
                 continue
             ch.queue.remove(access)
+            if write and self.writes_of(ch) <= dram.queue_depth // 4:
+                ch.drains = False
             ch.pins_free = start + self.data_ticks
             ch.count["turnarounds"] += write != ch.write
             ch.write = write
@@ -326,7 +331,7 @@ class ReferenceMemory:
             if bank.row == row:
                 continue
             if bank.row is None:
-                if bank.activate <= ticks:
+                if bank.activate <= ticks and ticks + self.ticks(dram.tras_ns) <= ch.due:
                     bank.row = row
                     bank.column = ticks + self.ticks(dram.trcd_ns)
                     bank.precharge = ticks + self.ticks(dram.tras_ns)
@@ -346,8 +351,14 @@ class ReferenceMemory:
         if len(channel.queue) == self.system.dram.queue_depth:
             return False
         channel.queue.append(Access(request, address, self.now))
+        if 2 * self.writes_of(channel) >= self.system.dram.queue_depth:
+            channel.drains = True
         del request.accesses[0]
         return True
+
+    @staticmethod
+    def writes_of(ch: Channel) -> int:
+        return sum(access.request.write for access in ch.queue)
 
     def split(self, client: int) -> None:
         request = self.splitting[client]
@@ -467,7 +478,9 @@ class ReferenceMemory:
                     continue
                 read = transfer.sides[0]
                 share = side.issued + len(side.requests[0][0])
-                if side.write and read.done * side.total < share * read.total:
+                if (side.write and read.done * side.total < share * read.total) or not self.buffer_allows(
+                    transfer, side
+                ):
                     causes.add("stall_data")
                     continue
                 ready[2 * transfer.serial + number] = (transfer, side)
@@ -486,6 +499,15 @@ class ReferenceMemory:
         self.count[client]["bytes_asked"] += asked
         self.count[client]["accesses_issued"] += len(accesses)
         return Request(client, transfer, side.write, accesses, open=len(accesses))
+
+    def buffer_allows(self, transfer: Transfer, side: Side) -> bool:
+        """Reads fill one buffer while writes empty the other; each side goes on when the other one is through with its own."""
+        limits, totals = self.system.clients[transfer.client], [other.total for other in transfer.sides]
+        if 0 in totals:
+            return True
+        buffer = Fraction(limits.requests * limits.request_accesses, min(totals))  # as a share of each side
+        read, write = (Fraction(other.issued, other.total) // buffer for other in transfer.sides)
+        return read - write >= 2 or not transfer.sides[0].requests if side.write else read - write < 2
 
     def keep_pace(self, side: Side) -> None:
         """Each request has its share of the side's pace before it, to the tick over all of them."""

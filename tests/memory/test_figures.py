@@ -128,7 +128,7 @@ def test_r108_strides_of_all_banks_conflict_in_one_bank_unless_rows_are_mixed_in
 
 
 # One link and two clients: the NPU offers 0.40 flits a cycle, the CPU more and more in bursts of 8. The figures are those of a
-# link alone, so there is no refresh here. With it all reads pause for 8 % of the time, and at 0.72 the NPU loses 42 %.
+# link alone, so there is no refresh here. With it all reads pause for 8 % of the time, and at 0.72 the NPU loses 41 %.
 
 LINK = changed(EDGE, {"trefi_ns": 0.0})
 

@@ -77,9 +77,9 @@ def test_a_number_out_of_range_is_refused_by_the_name_of_its_field(write_memory,
         ("dram.burst_transfers", 3, "mine.json: dram.interleave_bytes is 128; it must be a multiple of an access, 6"),
         (
             "dram.trefi_ns",
-            500.0,
-            "mine.json: dram.trefi_ns is 500.0; more than 676.5 is allowed, or 0: twice trfc_ns 280.0, trp_ns 18.0 and trcd_ns 18.0, "
-            "tras_ns 42.0, and four cycles of noc.clock_hz 1600000000",
+            300.0,
+            "mine.json: dram.trefi_ns is 300.0; more than 375.883 is allowed, or 0: a refresh, a page and a write between two, of trfc_ns 280.0, trp_ns 18.0, "
+            "trcd_ns 18.0, tras_ns 42.0, cl_ns 21.25, cwl_ns 21.25, twr_ns 34.0, and four cycles of noc.clock_hz 1600000000",
         ),
         ("dram.trcd_ns", 3900.0, "mine.json: dram.trcd_ns is 3900.0; 0 to 1000 are allowed"),
         ("dram.cl_ns", 1e6, "mine.json: dram.cl_ns is 1000000.0; 0 to 1000 are allowed"),
@@ -142,15 +142,18 @@ def test_at_both_ends_of_a_time_reads_end_soon_or_the_refresh_is_refused(name, e
 
 @pytest.mark.parametrize("tras_ns", [0.0, 42.0, 1000.0])
 @pytest.mark.parametrize("clock_hz", [10**6, 10**7, 1_600_000_000])
-def test_the_shortest_refresh_interval_lets_reads_go_on(tras_ns, clock_hz):
+@pytest.mark.parametrize("write", [False, True])
+def test_the_shortest_refresh_interval_lets_transfers_go_on(tras_ns, clock_hz, write):
     numbers = {"dram.tras_ns": tras_ns, "noc.clock_hz": clock_hz}
-    least = 2 * EDGE.refresh_ns + tras_ns + 4e9 / clock_hz
-    assert problem(with_numbers({**numbers, "dram.trefi_ns": least})) is not None
+    written_ns = EDGE.dram.cwl_ns + 16 / 7.5 + EDGE.dram.twr_ns
+    least = EDGE.refresh_ns + max(tras_ns, written_ns) + 4e9 / clock_hz
+    assert problem(with_numbers({**numbers, "dram.trefi_ns": least - 0.125})) is not None
     system = with_numbers({**numbers, "dram.trefi_ns": least + 0.125})
     assert problem(system) is None
     memory = CycleMemory(system)
     blocks = np.random.default_rng(0).integers(0, 1 << 12, 64)
-    memory.submit(0, 0, np.array([[(1 << 32) + int(block) * 4096, 32] for block in blocks]), NO_RUNS, 0)
+    runs = np.array([[(1 << 32) + int(block) * 4096, 32] for block in blocks])
+    memory.submit(0, 0, NO_RUNS if write else runs, runs if write else NO_RUNS, 0)
     assert memory.advance(10**10) is not None
 
 

@@ -170,4 +170,4 @@ def test_the_host_can_choose_semantics_and_schedules_by_their_names(npu_json):
     for semantics in info["semantics"]:
         with libnpu.open(semantics=semantics) as device:
             for schedule in info["schedules"]:
-                device.set_schedule(schedule.replace("N", "7"))
+                device.set_schedule(schedule.replace("N", "7").replace("...", "1.3@2.1"))

@@ -62,3 +62,26 @@ def test_wrong_arguments_are_named(npu, blob_path, arguments, status, message):
     found, out, err = npu("explain", *(word.format(blob=blob_path) for word in arguments))
     assert (found, out) == (status, "")
     assert message in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path", "scores"),
+    [
+        (["--phase", "decode", "--cap", "no"], "decompose", "else they go to DDR and come back"),
+        (["--phase", "decode"], "incremental", "scores never leave the registers of a SHAVE"),
+        ([], "flash", "scores never leave CMX"),
+        (["--long", "no"], "decompose", "in CMX where they fit"),
+    ],
+)
+def test_e040_attention_by_phase_and_capability(npu, arguments, path, scores):
+    status, out, err = npu("explain", "attention", *arguments)
+    assert (status, err) == (0, "")
+    assert f": {path}" in out.splitlines()[0]
+    assert scores in out
+    status, out, _ = npu("explain", "attention", *arguments, "--json")
+    assert (status, json.loads(out)["path"]) == (0, path)
+
+
+def test_options_of_attention_are_refused_elsewhere_and_a_model_there(npu, model_path):
+    assert npu("explain", "npu-vs-gpu", "--phase", "decode")[2] == "npu: error: --phase: is of the topic attention\n"
+    assert "attention: takes no model" in npu("explain", "attention", model_path)[2]

@@ -34,6 +34,7 @@ def container(npu, parted):
 
 
 def test_report_names_parts_reasons_and_bytes(npu, parted, tmp_path):
+    """E062: sub-graphs and their devices."""
     status, out, err = npu("compile", parted, "-o", tmp_path / "m.blob", "--partition", "report")
     assert (status, err) == (0, WARNING)
     lines = out.splitlines()

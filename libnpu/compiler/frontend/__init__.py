@@ -1,6 +1,6 @@
 """Front end: an ONNX file becomes the canonical graph of `libnpu.compiler.ir`, in stages that can be looked at.
 
-import → fold → simplify → fuse-engine → fuse-elementwise → precision. A verifier runs after each; `stages` shows the graph after each.
+import → fold → simplify → DynamicDataMask → fuse-engine → fuse-elementwise → fuse_rope → precision. A verifier runs after each; `stages` shows the graph after each.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from libnpu.compiler.frontend.source import ModelError, OpenShape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Container, Iterator, Mapping
     from pathlib import Path
 
     import onnx
@@ -40,15 +40,20 @@ def stages(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     precision: str = "fp16",
     is_plan: bool = False,
+    dynamic: Mapping[str, int] | None = None,
+    disabled: Container[str] = (),
 ) -> Iterator[tuple[str, Graph]]:
     """Yield (stage name, graph) after each stage, in order; arguments and errors as of `load`.
 
+    `dynamic` says which axes of inputs hold padding, `disabled` which of the optional passes do nothing (`data_mask.py`).
     In a plan, large constants have no values, and precision may be "int8" or "int4" too.
     """
+    from libnpu.compiler.frontend.data_mask import mask_padding
     from libnpu.compiler.frontend.fold import fold, remove_dead
     from libnpu.compiler.frontend.fuse_activation import fuse_activation
     from libnpu.compiler.frontend.fuse_affine import fuse_affine
     from libnpu.compiler.frontend.fuse_elementwise import fuse_elementwise
+    from libnpu.compiler.frontend.fuse_rope import fuse_rope
     from libnpu.compiler.frontend.handlers import FOREIGN
     from libnpu.compiler.frontend.import_onnx import import_model
     from libnpu.compiler.frontend.precision import set_precision
@@ -65,8 +70,12 @@ def stages(
     yield "fold", graph
     graph = verify(remove_dead(fold(simplify(graph))), "simplify")
     yield "simplify", graph
+    graph = verify(mask_padding(graph, dynamic or {}, "DynamicDataMask" not in disabled), "DynamicDataMask")
+    yield "DynamicDataMask", graph
     graph = verify(fuse_activation(fuse_affine(graph)), "fuse-engine")
     yield "fuse-engine", graph
     graph = verify(remove_dead(recognise_softmax(simplify(fuse_elementwise(graph)))), "fuse-elementwise")
     yield "fuse-elementwise", graph
+    graph = verify(remove_dead(fuse_rope(graph)), "fuse_rope")
+    yield "fuse_rope", graph
     yield "precision", verify(set_precision(graph, precision), "precision")

@@ -34,7 +34,7 @@ def infer_shape(op: str, shapes: Sequence[Shape], attrs: dict[str, Any]) -> Shap
             if shapes[0][attrs["axis"]] == 0:
                 raise ShapeMismatch(f"no largest element on axis {attrs['axis']} of {shapes[0]}")
             return _reduced(shapes[0], [attrs["axis"]], attrs["keepdims"])
-        case "Softmax":
+        case "Softmax" | "RoPE":
             return shapes[0]
         case "FlashSDPA" | "IncrementalSDPA":
             return (*shapes[0][:-1], shapes[1 + attrs["parts"]][-1])

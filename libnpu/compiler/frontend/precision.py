@@ -13,7 +13,7 @@ They are float32 while an Elementwise or Reduce node reads them:
 - results of Reduce sum, mean and prod (they grow with the element count, and variances are differences of them), and
   an expression that only such reductions read (squares, mostly);
 - results of Elementwise, Reshape and Expand whose computed float operands are all wide.
-A constant operand is float32 in a wide Elementwise node, in one of integers alone, or as a bias, which the engine adds to the float32 sum, else
+A constant operand is float32 in a wide Elementwise node, in one of integers alone or that gives integers, or as a bias, which the engine adds to the float32 sum, else
 float16. Constants inside of expressions stay float32.
 Constants beyond float16's range are saturated and noted with the layer's name. Hollow ones stay hollow.
 
@@ -141,7 +141,9 @@ class _Policy:
 
     def _operand(self, node: Node, value: Value, target: np.dtype[Any]) -> Value:
         if value.const is not None:
-            wide = node.op == "Elementwise" and (node.outputs[0] in self.wide or _of_integers(node))
+            wide = node.op == "Elementwise" and (
+                node.outputs[0] in self.wide or _of_integers(node) or _to_integers(node)
+            )
             bias = node.op in ("Conv", "MatMul") and value is node.inputs[2]
             if self.int8 and is_narrow_product(node) and value is node.inputs[1]:
                 packs = self.int4 and node.op == "MatMul" and len(value.shape) == 2 and value.shape[0] % 2 == 0
@@ -157,7 +159,10 @@ class _Policy:
         return self._cast(new, wanted, value.name)
 
     def _inside_narrow(self, value: Value) -> np.dtype[Any]:
-        return HALF if self.half else value.dtype
+        """Return the float type in which an engine other than the SHAVEs reads a value, which is an output of a type that only these have."""
+        if self.half:
+            return HALF
+        return SINGLE if value.dtype.name in ("float64", "bfloat16") else value.dtype
 
     def _constant(self, node: Node, value: Value, target: np.dtype[Any]) -> Value:
         assert value.const is not None
@@ -255,6 +260,11 @@ def _of_integers(node: Node) -> bool:
     """Whether all that an expression computes from are integers, so that nothing in it has been rounded to float16."""
     computed = [value for value in node.inputs if value is not None and value.const is None]
     return bool(computed) and all(value.dtype.kind in "iub" for value in computed)
+
+
+def _to_integers(node: Node) -> bool:
+    """Whether a difference of a constant in its last bits may be one of a whole number."""
+    return node.outputs[0].dtype.kind in "iub"
 
 
 def _grows(node: Node) -> bool:

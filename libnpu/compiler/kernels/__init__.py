@@ -13,6 +13,7 @@ from libnpu.compiler.kernels.cost import cost_cycles
 from libnpu.compiler.kernels.elementwise import convert, elementwise
 from libnpu.compiler.kernels.gather import gather
 from libnpu.compiler.kernels.program import ArgsTemplate, Operand, Program
+from libnpu.compiler.kernels.rope import rope
 from libnpu.compiler.kernels.rows import argmax, reduce, softmax
 from libnpu.compiler.kernels.unpack import unpack
 from libnpu.errors import Unsupported
@@ -30,6 +31,7 @@ __all__ = [
     "gather",
     "incremental_sdpa",
     "reduce",
+    "rope",
     "softmax",
     "unpack",
 ]

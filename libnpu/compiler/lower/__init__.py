@@ -23,6 +23,7 @@ from libnpu.compiler.lower.movement import (
     lower_transpose,
     plan_concats,
 )
+from libnpu.compiler.lower.rope import lower_rope
 from libnpu.compiler.lower.shave_tiler import (
     lower_argmax,
     lower_elementwise,
@@ -58,6 +59,7 @@ LOWERINGS: dict[str, Callable[[Builder, Node], None]] = {
     "Elementwise": _lower_elementwise,
     "Reduce": lower_reduce,
     "Softmax": lower_softmax,
+    "RoPE": lower_rope,
     "FlashSDPA": lower_flash,
     "IncrementalSDPA": lower_incremental,
     "Gather": lower_gather,
@@ -72,16 +74,23 @@ LOWERINGS: dict[str, Callable[[Builder, Node], None]] = {
 
 
 def lower(
-    graph: Graph, profile: Profile, cmx_bytes: int | None = None, pingpong: bool = True, tiles: int = 1, grain: int = 1
+    graph: Graph,
+    profile: Profile,
+    cmx_bytes: int | None = None,
+    pingpong: bool = True,
+    tiles: int = 1,
+    keeps_values: bool = True,
+    grain: int = 1,
 ) -> TileProgram:
     """Return the tile program of `graph` for `tiles` tiles of `profile` with `cmx_bytes` of CMX each (default: all of it).
 
-    `grain`: tasks of a layer for each unit of its engine, where that costs little.
+    Unless `keeps_values`, what one operation leaves to the next goes through DDR. `grain`: tasks of a layer for each unit of its
+    engine, where that costs little.
 
     Raises CompileError when an operation's smallest tile does not fit, Unimplemented or Unsupported for operators and forms.
     """
     available = min(cmx_bytes or profile.cmx.workspace_bytes, profile.cmx.workspace_bytes)
-    builder = Builder(graph, profile, available, pingpong, tiles, grain)
+    builder = Builder(graph, profile, available, pingpong, tiles, keeps_values, grain)
     plan_concats(builder)
     for node in graph.nodes:
         if builder.is_done(node):

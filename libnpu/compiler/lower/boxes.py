@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 PARALLEL_ELEMENTS = 8192  # below, a second task costs more than it saves; chosen: about the start-up cost of a SHAVE
 ROUND_ELEMENTS = 8192  # of a task, at least, where each unit has several; chosen by trials
-ROUNDS_SLACK = 1.21  # of the time on the busiest unit that more boxes may take, for the sake of other layers; chosen by trials
+ROUNDS_SLACK = (
+    1.21  # of the time on the busiest unit that more boxes may take, for the sake of other layers; chosen by trials
+)
 BALANCE = 0.85  # of the time on the busiest unit that another cut may take to be preferred; chosen by trials
 STREAM_BYTES = 1 << 17  # a streamed operation of this size is cut further, so that loads, tasks and stores overlap
 

@@ -60,7 +60,14 @@ class Builder:
     """Homes of values and the list of operations, for one graph on one profile."""
 
     def __init__(
-        self, graph: Graph, profile: Profile, tile_bytes: int, pingpong: bool, tiles: int = 1, grain: int = 1
+        self,
+        graph: Graph,
+        profile: Profile,
+        tile_bytes: int,
+        pingpong: bool,
+        tiles: int = 1,
+        keeps_values: bool = True,
+        grain: int = 1,
     ) -> None:
         self.graph = graph
         self.profile = profile
@@ -69,6 +76,7 @@ class Builder:
         self.cmx_bytes = tile_bytes * tiles
         self.pingpong = pingpong
         self.grain = grain  # tasks of a layer for each unit of its engine, where that costs little: others can start on the first
+        self.keeps_values = keeps_values  # in CMX from one operation to the next, where there is room
         self.ops: list[TileOp] = []
         self.ddr: list[DdrTensor] = []
         self._transposed: dict[Value, View] = {}
@@ -83,6 +91,7 @@ class Builder:
         self._consumers: dict[Value, list[tuple[Node, int]]] = {}
         self._done: set[Node] = set()
         self._resident: dict[Value, None] = {}  # values that live in CMX and are still needed
+        self._evicted: dict[Buffer, DdrTensor] = {}  # where what lived in a buffer is now
         self._channels_last: dict[Value, bool] = {}
         for node in graph.nodes:
             for index, value in enumerate(node.inputs):
@@ -164,6 +173,12 @@ class Builder:
         """Return the nodes that read `value` and are not done."""
         return [node for node, _ in self._consumers.get(value, ()) if node not in self._done]
 
+    def reads_alone(self, node: Node, value: Value) -> bool:
+        """Whether nothing but `node`, once, reads `value`."""
+        if value in self._outputs or value in self._inside:
+            return False
+        return [reader for reader, _ in self._consumers.get(value, ())] == [node]
+
     def is_done(self, node: Node) -> bool:
         """Whether the operations of `node` have been appended."""
         return node in self._done
@@ -199,7 +214,7 @@ class Builder:
         size = prod(shape) * dtype.itemsize
         crowded = _total(self._live()) + size > self.cmx_bytes * CROWDED
         small = min(self.cmx_bytes * SMALL, self.tile_bytes // 2 // ALIGNMENT * ALIGNMENT)
-        if size <= (small if crowded else min(self.cmx_bytes * LARGE, self.tile_bytes * FILL)):
+        if self.keeps_values and size <= (small if crowded else min(self.cmx_bytes * LARGE, self.tile_bytes * FILL)):
             return dense(Buffer(name, size), shape, dtype, order)
         tensor = DdrTensor(name, size, DdrKind.SCRATCH, symbol=_SECTIONS[DdrKind.SCRATCH])
         self.ddr.append(tensor)
@@ -276,8 +291,8 @@ class Builder:
                 return
             self.evict(max(resident, key=lambda b: b.size_bytes), node)
 
-    def evict(self, buffer: Buffer, node: Node) -> DdrTensor:
-        """Move what lives in `buffer` to DDR; return where it is now."""
+    def evict(self, buffer: Buffer, node: Node) -> None:
+        """Move what lives in `buffer` to DDR."""
         tensor = DdrTensor(buffer.name, buffer.size_bytes, DdrKind.SCRATCH, symbol=_SECTIONS[DdrKind.SCRATCH])
         self.ddr.append(tensor)
         if any(access.target is buffer for op in self.ops for access in op.writes):
@@ -288,7 +303,12 @@ class Builder:
             if view.target is buffer:
                 self.homes[value] = replace(view, target=tensor)
                 self._resident.pop(value, None)
-        return tensor
+        self._evicted[buffer] = tensor
+
+    def current(self, view: View) -> View:
+        """Return a view that was taken before: what it shows may have been moved to DDR since."""
+        tensor = self._evicted.get(view.target) if isinstance(view.target, Buffer) else None
+        return view if tensor is None else replace(view, target=tensor)
 
     def expect_ops(self, node: Node, count: int) -> None:
         """Raise CompileError, naming the node, when `count` more operations are more than a program may hold."""

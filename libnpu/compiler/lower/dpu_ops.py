@@ -116,7 +116,7 @@ def _channels_dense(view: View) -> bool:
 
 def emit_job(builder: Builder, job: Job) -> None:
     """Append the tiles of one operation."""
-    job, plan = _planned(builder, _with_dense_channels(builder, job))
+    job, plan = _planned(builder, _with_dense_channels(builder, _current(builder, job)))
     images, rows, channels = job.out.shape[0], job.out.shape[job.row_axis], job.out.shape[3]
     row_tiles = _row_tiles(images, rows, plan.rows)
     channel_tiles = [(c0, min(c0 + plan.channels, channels)) for c0 in range(0, channels, plan.channels)]
@@ -171,12 +171,14 @@ def _batches(tasks: Iterable[_Task], size: int) -> Iterator[list[_Task]]:
         yield batch
 
 
-def emit_chain(builder: Builder, job: Job, then: Job) -> None:
+def emit_chain(builder: Builder, job: Job, then: Job, is_last_reader: bool) -> None:
     """Append a job whose result goes to DDR, and a pointwise one that reads it: tile by tile, where there is room for that.
 
     Both compute all channels of a tile, with all weights in CMX; the second reads the tile on its way to DDR. `then` has no
-    follower, so that nothing of it lives where the first job's operands do.
+    follower, so that nothing of it lives where the first job's operands do. What nothing but `then` reads, by `is_last_reader`,
+    never goes to DDR.
     """
+    job, then = _current(builder, job), _current(builder, then)
     plan = _chain_plan(builder, job, then)
     if plan is None:
         emit_job(builder, job)
@@ -189,7 +191,7 @@ def emit_chain(builder: Builder, job: Job, then: Job) -> None:
     row_tiles = iter(_row_tiles(images, rows, plan.rows))
     first = (_task(builder, job, _load_act(builder, job, row, all_of), weights, row, all_of) for row in row_tiles)
     for tasks in _batches(first, builder.tiles):
-        tiles = [task.finish(builder) for task in tasks]
+        tiles = [task.finish(builder, stores=not is_last_reader) for task in tasks]
         second = [
             _task(builder, then, tile, weights_then, task.row, all_then)
             for tile, task in zip(tiles, tasks, strict=True)
@@ -243,7 +245,8 @@ def _planned(builder: Builder, job: Job) -> tuple[Job, TilePlan]:
             buffers = [view.target for view in _resident(job) if isinstance(view.target, Buffer)]
             if not buffers:
                 raise
-            job = _moved(builder, job, max(buffers, key=lambda buffer: buffer.size_bytes))
+            builder.evict(max(buffers, key=lambda buffer: buffer.size_bytes), job.node)
+            job = _current(builder, job)
 
 
 def _plan(builder: Builder, job: Job) -> TilePlan:
@@ -265,19 +268,15 @@ def _resident(job: Job) -> list[View]:
     return views
 
 
-def _moved(builder: Builder, job: Job, buffer: Buffer) -> Job:
-    """Return the job after `buffer` has left CMX."""
-    tensor = builder.evict(buffer, job.node)
-
-    def moved(view: View) -> View:
-        return replace(view, target=tensor) if view.target is buffer else view
-
+def _current(builder: Builder, job: Job) -> Job:
+    """Return the job with its operands where they are now."""
     weights, follower = job.weights, job.follower
     if isinstance(weights, ActivationWeights):
-        weights = replace(weights, matrix=moved(weights.matrix))
+        weights = replace(weights, matrix=builder.current(weights.matrix))
     if follower is not None:
-        follower = replace(follower, other=moved(follower.other))
-    return replace(job, act=moved(job.act), out=moved(job.out), weights=weights, follower=follower)
+        follower = replace(follower, other=builder.current(follower.other))
+    act, out = builder.current(job.act), builder.current(job.out)
+    return replace(job, act=act, out=out, weights=weights, follower=follower)
 
 
 def _geometry(builder: Builder, job: Job) -> Geometry:
@@ -351,8 +350,8 @@ class _Task:
     tile: View  # where the result is
     other: View | None  # of a follower
 
-    def finish(self, builder: Builder) -> View:
-        """Append the follower and the store. Return where the result, or the follower's, is in CMX."""
+    def finish(self, builder: Builder, stores: bool = True) -> View:
+        """Append the follower and, where the home is in DDR and if it `stores`, the store. Return where the result, or the follower's, is in CMX."""
         job, tile = self.job, self.tile
         if job.follower is not None:
             assert self.other is not None
@@ -362,7 +361,8 @@ class _Task:
             job.follower.emit(builder, tile, other, self.box if job.out_resident else tile)
         if job.out_resident:
             return self.box
-        builder.flush(self.box, tile, job.node)
+        if stores:
+            builder.flush(self.box, tile, job.node)
         return tile
 
 

@@ -51,7 +51,12 @@ def following(
     """
     value = node.outputs[0]
     reader = builder.only_consumer(value)
-    if reader is None or reader.op != "Elementwise" or any(v is None for v in reader.inputs):
+    if (
+        not builder.keeps_values
+        or reader is None
+        or reader.op != "Elementwise"
+        or any(v is None for v in reader.inputs)
+    ):
         return None
     others = [v for v in reader.inputs if v is not None and v is not value]
     if len(others) != 1 or others[0].shape != value.shape or others[0] not in builder.homes:

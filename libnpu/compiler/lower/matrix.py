@@ -164,11 +164,14 @@ def _folded(act: View, out: View, x: Window) -> tuple[View, View]:
 def lower_conv(builder: Builder, node: Node) -> None:
     """Emit a convolution, with the sum that follows it and, where its result goes to DDR, the pointwise one that reads that."""
     job = _conv_job(builder, node)
-    reader = None if job.out.in_cmx else _pointwise_reader(builder, job)
+    is_whole = job.out.in_cmx or not builder.keeps_values
+    reader = None if is_whole else _pointwise_reader(builder, job)
     if reader is None:
         emit_job(builder, job)
     else:
-        emit_chain(builder, job, _conv_job(builder, reader))
+        last = job.node if job.follower is None else job.follower.node
+        alone = builder.reads_alone(reader, last.outputs[0])
+        emit_chain(builder, job, _conv_job(builder, reader), alone)
         builder.done(reader)
 
 

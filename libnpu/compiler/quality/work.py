@@ -48,6 +48,10 @@ def node_work(graph: Graph, node: Node, profile: Profile, tiles: int) -> Work:
     if node.op == "Elementwise" and engine_operation(graph, node) is not None:
         value = node.outputs[0]
         return _dpu(profile, tiles, least_eltwise_cycles(_size(value), value.dtype.itemsize, profile.dpu))
+    if node.op == "RoPE":  # two products and a sum of each element
+        cycles = 3 * _size(node.outputs[0]) / profile.shave.lanes["f32"] / (tiles * profile.shaves_per_tile)
+        start_ps = _ps(profile.shave.startup_cycles, profile.shave.clock_hz)
+        return Work(Engine.SHAVE, _ps(cycles, profile.shave.clock_hz), start_ps)
     if node.op in ("FlashSDPA", "IncrementalSDPA"):
         return _attention(node, profile, tiles)
     if node.op in ("Elementwise", "Reduce", "Softmax", "ArgMax", "Gather"):

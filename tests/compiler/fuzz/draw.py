@@ -76,7 +76,8 @@ class Draw:
             span = float(self.choice((0.5, 1.0, 3.0)))
             array = rng.normal(0, span, shape)
             if low is not None or high is not None:
-                low, high = -3 if low is None else low, 3 if high is None else high
+                low = -3 if low is None else max(low, -MAX_FLOAT)
+                high = 3 if high is None else min(high, MAX_FLOAT)
                 array = rng.uniform(low, high, shape)
             if self.chance(0.3):
                 array = np.clip(np.round(array * 4) / 4, low, high) if low is not None else np.round(array * 4) / 4

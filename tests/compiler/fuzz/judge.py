@@ -9,6 +9,7 @@ import numpy as np
 
 import libnpu
 from libnpu.compiler import CompileOptions, compile_model
+from libnpu.compiler import options as compiler_options
 from libnpu.compiler.lower import CompileError
 from libnpu.errors import Unimplemented, Unsupported
 from tests.compiler.fuzz.draw import Draw, Reject
@@ -18,7 +19,7 @@ from tests.compiler.fuzz.recipes import RECIPES
 
 PRECISIONS = ("fp32", "fp16")
 PROFILE = "npu-37xx"
-STRICT = {"strict": True} if "strict" in CompileOptions.__dataclass_fields__ else {}  # all on the NPU
+LEVELS = tuple({"optimisation": level} for level in getattr(compiler_options, "LEVELS", ())) or ({},)
 MAX_NODES = 10
 LEAST_STEP_BYTES = 1024  # how near to the least CMX
 
@@ -54,17 +55,17 @@ class Verdict:
     skipped: int = 0  # those in doubt, e.g. the place of the larger of two that may be equal
 
 
-def judge(model, device, precisions=PRECISIONS, options=({},), least=True):
-    """Return the verdict on a model in each precision, with each of some options of the compiler and with the least CMX that it needs."""
+def judge(model, device, precisions=PRECISIONS, options=LEVELS, least=True):
+    """Return the verdict on a model in each precision and with each of some options of the compiler, with the last of them also with the least CMX that it needs."""
     total = Verdict()
     proto = model.proto()
     for precision in precisions:
         limits = bounds(model, precision)
         for more in options:
-            chosen = {"precision": precision, "profile": PROFILE} | STRICT | more
+            chosen = {"precision": precision, "profile": PROFILE, "strict": True} | more
             try:
                 compiled = compile_model(proto, CompileOptions(**chosen))
-                runs = [compiled, *([smallest(proto, chosen, compiled)] if least else [])]
+                runs = [compiled, *([smallest(proto, chosen, compiled)] if least and more is options[-1] else [])]
             except (Unsupported, Unimplemented) as error:
                 return Verdict(refusal=str(error))
             except Exception as error:
@@ -113,8 +114,12 @@ def differs(have, want, bound):
 
 
 def shrunk(model, is_wrong):
-    """Return the smallest model that is still wrong: one output, and values in between that became inputs."""
+    """Return the smallest model that is still wrong: few outputs, one mostly, and values in between that became inputs."""
     found = next((one for name in model.outputs if is_wrong(one := replace(model, outputs=[name]).pruned())), model)
+    for name in found.outputs:
+        rest = [other for other in found.outputs if other != name]
+        if rest and is_wrong(one := replace(found, outputs=rest).pruned()):
+            found = one
     for width in (2, 1):
         again = True
         while again:

@@ -32,11 +32,11 @@ UNITS = {
 }  # half a step; inside, float64 is float32
 TINY = {"float64": 2.0**-126, "float32": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126}
 REACH = 3.0  # chosen: corners are few, the worst one is seldom among them
-CORNERS = 6
+CORNERS = 8
 MORE_CORNERS = 24  # of operators that choose: either of two may be larger
 # One IEEE operation, or none: under "fp32" every bit of the result follows from the operands.
 EXACT = names("""
-    Add Sub Mul Div Neg Abs Relu Max Min Floor Ceil Round Sign Sqrt Reciprocal Clip Where Equal Less LessOrEqual Greater GreaterOrEqual IsNaN IsInf Cast CastLike
+    Add Sub Mul Div Neg Abs Relu Max Min Floor Ceil Round Sign Sqrt Clip Where Equal Less LessOrEqual Greater GreaterOrEqual IsNaN IsInf Cast CastLike
     LeakyRelu PRelu ThresholdedRelu QuantizeLinear DequantizeLinear MaxPool GlobalMaxPool ReduceMax ReduceMin ArgMax ArgMin TopK Hardmax
     Mod BitCast ConstantOfShape Range Pad
 """)
@@ -44,7 +44,7 @@ EXACT = names("""
 ONCE = names(
     """Exp Log Tanh Erf Sin Cos Sigmoid Sum MatMul Conv ReduceSum ReduceMean ReduceProd AveragePool GlobalAveragePool"""
 )
-# No number is made.
+# No number is made, unless with a reduction.
 MOVES = names("""
     Identity Dropout Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Concat Expand Tile Gather Compress Trilu EyeLike OneHot GatherElements GatherND
     ReverseSequence DepthToSpace SpaceToDepth Scatter ScatterElements ScatterND
@@ -178,7 +178,7 @@ def _after(node, operands, errors, results, opset, inside, rng):
         return [np.full(array.shape, np.inf) for array in results]
     if node.op in WHOLE and not is_float(results[0].dtype):
         errors = [None if e is None or is_float(a.dtype) else e for a, e in zip(operands, errors, strict=True)]
-    floats = any(array is not None and is_float(array.dtype) for array in (*operands, *results))
+    floats = node.op in BETWEEN or any(a is not None and is_float(a.dtype) for a in (*operands, *results))
     doubtful = any(error is not None and error.any() for error in errors)
     exact = (
         node.op in MOVES
@@ -223,7 +223,7 @@ def _after(node, operands, errors, results, opset, inside, rng):
         if not is_wide and not exact:
             own += _slack(node) * UNITS[array.dtype.name] * np.abs(array.astype(np.float64)).max(initial=0)
         have += own
-        if node.op not in MOVES:
+        if not _is_move(node):
             least = 1.0 if node.op in FROM_ONE else tiny
             have += _slack(node) * unit * np.maximum(np.abs(array.astype(np.float64)), least)
         if node.op in BETWEEN:
@@ -235,6 +235,11 @@ def _after(node, operands, errors, results, opset, inside, rng):
 def _is_narrow(operands, results):
     """Whether a result has fewer bits than the vector engine computes in, and the next node may see them, or it may not."""
     return any(a is not None and a.dtype.name in ("bfloat16", "float64") for a in (*operands, *results))
+
+
+def _is_move(node):
+    """Whether no number is made: scatters may reduce."""
+    return node.op in MOVES and "reduction" not in node.attrs
 
 
 def _slack(node):
@@ -256,8 +261,8 @@ def _at_corner(array, moved, corner, index, rng):
         return array
     if corner < 2:
         signs = np.full(array.shape, 1.0 - 2 * corner)
-    elif corner == 2:
-        signs = np.full(array.shape, 1.0 - 2 * (index % 2))
+    elif corner < 4:
+        signs = np.full(array.shape, 1.0 - 2 * ((index + corner) % 2))
     else:
         signs = rng.choice([-1.0, 1.0], array.shape)
     if array.dtype == np.bool_:

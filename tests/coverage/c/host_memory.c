@@ -192,6 +192,19 @@ static void no_host_memory(void)
     OK(npu_memset(memory, size, 0, size));
 }
 
+static void annotations(npu_result_t (*annotate)(const void *, size_t))
+{
+    uint8_t *memory = pinned(PAGE);
+
+    OK(annotate(memory + 8, 64));
+    expect(NPU_ERROR_NULL_POINTER, annotate(NULL, 64));
+    expect(NPU_ERROR_NOT_REGISTERED, annotate(&memory, 8));
+    expect(NPU_ERROR_OUT_OF_RANGE, annotate(memory + 8, PAGE));
+    expect(NPU_ERROR_INVALID_SIZE, annotate(memory, 0));
+    OK(npu_free_host(memory));
+    expect(NPU_ERROR_NOT_REGISTERED, annotate(memory, 8));
+}
+
 int main(int argc, char **argv)
 {
     (void)argc;
@@ -207,6 +220,8 @@ int main(int argc, char **argv)
     mapping();
     caches(npu_flush);
     caches(npu_invalidate);
+    annotations(npu_annotate_host_read);
+    annotations(npu_annotate_host_write);
     in_flight();
     no_host_memory();
     return finish();

@@ -84,6 +84,12 @@ def pinned() -> None:
             maintain(8, PAGE)
         with expect("INVALID_SIZE"):
             maintain(8, 0)
+    for annotate in (memory.annotate_read, memory.annotate_write):
+        annotate(8, 64)
+        with expect("OUT_OF_RANGE"):
+            annotate(8, PAGE)
+        with expect("INVALID_SIZE"):
+            annotate(8, 0)
     device.close()
 
 

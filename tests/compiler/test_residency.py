@@ -1,0 +1,57 @@
+"""What it saves that values stay in CMX from one operation to the next: each would go to DDR and come back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import libnpu
+from libnpu.compiler import CompileOptions, compile_model
+
+CMX = 96 << 10
+
+
+def weights(seed, *shape):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32) / 8
+
+
+def run(model, feeds, **options):
+    """Return (outputs, bytes that DMA read and wrote in DDR by kind and name of the tensor)."""
+    compiled = compile_model(
+        model, CompileOptions(precision="fp32", cmx_bytes=CMX, tiles=1, dump=("bytes-per-tensor",), **options)
+    )
+    with libnpu.open("npu-37xx") as device, device.load(compiled.blob) as module:
+        found = module.run(feeds)
+    moved = {}
+    for line in compiled.report["dumps"]["bytes-per-tensor"].splitlines():
+        name, text = line.split(": ")
+        read, _, _, written, _ = text.split()
+        moved[name] = (int(read), int(written))
+    return found, moved
+
+
+@pytest.mark.parametrize(("size", "fits"), [(12, True), (96, False)])
+def test_e048_fusion_saves_twice_the_bytes_of_what_lies_between(make_model, size, fits):
+    """Two pointwise convolutions: what lies between them lives in CMX, or passes through it tile by tile when it does not fit."""
+    between = 32 * size * size * 4
+    assert (between < CMX) == fits
+    nodes = [("Conv", ["x", "a"], ["m"], {}), ("Conv", ["m", "b"], ["y"], {})]
+    constants = {"a": weights(1, 32, 8, 1, 1), "b": weights(2, 8, 32, 1, 1)}
+    feeds = {"x": weights(3, 1, 8, size, size)}
+    model = make_model(nodes, feeds, ["y"], constants)
+    (fused, with_fusion), (apart, without) = run(model, feeds), run(model, feeds, cmx_residency=False)
+    np.testing.assert_array_equal(fused["y"], apart["y"])
+    assert without["scratch m"] == (between, between)
+    intermediates = {name: moved for name, moved in without.items() if name.startswith("scratch")}
+    assert all(read == written for read, written in intermediates.values())
+    saved = sum(map(sum, without.values())) - sum(map(sum, with_fusion.values()))
+    kept = sum(sum(moved) for name, moved in with_fusion.items() if name.startswith("scratch"))
+    assert saved == 2 * sum(written for _, written in intermediates.values()) - kept
+    assert "scratch m" not in with_fusion
+
+
+def test_without_residency_every_value_is_in_ddr(make_model):
+    nodes = [("Relu", ["x"], ["a"], {}), ("Softmax", ["a"], ["b"], {"axis": -1}), ("Add", ["b", "x"], ["y"], {})]
+    feeds = {"x": weights(4, 3, 16)}
+    _, moved = run(make_model(nodes, feeds, ["y"]), feeds, cmx_residency=False)
+    assert {name for name in moved if name.startswith("scratch")} == {"scratch a", "scratch b"}
