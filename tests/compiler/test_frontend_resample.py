@@ -37,6 +37,7 @@ def test_whole_nearest_scale_needs_no_gather(check, rng):
     [
         {},
         {"strides": [2, 3]},
+        {"strides": [3, 2]},
         {"strides": [2, 2], "pads": [1, 0, 1, 2], "output_padding": [1, 0]},
         {"strides": [2, 1], "dilations": [2, 2]},
         {"strides": [3, 3], "pads": [2, 2, 2, 2]},
@@ -50,6 +51,12 @@ def test_conv_transpose(attrs, group, check, rng):
     constants = {"w": f32(rng, 4, 3, 3, 2), "b": f32(rng, 3 * group)}
     nodes = [("ConvTranspose", ["x", "w", "b"], ["y"], attrs | {"group": group})]
     check(nodes, {"x": f32(rng, 2, 4, 5, 6)}, constants=constants, opset=11)
+
+
+def test_transposed_kernels_side_by_side_put_no_zeros_between(check, rng):
+    nodes = [("ConvTranspose", ["x", "w"], ["y"], {"strides": [3, 2]})]
+    graph = check(nodes, {"x": f32(rng, 2, 4, 5, 6)}, constants={"w": f32(rng, 4, 3, 3, 2)}, opset=11)
+    assert [node.op for node in graph.nodes] == ["Conv", "Reshape", "Transpose", "Reshape"]
 
 
 @pytest.mark.parametrize("mode", ["reflect", "edge"])

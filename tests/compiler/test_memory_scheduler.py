@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from npu_model.profile import load_profile
 
 from libnpu.compiler import CompileOptions, compile_model
-from libnpu.compiler.options import PASSES, UnknownPass
+from libnpu.compiler.options import PASSES, BadOption, UnknownPass
 from libnpu.compiler.program import Access, Buffer, DdrKind, DdrTensor, DmaPayload, Engine, Ref, TileOp, TileProgram
 from libnpu.compiler.schedule import DecisionKind, FeasibleMemoryScheduler
 from libnpu.tools.session import execute
@@ -42,7 +42,7 @@ def tiles_of_one_layer(count=4):
             op(f"act {n}", Engine.SHAVE, [b], [c], 1, "layer"),
         ]
         ddr.append(source)
-    return TileProgram("tiles", ops, ddr, bytearray())
+    return TileProgram("tiles", ops, ddr, [])
 
 
 def chain(layers, weight_bytes=4096, act_bytes=1024):
@@ -62,7 +62,7 @@ def chain(layers, weight_bytes=4096, act_bytes=1024):
         ops.append(op(f"conv {n}", Engine.DPU, [current, buffer], [out], 3))
         current = out
     ops.append(op("store", Engine.DMA, [current], [y], 2))
-    return TileProgram("chain", ops, ddr, bytearray())
+    return TileProgram("chain", ops, ddr, [])
 
 
 def schedule(program, cmx_bytes=64 << 10, limit=35, pingpong=True):
@@ -182,7 +182,7 @@ def test_the_victim_is_the_buffer_whose_next_use_is_farthest():
         op("use far", Engine.DPU, [far, fourth], [fifth], 1),
         op("store", Engine.DMA, [fifth], [y], 1),
     ]
-    found = schedule(TileProgram("p", ops, [x, y], bytearray()), 3072)
+    found = schedule(TileProgram("p", ops, [x, y], []), 3072)
     assert decided(found, DecisionKind.SPILL) == ["far"]
     assert (found.spill_out_bytes, found.spill_in_bytes) == (1024, 1024)
 
@@ -257,7 +257,40 @@ def test_results_at_alternate_ends_leave_gaps_that_add_up():
         op("c", Engine.DPU, [b], [c], 2),
         op("store", Engine.DMA, [c], [target], 1),
     ]
-    program = TileProgram("alternate", ops, [source, target], bytearray())
+    program = TileProgram("alternate", ops, [source, target], [])
     schedule = FeasibleMemoryScheduler(program, PROFILE, 6400).run()
     assert schedule.spill_out_bytes == schedule.spill_in_bytes == 0
     assert schedule.makespan_ps == 8 * UNIT
+
+
+def test_an_operation_starts_before_the_one_ahead_of_it_when_that_waits_for_another_engine():
+    """The head of the matrix engine waits 9 units for the vector engine; the one behind it has what it needs."""
+    x, y = DdrTensor("x", 64, DdrKind.INPUT), DdrTensor("y", 64, DdrKind.INPUT)
+    a, b, c, d, e = (Buffer(letter, 64) for letter in "abcde")
+    ops = [
+        op("load x", Engine.DMA, [x], [a], 1),
+        op("load y", Engine.DMA, [y], [b], 1),
+        op("slow", Engine.SHAVE, [a], [c], 9),
+        op("head", Engine.DPU, [c], [d], 2),
+        op("behind", Engine.DPU, [b], [e], 5),
+    ]
+    schedule = FeasibleMemoryScheduler(TileProgram("late", ops, [x, y], []), PROFILE, 4096).run()
+    start = {s.op.name: s.start_ps for s in schedule.ops}
+    assert start["behind"] < start["head"]
+    assert schedule.makespan_ps <= 13 * UNIT
+
+
+def test_more_optimisation_takes_no_longer_and_gives_the_same_values(make_model):
+    rng = np.random.default_rng(4)
+    weights = {f"w{n}": rng.normal(0, 0.05, (64, 64, 3, 3)).astype(np.float32) for n in range(2)}
+    nodes = [("Conv", ["x", "w0"], ["a"], {"pads": [1] * 4}), ("Sigmoid", ["a"], ["b"], {})]
+    nodes += [("Mul", ["a", "b"], ["c"], {}), ("Conv", ["c", "w1"], ["y"], {"pads": [1] * 4})]
+    model = make_model(nodes, {"x": (np.float32, (1, 64, 32, 32))}, ["y"], weights)
+    feeds = {"x": rng.normal(0, 1, (1, 64, 32, 32)).astype(np.float32)}
+    made = [compile_model(model, CompileOptions(optimisation=level)) for level in (0, 1, 2)]
+    times = [compiled.report["predicted_makespan_ps"] for compiled in made]
+    assert times == sorted(times, reverse=True)
+    values = {execute(one.blob, one.image, "npu-37xx", lambda tensors: feeds).outputs["y"].tobytes() for one in made}
+    assert len(values) == 1
+    with pytest.raises(BadOption, match="optimisation 4; one of 0, 1, 2"):
+        CompileOptions(optimisation=4)

@@ -6,6 +6,7 @@ from npu_model.profile import load_profile
 
 from libnpu.compiler import CompileOptions, pipeline
 from libnpu.compiler.lower import CompileError, lower
+from libnpu.compiler.lower.eltwise import block_rows
 from libnpu.compiler.program import Buffer, DdrKind, Engine
 from libnpu.compiler.schedule import OutOfBarriers
 
@@ -135,3 +136,33 @@ def test_a_pointwise_convolution_reads_tiles_on_their_way_to_ddr(sketch):
     assert loaded["elementwise4:0"] == whole  # by the next sum; the convolution conv5 had it on chip
     first = {op.payload.refs["act_addr"].target for op in tasks(program, C.NPU_DPU_MATMUL) if op.layer == "conv5"}
     assert first == {op.payload.refs["out_addr"].target for op in tasks(program, C.NPU_DPU_ELTWISE_ADD)[: len(first)]}
+
+
+def test_a_vector_result_lies_where_the_operand_was_that_nobody_reads_again(sketch):
+    s = sketch()
+    a = s.conv(s.input(1, 16, 20, 20), 32)
+    over = lower(s.graph(s.conv(s.map(("exp", ("in", 0)), a), 32)), PROFILE)
+    vector = [op for op in over.ops if op.engine == Engine.SHAVE]
+    assert vector
+    assert all(op.payload.refs[0] == op.payload.refs[-1] for op in vector)
+    s = sketch()
+    a = s.conv(s.input(1, 16, 20, 20), 32)
+    b = s.conv(s.map(("exp", ("in", 0)), a), 32)
+    kept = lower(s.graph(s.conv(s.map(ADD, a, b), 32)), PROFILE)  # reads `a` again
+    assert all(
+        op.payload.refs[0].target is not op.payload.refs[-1].target for op in kept.ops if op.engine == Engine.SHAVE
+    )
+
+
+def test_products_with_the_same_small_weights_load_them_once(sketch):
+    s = sketch()
+    weights = s.const(64, 64)
+    a = s.matmul(s.input(8, 64), weights)
+    program = lower(s.graph(s.matmul(a, weights)), PROFILE)
+    assert sum(op.attrs["what"] == "load weights" for op in program.ops) == 1
+    assert program.weight_bytes == 64 * 64 * 2
+
+
+@pytest.mark.parametrize(("pixels", "rows"), [(3136, 4), (49, 7), (13, 1), (16, 4), (8, 2)])
+def test_pixels_of_a_line_make_the_rectangle_with_the_fewest_blocks(pixels, rows):
+    assert block_rows(pixels) == rows
