@@ -52,7 +52,7 @@ MOVES = names("""
 # Integers to integers, whose scales stay float32 in both policies: every bit.
 WHOLE = names("QLinearAdd QLinearMul QLinearConv QLinearMatMul QLinearLeakyRelu QGemm")
 # Through numbers near one, whose rounding stays.
-FROM_ONE = names("Elu Selu Celu RNN GRU LSTM HannWindow HammingWindow BlackmanWindow")
+FROM_ONE = names("Elu Selu Celu Gelu RNN GRU LSTM HannWindow HammingWindow BlackmanWindow")
 # Places between elements, which onnxruntime has in float32.
 BETWEEN = frozenset({"Resize", "Upsample", "GridSample"})
 # The reference is wrong in these for some opsets or attributes; what onnxruntime lacks of them is not drawn.

@@ -77,6 +77,8 @@ def layer_norm(g, op):
 @recipe("InstanceNormalization")
 def instance_norm(g, op):
     x = image(g, g.dtypes(op, among=ENGINE))
+    if g.known(x)[0, 0].size == 1:  # of one element onnxruntime's result is a difference of large numbers
+        raise Reject
     shape = (g.known(x).shape[1],)
     g.add(op, [x, g.like(x, shape), g.like(x, shape)], {"epsilon": g.choice((1e-5, 1e-2))})
 
