@@ -114,6 +114,11 @@ class Machine:
         """Return an open node, if there is one."""
         return next((node for node in self.nodes if node.is_usable), None)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether all its nodes were closed: nothing can happen any more, unlike with one that is lost."""
+        return not any(node.is_open for node in self.nodes)
+
     def start_again(self) -> None:
         """Start the machine anew if it was lost. What was open in it is gone."""
         if self.lost is not None and self._power_cycle is not None:

@@ -13,6 +13,7 @@ same number. A machine's thread of host functions is participant -1.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from pathlib import Path
@@ -109,9 +110,14 @@ class Recorder:
 class Replay:
     """A recorded order, from its next turn on."""
 
-    def __init__(self, path: str | os.PathLike[str], threads: Numbers, machines: Numbers) -> None:
-        """Raises FILE for a file that cannot be read or holds something else."""
+    def __init__(
+        self, path: str | os.PathLike[str], threads: Numbers, machines: Numbers, *, is_of_process: bool = False
+    ) -> None:
+        """`is_of_process`: who started the program asked for it, and is told on stderr of a departure, for the program may
+        look at no result. Raises FILE for a file that cannot be read or holds something else.
+        """
         self._path = Path(path)
+        self._is_of_process = is_of_process
         self._lines: deque[Line] = deque()
         self._threads: list[tuple[int, str]] = []  # that have not turned up yet
         self._done = 0
@@ -194,8 +200,10 @@ class Replay:
     def depart(self, what: str) -> None:
         """Raise BAD_STATE: the program does something else than what is recorded."""
         number, machine, position, *_, call, _, _ = self._lines[0]
-        raise NpuError(
-            C.NPU_ERROR_BAD_STATE,
+        why = (
             f"the program departs from the order in {self._path.name}: {what}; call {self._done + 1} there is {call} by "
-            f"thread {number} on machine {machine} at {position} ps. The order is free from here on",
+            f"thread {number} on machine {machine} at {position} ps. The order is free from here on"
         )
+        if self._is_of_process:
+            print(f"libnpu: {why}", file=sys.stderr, flush=True)
+        raise NpuError(C.NPU_ERROR_BAD_STATE, why)

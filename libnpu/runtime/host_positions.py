@@ -78,6 +78,7 @@ class Positions:
         """Forget a participant; twice is allowed."""
         if participant not in self.participants:
             return
+        self.leave_solo()
         self.participants.remove(participant)
         if self._current is participant:
             self._save()

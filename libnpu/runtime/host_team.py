@@ -10,6 +10,7 @@ something else than the API: members that wait for each other should do so by ev
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from typing import TYPE_CHECKING
 
@@ -223,11 +224,11 @@ def replayed(path: str | os.PathLike[str]) -> Iterator[None]:
             HOST.notify()
 
 
-def replay(path: str | os.PathLike[str]) -> None:
-    """Force the recorded order from now on. Raises FILE."""
+def replay(path: str | os.PathLike[str], *, is_of_process: bool = False) -> None:
+    """Force the recorded order from now on; `is_of_process` as in `Replay`. Raises FILE."""
     with HOST.inside():
         HOST.leave_solo()
-        HOST.replay = Replay(path, *HOST.numbers())
+        HOST.replay = Replay(path, *HOST.numbers(), is_of_process=is_of_process)
 
 
 def _check_no_team() -> None:
@@ -238,7 +239,8 @@ def _check_no_team() -> None:
 
 def obey_environment() -> None:
     """Do what NPU_ORDER_RECORD and NPU_ORDER_REPLAY, paths, ask of the process, once. Raises FILE."""
-    for variable, action in (("NPU_ORDER_REPLAY", replay), ("NPU_ORDER_RECORD", record)):
+    replay_of_process = functools.partial(replay, is_of_process=True)
+    for variable, action in (("NPU_ORDER_REPLAY", replay_of_process), ("NPU_ORDER_RECORD", record)):
         path = os.environ.get(variable)
         if path and variable not in _obeyed:
             _obeyed.add(variable)

@@ -30,6 +30,7 @@ from npu_abi import C
 
 from libnpu.errors import NpuError
 from libnpu.runtime.host_participants import Participant, State, Wait
+from libnpu.runtime.host_turns import open_node
 from libnpu.runtime.host_waits import Waits
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ class Host(Waits):
         if me.state is not State.RUNNING:
             self.come_back(me)
         try:
-            if node.is_usable:
+            if self.keeps_order or open_node(node).is_usable:  # whether or not the machine was reset meanwhile
                 self.take_turn(me, node)
             action()
         finally:

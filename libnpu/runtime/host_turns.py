@@ -39,9 +39,9 @@ class Turns(Waking):
 
     def take_turn(self, me: Participant, node: Node, what: str = GOES_ON) -> None:
         """Return when no running participant is behind `me`, or when a recorded order has `what` of `me` next. Others may
-        have run in between.
+        have run in between. A machine that is closed has no turns.
         """
-        if not self.replay_turn(me, node, what):
+        if not self.replay_turn(me, node, what) and not node.machine.is_closed:
             self._take_free_turn(me, node)
             self._note_turn(me, node, what)
 
@@ -74,7 +74,7 @@ class Turns(Waking):
 
     def _first(self, machine: Machine) -> Participant | None:
         """Return the running participant of the machine that is furthest behind."""
-        running = [who for who in machine.positions if who.state in ACTIVE]
+        running = [who for who in self.participants if who.state in ACTIVE and who in machine.positions]
         return min(running, key=lambda who: self._order(who, machine), default=None)
 
     def _bound(self, first: Participant | None, machine: Machine) -> int:
@@ -89,10 +89,10 @@ class Turns(Waking):
 
     def replay_turn(self, me: Participant, node: Node, what: str) -> bool:
         """Wait for the turn of `me` in the recorded order, which must be to do `what`, and be where it was. False when there
-        is no order, or no more of it. Raises BAD_STATE.
+        is no order, or no more of it, or the machine is closed. Raises BAD_STATE.
         """
         machine = node.machine
-        while (replay := self.replay) is not None:
+        while (replay := self.replay) is not None and not machine.is_closed:
             if replay.is_over:
                 self._end_replay()
             elif replay.is_next(me.number, machine.number):
@@ -140,7 +140,7 @@ class Turns(Waking):
 
     def _be_as_recorded(self, me: Participant, node: Node, line: Line) -> None:
         """Bring the device and `me` to where they were."""
-        machine, node = node.machine, _open_node(node)
+        machine, node = node.machine, open_node(node)
         if node.is_usable:
             while self._is_before(now_ps := self.device_ps(node), line):
                 after_ps, interrupts = self._run_to(node, line.device_ps)
@@ -168,8 +168,8 @@ class Turns(Waking):
     def _note_turn(self, me: Participant, node: Node, what: str) -> None:
         """Write down that `me` has its turn, if the order is recorded."""
         moves, me.moves = me.moves, {}
-        if self.recorder is not None:
-            machine, node = node.machine, _open_node(node)
+        if self.recorder is not None and not node.machine.is_closed:
+            machine, node = node.machine, open_node(node)
             device_ps = self.device_ps(node) if node.is_usable else 0
             due = self._due_after(device_ps) if node.is_usable else None
             times = self.position(me, machine), machine.begun_ps.get(me, 0), device_ps
@@ -257,6 +257,6 @@ class Turns(Waking):
             self.disorder(f"{what} was silent for {grace_s * 1000:.0f} ms of wall time")
 
 
-def _open_node(node: Node) -> Node:
+def open_node(node: Node) -> Node:
     """Return a node of the same machine that is open, if there is any: the context of this one may be gone."""
     return node if node.is_usable else node.machine.any_node() or node

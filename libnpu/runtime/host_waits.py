@@ -68,7 +68,7 @@ class Waits(Turns):
             self._wake(node)
             replayed = False
             while not wait.woken and not replayed:
-                if self.replay is not None:
+                if self.replay is not None and not machine.is_closed:
                     replayed = self.replay_turn(me, node, GOES_ON)
                 else:
                     self._progress(me, node, wait)
@@ -85,18 +85,19 @@ class Waits(Turns):
         """As `block`, for a thread of host functions, which is in no call."""
         self.switch(me)
         me.depth = 1
-        while not wait.woken or self.replay is not None:
-            if self.replay is not None and wait.targets:
+        machine = wait.targets[0].node.machine
+        while not wait.woken or (self.replay is not None and not machine.is_closed):
+            if self.replay is not None and not machine.is_closed:
                 if self.replay_turn(me, wait.targets[0].node, FUNCTION):
                     self._look_at_all(wait)
                     return
                 continue
             nodes = {target.node.machine: target.node for target in wait.targets}
             first = None
-            for machine, node in nodes.items():
-                ahead = self._first(machine)
+            for used, node in nodes.items():
+                ahead = self._first(used)
                 first = first or ahead
-                if self._wake(node) or (node.is_usable and self._step(node, self._bound(ahead, machine))):
+                if self._wake(node) or (node.is_usable and self._step(node, self._bound(ahead, used))):
                     break
             else:
                 self._rouse_unsure()

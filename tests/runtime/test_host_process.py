@@ -403,3 +403,83 @@ def test_the_replay_of_functions_of_a_context_that_is_destroyed(tmp_path, monkey
     assert run(program) == first
     assert first[0].startswith("['live'] ")
     assert orders[0].read_text() == orders[1].read_text()
+
+
+def test_a_finaliser_at_the_end_may_call_though_another_thread_has_called_and_ended():
+    program = """
+    class Last:
+        def __del__(self):
+            device.synchronize()
+    last = Last()
+    def work():
+        stream.fill(memory, 1)
+        stream.synchronize()
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    """
+    assert run(program) == []
+
+
+def test_a_thread_may_go_on_when_the_main_thread_and_a_host_function_have_ended():
+    program = """
+    stream.add_host_function(time.sleep, 0.02)
+    def work():
+        threading.main_thread().join()
+        time.sleep(0.1)
+        stream.fill(memory, 1)
+        stream.synchronize()
+        print("done")
+    threading.Thread(target=work).start()
+    """
+    assert run(program) == ["done"]
+
+
+RESETS = """
+def functions():
+    team.enter(0)
+    for _ in range(10):
+        try:
+            s = device.create_stream()
+            for _ in range(2):
+                s.add_host_function(int)
+            s.synchronize()
+        except libnpu.NpuError as error:
+            print(error.result)
+    team.leave()
+def resets():
+    team.enter(1)
+    for i in range(10):
+        device.host_delay(7300 * (i % 3) + 500)
+        device.reset()
+    team.leave()
+team = device.team(2)
+threads = [threading.Thread(target=functions), threading.Thread(target=resets)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+team.end()
+print(device.now_ps)
+"""
+
+
+def test_the_replay_of_functions_beside_resets(tmp_path, monkeypatch):
+    orders = [tmp_path / f"order{i}" for i in range(3)]
+    monkeypatch.setenv("NPU_ORDER_RECORD", str(orders[0]))
+    first = run(RESETS)
+    monkeypatch.setenv("NPU_ORDER_REPLAY", str(orders[0]))
+    for order in orders[1:]:
+        monkeypatch.setenv("NPU_ORDER_RECORD", str(order))
+        assert run(RESETS) == first
+        assert order.read_text() == orders[0].read_text()
+
+
+def test_a_departure_from_the_order_of_the_environment_is_printed(tmp_path, monkeypatch):
+    monkeypatch.setenv("NPU_ORDER_RECORD", str(tmp_path / "order"))
+    run("stream.fill(memory, 1)\nstream.synchronize()")
+    monkeypatch.delenv("NPU_ORDER_RECORD")
+    monkeypatch.setenv("NPU_ORDER_REPLAY", str(tmp_path / "order"))
+    _, said = start("try:\n    device.alloc(1)\nexcept libnpu.NpuError:\n    pass").communicate(timeout=30)
+    assert said.startswith("libnpu: the program departs from the order in order: thread 0 calls ")
+    assert said.count("\n") == 1
