@@ -17,8 +17,9 @@ from npu_abi import C
 
 from libnpu.checker.sources import rows_of
 from libnpu.checker.steps import HOST
+from libnpu.checker.stream_events import operation_of
 from libnpu.checker.symbols import place_of
-from libnpu.checker.watch import Checker, operation_of
+from libnpu.checker.watch import Checker
 from libnpu.checker.witness import Run
 from libnpu.runtime import observer
 from libnpu.runtime.copy_operations import Copy
