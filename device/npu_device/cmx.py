@@ -88,6 +88,17 @@ class AddressSpace:
         """Bytes of each tile in the window."""
         return self._cmx.workspace_bytes
 
+    @property
+    def era(self) -> int:
+        """Changes whenever translations are dropped."""
+        return self._mmu.era
+
+    def translated(self, address: int, nbytes: int) -> Bytes | None:
+        """Return bytes of device memory, to read in place, when they are translated already and lie in one piece; else None."""
+        if address < END and address + nbytes > BASE:
+            return None
+        return self._mmu.translated(self.ssid, address, nbytes)
+
     def locate(self, address: int, write: bool) -> tuple[Bytes, int]:
         """Return (memory, offset) of an address; from there to the end of `memory` all is mapped. Raises MemoryFault."""
         if BASE <= address < END:

@@ -64,11 +64,13 @@ class Pattern:
 
     def runs(self, physical: Callable[[int, int], list[tuple[int, int]]]) -> Runs:
         """Return its rows in physical memory, in their order, as `physical` translates a range of addresses."""
+        pieces = physical(self.low, self.span)
+        if len(self.shape) == 1:
+            return np.array(pieces, np.int64)
         starts = np.array([self.low + self.offset])
         width = self.shape[-1] * self.strides[-1]
         for count, stride in zip(self.shape[:-1], self.strides[:-1], strict=True):
             starts = (starts[:, None] + np.arange(count) * stride).reshape(-1)
-        pieces = physical(self.low, self.span)
         if len(pieces) == 1:
             return np.stack([starts + (pieces[0][0] - self.low), np.full(len(starts), width)], axis=1)
         return np.array([piece for start in starts.tolist() for piece in physical(start, width)], np.int64)
@@ -83,14 +85,24 @@ class Pattern:
         return np.ndarray(self.shape, self.dtype, memoryview(memory).cast("B"), self.offset, self.strides)
 
 
-@dataclass(frozen=True, slots=True)
 class Move:
     """A descriptor, checked: its two ends, and their byte ranges."""
 
-    source: Pattern
-    target: Pattern
-    claim: Claim
-    size_bytes: int
+    __slots__ = ("_claim", "_dma", "size_bytes", "source", "target")
+
+    def __init__(self, source: Pattern, target: Pattern, dma: Dma) -> None:
+        self.source = source
+        self.target = target
+        self.size_bytes = dma.length * dma.num_planes
+        self._dma = dma
+        self._claim: Claim | None = None
+
+    @property
+    def claim(self) -> Claim:
+        """What it reads and writes. Worked out on first use: times alone do not need it."""
+        if self._claim is None:
+            self._claim = Claim(dma_boxes(self._dma))
+        return self._claim
 
     @classmethod
     def decode(cls, record: Any) -> Move:
@@ -109,8 +121,7 @@ class Move:
         return cls(
             Pattern.of(dma.src, dma.src_width, source),
             Pattern.of(dma.dst, dma.dst_width, target),
-            Claim(dma_boxes(dma)),
-            dma.length * dma.num_planes,
+            dma,
         )
 
     def gather(self, view: View, memory: Bytes) -> Bytes:

@@ -61,7 +61,8 @@ class DpuEngine(Engine[DpuTask]):
         Who lets a descriptor in (the firmware, or the start of an operation) has checked every operand before.
         """
         plan = task.plan
-        if not plan.checked[task.entry]:
+        first = plan.like[task.entry]
+        if not plan.checked[first]:
             space = task.slot.space
             work = plan.work(task.entry)
             for block in work.blocks:
@@ -71,7 +72,7 @@ class DpuEngine(Engine[DpuTask]):
                         raise MemoryFault(address, C.NPU_MMU_EVT_CMX_RANGE, write)
                     if place.size_bytes:
                         space.check(address, place.size_bytes, write)
-            plan.checked[task.entry] = True
+            plan.checked[first] = True
 
     def execute(self, task: DpuTask) -> None:
         """Compute all variants from what CMX holds now; poison the output."""
@@ -148,11 +149,13 @@ class DpuPlan:
     invariants: Records
     variants: Records
     rows: list[tuple[int, ...]]
-    works: list[Work | None]  # by invariant, as they are first executed
-    checked: list[bool]  # by invariant
+    like: list[int]  # by invariant: the first one that asks for the same
+    works: list[Work | None]  # of these, as they are first executed
+    checked: list[bool]  # of these
 
     def work(self, index: int) -> Work:
         """Return an invariant with its variants, checked. Raises DescriptorError."""
+        index = self.like[index]
         found = self.works[index]
         if found is None:
             from npu_device.dpu_work import Work
@@ -185,6 +188,29 @@ def _by_operand(table: dict[str, int], invariants: Records) -> np.ndarray[Any, n
     return found
 
 
+def _contents(records: Records, names: tuple[str, ...]) -> list[bytes]:
+    """Return the bytes of these fields of each record."""
+    fields: Any = records.dtype.fields
+    places = [np.arange(fields[name][0].itemsize) + fields[name][1] for name in names]
+    raw = np.ascontiguousarray(records).view(np.uint8).reshape(len(records), -1)
+    found = raw[:, np.concatenate(places)]
+    content, size = found.tobytes(), found.shape[1]
+    return [content[at : at + size] for at in range(0, len(content), size)]
+
+
+def _like(invariants: Records, variants: Records, counts: list[int]) -> list[int]:
+    """Return by invariant the first whose descriptor is equal but for its place in the schedule. `variants` in the order of their invariants."""
+    parts = _contents(variants, descriptors.VARIANT_FIELDS)
+    known: dict[tuple[bytes, ...], int] = {}
+    found, at = [], 0
+    for index, (content, count) in enumerate(
+        zip(_contents(invariants, descriptors.INVARIANT_FIELDS), counts, strict=True)
+    ):
+        found.append(known.setdefault((content, *parts[at : at + count]), index))
+        at += count
+    return found
+
+
 def plan_dpu(profile: Profile, invariants: Records, variants: Records) -> DpuPlan:
     """Decode invariants and variants in bulk. Raises DescriptorError when the DPU has no rate for a type."""
     counts = invariants["variant_count"].astype(np.int64)
@@ -208,4 +234,5 @@ def plan_dpu(profile: Profile, invariants: Records, variants: Records) -> DpuPla
         counts,
     )
     rows = list(zip(*(column.tolist() for column in columns), strict=True))
-    return DpuPlan(invariants, variants, rows, [None] * len(rows), [False] * len(rows))
+    like = _like(invariants, ordered, counts.tolist())
+    return DpuPlan(invariants, variants, rows, like, [None] * len(rows), [False] * len(rows))

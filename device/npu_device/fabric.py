@@ -15,6 +15,7 @@ from npu_device.ddr import FluidPath, MemoryPath
 from npu_device.dram import Dram
 from npu_device.energy import add_energy
 from npu_device.interrupts import Interrupts
+from npu_device.known_runs import KnownRuns
 from npu_device.memory_path import CyclePath
 from npu_device.memory_registers import MemoryRegisters
 from npu_device.mmu import Mmu
@@ -66,6 +67,7 @@ class Fabric:
         self.mmu = Mmu(self.dram, lambda: self.interrupts.raise_cause(C.NPU_ICB_MMU_EVENT))
         self.cmx = Cmx(profile.tiles, profile.cmx.workspace_bytes)
         self.programs = ProgramCache()
+        self.known_runs = KnownRuns(profile.memory_system.dram.access_bytes)
         self.program_plans: dict[tuple[bytes, int, int, int], DmaPlan] = {}  # of shave_operations
         self.scratch = Scratch()
         self.overflows = Overflows()

@@ -130,6 +130,14 @@ class Mmu:
         segments = self.segments(ssid, va, nbytes, write)
         return self._join(ssid, va, nbytes) if write else np.concatenate(segments)
 
+    def translated(self, ssid: int, va: int, nbytes: int) -> Bytes | None:
+        """Return the bytes [va, va + nbytes), to read in place, when one range of the TLB has them all; else None. Never walks."""
+        tlb = self._tlb.get(ssid)
+        index = bisect_right(tlb.starts, va) - 1 if tlb is not None else -1
+        if tlb is None or index < 0 or va + nbytes > tlb.ends[index]:
+            return None
+        return tlb.memory[index][va - tlb.starts[index] :][:nbytes]
+
     def snoops(self, ssid: int, va: int) -> bool:
         """Whether accesses to `va` look into the host's caches. Raises MemoryFault."""
         self.locate(ssid, va, False)

@@ -245,14 +245,20 @@ class ShaveEngine(Engine[ShaveTask]):
         """Run the program, up to where it needs another engine; hold its stores back until that time."""
         fabric, space = self.fabric, task.slot.space
         try:
+            key = None
             if isinstance(task, BlockTask):
                 text = task.text
             else:
                 text = space.view(task.text_va, task.code_bytes, False).tobytes()
-            task.rows = fabric.programs.rows(text)
-            task.machine = machine = Machine(
-                task.args_va, space, fabric.profile.shave, fabric.compute, self._ddr_access_bytes
-            )
+                if not fabric.compute:
+                    key = fabric.known_runs.key(text, task.args_va, space)
+            known = fabric.known_runs.get(key)
+            if known is None:
+                task.rows = fabric.programs.rows(text)
+                machine = Machine(task.args_va, space, fabric.profile.shave, fabric.compute, self._ddr_access_bytes)
+            else:
+                task.rows, machine = [], known
+            task.machine = machine
             if isinstance(task, BlockTask):
                 machine.r[2:6] = task.slot.registers()
                 machine.cycles = 0  # the start-up cost stands for what the block has had: the fetch of its program
@@ -260,7 +266,11 @@ class ShaveEngine(Engine[ShaveTask]):
             task.operations = []
             task.written = []
             task.waiting = False
+            if known is not None:
+                self._account(task, 0)
+                return
             self._run(task)
+            fabric.known_runs.keep(key, machine)
         except ShaveFault as fault:
             task.slot.fail(C.NPU_JOB_SHAVE_FAULT, fault.error_detail, task)
 
@@ -269,6 +279,11 @@ class ShaveEngine(Engine[ShaveTask]):
         machine = task.machine
         before = machine.cycles if machine.insns else 0  # the first segment includes the start-up
         machine.run(task.rows)
+        self._account(task, before)
+
+    def _account(self, task: ShaveTask, before: int) -> None:
+        """Take over what the segment that has run did. `before`: the cycles that the program had had."""
+        machine = task.machine
         task.cycles = machine.cycles - before
         task.insns = machine.insns
         reads, writes = machine.reads, machine.writes
@@ -277,10 +292,12 @@ class ShaveEngine(Engine[ShaveTask]):
         task.ddr_read += reads.ddr_bytes
         task.ddr_write += writes.ddr_bytes
         task.ddr_moved += reads.moved_bytes + writes.moved_bytes
-        read, written = map(_boxes, machine.segment())
+        segment = machine.segment()
         if not self.fabric.compute:
-            task.written += written
+            if machine.suspension is not None:
+                task.written += _boxes(segment[1])
             return
+        read, written = map(_boxes, segment)
         task.tainted = False
         if not read and not written:
             return

@@ -159,7 +159,7 @@ class Invariant:
             values["groups"] = 1
         elif values["op"] == MATMUL:
             values["groups"] = values["groups"] or 1
-        found = cls(**{name: values[name] for name in _INVARIANT_FIELDS})
+        found = cls(**{name: values[name] for name in INVARIANT_FIELDS})
         found._check()
         return found
 
@@ -281,4 +281,5 @@ def check_disjoint(what: str, width: int, *dims: tuple[int, int]) -> None:
 
 
 _WINDOW_FIELDS = ("kernel_x", "kernel_y", "stride_x", "stride_y", "dilation_x", "dilation_y")
-_INVARIANT_FIELDS = tuple(field.name for field in fields(Invariant))
+INVARIANT_FIELDS = tuple(field.name for field in fields(Invariant))
+VARIANT_FIELDS = tuple(field.name for field in fields(Variant))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import lcm
 from typing import TypeAlias
 
 import numpy as np
@@ -19,6 +20,8 @@ from npu_model.memory_runs import NO_RUNS, Runs
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
+KEPT_COSTS = 1 << 13  # chosen: more than a large model has
+KEPT_RUNS = 1 << 8  # of a transfer whose cost is kept (chosen): 16 bytes each
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class ClosedForms:
         self.system = system
         own = system.bytes_per_second("npu_dma")
         self.scale = own / (bytes_per_second or own)
+        self._costs: dict[tuple[int, int, bytes], Cost] = {}
+        self._period = _period(system)
         self._cycle_ps = 1e12 / noc.clock_hz
         self._access_ps = 1e12 * dram.burst_transfers * dram.chained_bursts / dram.transfers_per_second
         self._access_flits = -(-dram.access_bytes // noc.flit_bytes)
@@ -62,7 +67,20 @@ class ClosedForms:
         self.order = [part for part in range(self.parts) if part not in backward] + backward  # as a read passes them
 
     def cost(self, client: int, reads: Runs, writes: Runs) -> Cost:
-        """Return the cost of a transfer of `client` that reads and writes runs."""
+        """Return the cost of a transfer of `client` that reads and writes runs; those that lie alike in the banks have the same."""
+        if len(reads) + len(writes) > KEPT_RUNS:
+            return self._cost(client, reads, writes)
+        runs = np.concatenate((reads, writes))
+        runs[:, 0] -= int(runs[0, 0]) // self._period * self._period
+        key = client, len(reads), runs.tobytes()
+        found = self._costs.get(key)
+        if found is None:
+            if len(self._costs) >= KEPT_COSTS:
+                self._costs.clear()
+            found = self._costs[key] = self._cost(client, reads, writes)
+        return found
+
+    def _cost(self, client: int, reads: Runs, writes: Runs) -> Cost:
         sides = [self._side(client, runs, write) for write, runs in ((False, reads), (True, writes)) if len(runs)]
         channels = sum((side.channel_ps for side in sides), np.zeros(self.system.dram.channels))
         if len(reads) == len(writes) == 1:
@@ -291,6 +309,15 @@ class _Side:
     window_ps: float  # that its requests outstanding need
     held: float  # bytes
     trip_ps: float  # of one request
+
+
+def _period(system: MemorySystem) -> int:
+    """Return bytes by which all addresses of a transfer may move without a change to what it costs; 1 << 62 where there are none."""
+    dram = system.dram
+    if dram.bank_xor and dram.banks & (dram.banks - 1):
+        return 1 << 62
+    lines = lcm(dram.interleave_bytes, dram.page_bytes) * dram.channels  # whole pages of all channels
+    return lcm(lines * dram.banks * dram.banks, dram.access_bytes)
 
 
 def _heads(keys: Ints) -> Ints:

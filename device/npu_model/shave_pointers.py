@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from npu_model.shave_opcodes import I64, OPCODES, Insn, decode, register_kind
+from npu_model.shave_opcodes import I64, OPCODES, TYPE_BYTES, Insn, check, decode, register_kind
 
 WORD = 8  # bytes
 _BASE = {
@@ -22,6 +22,7 @@ _BASE = {
     "fst": "a",
     "ldm": "a",
 }
+_SCALAR_LOADS = ("ld", "fld", "ldm")
 _KEPT = {"mov": ("a",), "addi": ("a",), "add": ("a", "b")}  # operands that live on, moved, in d
 ARGUMENTS = 1  # the register that points to the argument block
 
@@ -53,6 +54,25 @@ def address_words(code: bytes, candidates: frozenset[int]) -> frozenset[int]:
         if name == "add" and holds[insn.a] and holds[insn.b]:
             spoilt |= holds[insn.a] | holds[insn.b]
     return candidates - spoilt
+
+
+def argument_bytes(code: bytes) -> int | None:
+    """Return how many bytes of its argument block a program can load. None when it may load scalars from elsewhere, or uses the
+    address of the block for anything else.
+    """
+    size = 0
+    for insn in decode(code):
+        if check(insn) is not None or _hides_arguments(insn):
+            return None
+        name = OPCODES[insn.op].name
+        loads = name in _SCALAR_LOADS
+        if loads != any(getattr(insn, field) == ARGUMENTS for field in _integers_read(insn)):
+            return None
+        if loads:
+            if insn.imm < 0:
+                return None
+            size = max(size, insn.imm + (WORD * insn.imm2 if name == "ldm" else TYPE_BYTES[insn.type]))
+    return size
 
 
 def _spread(insns: list[Insn], holds: list[set[int]]) -> None:

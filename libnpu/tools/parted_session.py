@@ -10,7 +10,7 @@ from libnpu.parts import HostPart, NpuPart
 from libnpu.runtime.operation import ModuleLaunch
 from libnpu.runtime.parted_module import PartedModule
 from libnpu.tools.session import Execution, PartTime
-from libnpu.trace.slices import Slice, instants_of, jobs_of, slices_of
+from libnpu.trace.slices import Slice, slices_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,8 +80,7 @@ def execute_parts(
         end_ps=end_ps,
         counters=counters,
         slices=slices,
-        instants=instants_of(records),
-        jobs=jobs_of(records),
+        records=records,
         host=host,
         host_busy_ps=busy,
         host_blocked_ps=blocked,

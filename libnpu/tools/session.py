@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +11,9 @@ import libnpu
 from libnpu.trace.slices import Instant, Slice, instants_of, jobs_of, slices_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from libnpu.blob import BlobImage
@@ -42,8 +45,7 @@ class Execution:
     end_ps: int
     counters: dict[str, int]
     slices: list[Slice]
-    instants: list[Instant]
-    jobs: list[Slice]
+    records: NDArray[np.void]  # struct npu_trace_record
     host: list[Slice]
     host_busy_ps: int  # of the host's thread, from the launch to the end of the wait
     host_blocked_ps: int
@@ -52,6 +54,31 @@ class Execution:
     device_ps: int
     parts: list[PartTime]
     leaked_bytes: int  # device memory that was free before the blob was loaded and is not after everything was freed
+
+    @property
+    def instants(self) -> list[Instant]:
+        """What the management core did, and its interrupts."""
+        return instants_of(self.records)
+
+    @property
+    def jobs(self) -> list[Slice]:
+        """The jobs, in order of their end."""
+        return jobs_of(self.records)
+
+
+@contextmanager
+def _uncollected(compute: bool) -> Iterator[None]:
+    """Without values let Python look for cyclic garbage after the run: there is little, and it would walk all of a large blob's objects
+    again and again.
+    """
+    pause = not compute and gc.isenabled()
+    if pause:
+        gc.disable()
+    try:
+        yield
+    finally:
+        if pause:
+            gc.enable()
 
 
 def execute(
@@ -68,9 +95,12 @@ def execute(
 ) -> Execution:
     """Run the blob `data` once and return what was seen. `faults`: as of `libnpu.open`, `schedule`: of `Device.set_schedule`. Raises NpuError."""
     host: list[Slice] = []
-    with libnpu.open(
-        profile, compute=compute, numerics=numerics, fidelity=fidelity, trace=True, faults=faults
-    ) as device:
+    with (
+        _uncollected(compute),
+        libnpu.open(
+            profile, compute=compute, numerics=numerics, fidelity=fidelity, trace=True, faults=faults
+        ) as device,
+    ):
         if schedule is not None:
             device.set_schedule(schedule)
 
@@ -125,8 +155,7 @@ def execute(
         end_ps=end_ps,
         counters=counters,
         slices=slices_of(records, tasks if isinstance(tasks, list) else []),
-        instants=instants_of(records),
-        jobs=jobs_of(records),
+        records=records,
         host=host,
         host_busy_ps=busy,
         host_blocked_ps=blocked,

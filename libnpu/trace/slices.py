@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from npu_abi import C, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
 ENGINES = ("DMA", "DPU", "SHAVE")
@@ -52,21 +52,24 @@ def slices_of(records: NDArray[np.void], tasks: Sequence[dict[str, Any]] = ()) -
     """
     running: dict[tuple[int, int, int, int], tuple[int, int]] = {}  # DMA ports change between tasks of several jobs
     found: list[Slice] = []
-    engines = (C.NPU_ENGINE_DMA, C.NPU_ENGINE_DPU, C.NPU_ENGINE_SHAVE)
-    start, end = C.NPU_TRACE_START, C.NPU_TRACE_END
+    tracks: dict[tuple[int, int], str] = {}
+    start = int(C.NPU_TRACE_START)
+    kept = np.isin(records["kind"], (start, C.NPU_TRACE_END))
+    kept &= np.isin(records["engine"], (C.NPU_ENGINE_DMA, C.NPU_ENGINE_DPU, C.NPU_ENGINE_SHAVE))
     columns = ("kind", "engine", "unit", "task_id", "job_id", "time_ps", "value")
     for kind, engine, unit, task_id, job_id, time_ps, value in zip(
-        *(records[c].tolist() for c in columns), strict=True
+        *(records[c][kept].tolist() for c in columns), strict=True
     ):
-        if engine not in engines or kind not in (start, end):
-            continue
         if kind == start:
             running[engine, unit, task_id, job_id] = (time_ps, value)
             continue
         started = running.pop((engine, unit, task_id, job_id), None)
         if started is not None:
             name, layer = _names(tasks, task_id)
-            found.append(Slice(track_name(engine, unit), name, layer, started[0], time_ps, task_id, job_id, started[1]))
+            track = tracks.get((engine, unit))
+            if track is None:
+                track = tracks[engine, unit] = track_name(engine, unit)
+            found.append(Slice(track, name, layer, started[0], time_ps, task_id, job_id, started[1]))
     return found
 
 
@@ -74,10 +77,11 @@ def jobs_of(records: NDArray[np.void]) -> list[Slice]:
     """Return the jobs that began and ended in `records`, in order of their end, on the track "jobs"."""
     started: dict[int, int] = {}
     found = []
+    records = records[np.isin(records["kind"], (C.NPU_TRACE_JOB_START, C.NPU_TRACE_JOB_END))]
     for kind, job_id, time_ps in zip(*(records[c].tolist() for c in ("kind", "job_id", "time_ps")), strict=True):
         if kind == C.NPU_TRACE_JOB_START:
             started[job_id] = time_ps
-        elif kind == C.NPU_TRACE_JOB_END and job_id in started:
+        elif job_id in started:
             name = f"job {job_id:#x}"
             found.append(Slice(JOBS, name, name, started.pop(job_id), time_ps, job_id=job_id))
     return found
@@ -93,9 +97,8 @@ def instants_of(records: NDArray[np.void]) -> list[Instant]:
     )  # fmt: skip
     found = []
     columns = ("kind", "task_id", "time_ps", "value")
+    records = records[~np.isin(records["kind"], skip)]
     for kind, task_id, time_ps, value in zip(*(records[c].tolist() for c in columns), strict=True):
-        if kind in skip:
-            continue
         if kind == C.NPU_TRACE_FENCE_WRITE:
             found.append(Instant(CORE, f"fence_write value={value}", time_ps))
             continue

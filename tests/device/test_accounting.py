@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 from npu_abi import C, dtype
+from npu_device.clock import Clock, ClockDomain
+from npu_device.trace import Trace
 
 from tests.device.rig import CMX, Blob, Rig
 
@@ -107,3 +109,14 @@ def test_two_ports_share_ddr_and_one_port_alone_gets_all_of_it():
     transfer_ps = 0x40000 * 10**12 // 27_000_000_000
     assert abs(alone - 956_000 - transfer_ps) < 20_000
     assert abs(shared - 956_000 - 2 * transfer_ps) < 200_000  # the second starts a dispatch later
+
+
+def test_a_trace_has_large_numbers_as_they_are():
+    clock, domain = Clock(), ClockDomain(1_300_000_000)
+    trace = Trace(clock, domain)
+    clock.now_ps = (1 << 62) + 7
+    trace.add(C.NPU_TRACE_FENCE_WRITE, 3, 0, 5, 6, (1 << 64) - 1)
+    (record,) = np.frombuffer(trace.drain(), dtype("npu_trace_record"))
+    assert (record["time_ps"], record["value"]) == ((1 << 62) + 7, (1 << 64) - 1)
+    assert record["cycle"] == domain.cycle_at((1 << 62) + 7)
+    assert trace.drain() == b""

@@ -1,7 +1,9 @@
 """With and without values: the same descriptors are refused, the same addresses fault, the same pages are walked."""
 
+import numpy as np
 import pytest
 from npu_abi import C
+from npu_device.dpu import plan_dpu
 from npu_firmware import task_check
 from npu_model.shave_isa import assemble
 
@@ -138,3 +140,84 @@ def test_a_descriptor_that_only_an_engine_refuses_is_a_processing_error_that_nam
     good = Blob()
     good.add_dma(source, CMX, 64, port=1)
     assert rig.execute(rig.inference(good)).job_status == C.NPU_JOB_SUCCESS
+
+
+ROW = assemble(
+    "ldm r8, r1, 8, 2\nli r2, 1\nsetvl r2, r8\nli r5, 4\nvld.f32 v0, r9, r5, r5, 0\nvst.f32 v0, r9, r5, r5, 4\nhalt\n"
+)
+
+
+def ran(compute, blocks):
+    """Run a program that moves `columns` floats at a pointer, once for each (place of the arguments, columns, pointer) of `blocks`.
+
+    Return counters and times, and how many programs have run that are known now.
+    """
+    rig = Rig("npu-37xx", compute=compute, trace=True)
+    memory = rig.alloc(8192)
+    text = rig.alloc(ROW)
+    blob = Blob()
+    program = blob.add_range(text, len(ROW))
+    for place, columns, pointer in blocks:
+        at = pointer if pointer >= CMX else memory + 4096 + pointer
+        rig.memory(memory)[place + 8 : place + 24] = np.array([columns, at], np.int64).view(np.uint8)
+        blob.add_shave(program, memory + place, 24)
+    done = rig.execute(rig.inference(blob))
+    assert done.job_status == C.NPU_JOB_SUCCESS
+    known = len(rig.device.fabric.known_runs._machines)
+    return (rig.device.counters(), done.end_ps - done.start_ps, rig.device.drain_trace()), known
+
+
+@pytest.mark.parametrize(
+    ("blocks", "kinds"),
+    [
+        ([(64 * n, 9, CMX) for n in range(6)], 1),
+        ([(64 * n, 9 + n % 2, CMX) for n in range(8)], 2),
+        ([(64 * n, 9, CMX + 4096 * (n % 2)) for n in range(8)], 2),
+        ([(64 * n, 9, 20 * (n % 3)) for n in range(9)], 3),  # in DDR, of which whole accesses move
+        ([(64 * n + 48 * (n % 2), 9, CMX) for n in range(8)], 2),  # as are arguments
+    ],
+)
+def test_programs_that_have_run_with_the_same_arguments_cost_the_same(blocks, kinds):
+    expected, unused = ran(True, blocks)
+    found, known = ran(False, blocks)
+    assert found == expected
+    assert (known, unused) == (kinds, 0)
+
+
+def test_what_a_program_costs_is_found_again_when_its_arguments_change():
+    rig = Rig("npu-37xx", compute=False)
+    arguments, text = rig.alloc(4096), rig.alloc(ROW)
+    blob = Blob()
+    blob.add_shave(blob.add_range(text, len(ROW)), arguments, 24)
+    buffer = rig.inference(blob)
+    moved = [0]
+    for columns in (8, 8, 4096, 8):
+        rig.memory(arguments)[8:24] = np.array([columns, CMX], np.int64).view(np.uint8)
+        rig.execute(buffer)
+        moved.append(rig.device.counters()[C.NPU_PMU_SRAM_READ])
+    assert np.diff(moved).tolist() == [32, 32, 16384, 32]
+
+
+def test_a_program_that_has_run_faults_when_its_memory_is_gone():
+    rig = Rig("npu-37xx", compute=False)
+    arguments, data, text = rig.alloc(4096), rig.alloc(4096), rig.alloc(ROW)
+    rig.memory(arguments)[8:24] = np.array([8, data], np.int64).view(np.uint8)
+    blob = Blob()
+    for _ in range(3):
+        blob.add_shave(blob.add_range(text, len(ROW)), arguments, 24)
+    buffer = rig.inference(blob)
+    assert rig.execute(buffer).job_status == C.NPU_JOB_SUCCESS
+    rig.unmap(SSID, data)
+    assert rig.execute(buffer).job_status == C.NPU_JOB_CTX_VIOLATION
+
+
+def test_equal_descriptors_are_decoded_once():
+    rig = Rig("npu-37xx", compute=False)
+    blob = Blob()
+    for n in range(6):
+        blob.add_matmul(CMX, CMX + 4096, CMX + 8192 + 4096 * (n % 2), 16, 16, 16, task_id=n)
+    arrays = blob.records()
+    plan = plan_dpu(rig.device.profile, arrays[2], arrays[3])
+    assert plan.like == [0, 1, 0, 1, 0, 1]
+    assert plan.work(4) is plan.work(0) is not plan.work(1)
+    assert plan.work(1).invariant.out_addr == CMX + 12288

@@ -285,3 +285,20 @@ def test_random_loads_with_and_without_random_traffic(profile):
     assert np.percentile(alone, 90) <= 0.10
     assert np.mean(beside) <= 0.10
     assert np.percentile(beside, 80) <= 0.15
+
+
+@pytest.mark.parametrize("profile", ["npu-37xx", "npu-40xx", "unit", "npu-40xx+edge-soc"])
+def test_costs_that_are_kept_are_those_of_the_transfer(profile):
+    """Transfers at random places, by whole periods of the banks apart: a cost is what a model that knows none yet finds."""
+    system, random = load_profile(profile).memory_system, np.random.default_rng(0)
+    forms = ClosedForms(system)
+    client = system.client("npu_dma")
+    for _ in range(8):
+        count, width = int(random.integers(1, 12)), int(random.integers(1, 9000))
+        reads = np.stack([random.integers(0, 64 * MIB, count), np.full(count, width)], axis=1)
+        writes = reads[: random.integers(0, 2)] + np.array([int(random.integers(1, 3)) << 26, 0])
+        for places in (0, 1, 3):
+            by = np.array([places * forms._period % (1 << 62), 0])
+            found = forms.cost(client, reads + by, writes + by)
+            assert found == ClosedForms(system).cost(client, reads + by, writes + by)
+    assert len(forms._costs) <= 8 + 1
