@@ -16,6 +16,7 @@ from libnpu.compiler.schedule import (
     FeasibleMemoryScheduler,
     assign_barriers,
     byte_dependences,
+    dependences,
     kept_dependences,
     reduce_dependences,
     synchronise,
@@ -271,6 +272,23 @@ def test_looking_at_bytes_only_where_no_order_is_known_keeps_the_same_orders(pro
     queue_of = [queues.index(one.queue) for one in ops]
     accesses = [touches(one) for one in ops]
     assert kept_dependences(accesses, queue_of) == reduce_dependences(byte_dependences(accesses), queue_of)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 4))
+@settings(max_examples=12)
+def test_accesses_that_are_forgotten_change_no_order(seed, queues):
+    """Ranges of one space on a few queues, one of which ends early; forgetting is tried after every other access."""
+    generator = random.Random(seed)
+    accesses, queue_of = [], []
+    for number in range(120):
+        start = generator.randrange(0, 4000, 8)
+        box = Box(start, generator.randint(1, 400), ())
+        accesses.append([Touch("tensor", box, generator.random() < 0.5)])
+        queue_of.append(generator.randrange(queues + 1 if number < 20 else queues))
+    expected = reduce_dependences(byte_dependences(accesses), queue_of)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dependences, "_SOME", 2)
+        assert kept_dependences(accesses, queue_of) == expected
 
 
 @given(st.integers(0, 2**32), st.sampled_from([64, 96, 4096]), st.integers(90, 110))

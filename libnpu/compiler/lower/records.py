@@ -46,10 +46,11 @@ def dpu_records(
     invariants = np.zeros(len(payloads), dtype("npu_dpu_invariant"))
     columns: dict[str, list[Any]] = {}
     for index, payload in enumerate(payloads):
-        for field, value in payload.invariant.items():
-            columns.setdefault(field, [0] * len(payloads))[index] = value
-        for field, ref in payload.refs.items():
-            columns.setdefault(field, [0] * len(payloads))[index] = address(index, ref)
+        values = payload.invariant | {field: address(index, ref) for field, ref in payload.refs.items()}
+        for field, value in values.items():
+            if field not in columns:
+                columns[field] = [0] * len(payloads)
+            columns[field][index] = value
     for field, column in columns.items():
         invariants[field] = column
     counts = [len(p.variants) for p in payloads]

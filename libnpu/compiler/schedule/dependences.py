@@ -17,6 +17,7 @@ _MANY = (
     64  # boxes at one distance, at least, that make it the pitch of a space, which then has so many buckets, as log2:
 )
 _ROW_BITS, _COLUMN_BITS = 6, 8
+_SOME = 1 << 11  # accesses after which to look for those that nobody can be in conflict with any more, at least
 
 
 @dataclass(slots=True, frozen=True)
@@ -69,6 +70,8 @@ def kept_dependences(touches: Sequence[Sequence[Touch]], queue_of: Sequence[int]
                 known.keep(other)
         known.end()
         history.add(op)
+        if history.full:
+            history.forget(known.ended())
     return known.kept
 
 
@@ -124,6 +127,15 @@ class _Space:
                 for place in self._places(record[1]):
                     del buckets[place][serial]
 
+    def forget(self, ended: Callable[[int], bool]) -> int:
+        """Drop the accesses of operations of which `ended` is true; return how many entries are left."""
+        left = 0
+        for buckets in self._buckets:
+            for place, records in buckets.items():
+                buckets[place] = {serial: record for serial, record in records.items() if not ended(record[0])}
+                left += len(buckets[place])
+        return left
+
     def add(self, serial: int, record: _Record) -> None:
         """Add an access."""
         buckets = self._buckets[record[2]]
@@ -144,6 +156,17 @@ class _History:
                     boxes.setdefault(touch.space, []).append(touch.box)
         self._spaces = {space: _Space(found) for space, found in boxes.items()}
         self._serial = 0
+        self._limit = _SOME
+
+    @property
+    def full(self) -> bool:
+        """Whether it may have grown to twice what was left of it the last time."""
+        return self._serial >= self._limit
+
+    def forget(self, ended: Callable[[int], bool]) -> None:
+        """Drop the accesses of operations that every later one is known to follow."""
+        left = sum(space.forget(ended) for space in self._spaces.values())
+        self._limit = self._serial + max(left, _SOME)
 
     def candidates(
         self, op: int, skip: Callable[[int], bool] = lambda other: False
@@ -190,6 +213,7 @@ class _KnownOrders:
     def __init__(self, queue_of: Sequence[int]) -> None:
         self.kept: list[list[int]] = []
         self._queue_of = queue_of
+        self._final = {queue: op for op, queue in enumerate(queue_of)}
         queues = max(queue_of, default=-1) + 1
         self._lengths = [0] * queues
         self._last: list[int | None] = [None] * queues
@@ -209,6 +233,18 @@ class _KnownOrders:
     def implied(self, other: int) -> bool:
         """Tell whether `other` has surely ended when the current operation starts."""
         return self._position[other] < self._clock[self._queue_of[other]]
+
+    def ended(self) -> Callable[[int], bool]:
+        """Return the test of whether an operation has surely ended when any later one starts."""
+        now = len(self._position)
+        clocks = [self._clocks[last] if last is not None else [0] * len(self._last) for last in self._open(now)]
+        bounds = [min(column) for column in zip(*clocks, strict=True)]
+        position, queue_of = self._position, self._queue_of
+        return lambda other: not bounds or position[other] < bounds[queue_of[other]]
+
+    def _open(self, now: int) -> list[int | None]:
+        """Return the latest operation of every queue that has more to come from operation `now` on."""
+        return [last for queue, last in enumerate(self._last) if self._final.get(queue, -1) >= now]
 
     def keep(self, other: int) -> None:
         """Order the current operation after `other`."""
