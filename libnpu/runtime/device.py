@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from npu_abi import C
 from npu_model.memory import MemoryUnsupported
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from libnpu.runtime.event import Event, Notify
     from libnpu.runtime.host_memory import HostBuffer, Registered
     from libnpu.runtime.ipc import ImportedBuffer
-    from libnpu.runtime.ipc_event import IpcEvent
+    from libnpu.runtime.ipc_event import IpcEvent, Records
     from libnpu.runtime.kernel import Kernel
     from libnpu.runtime.module import Module
     from libnpu.runtime.profiler import Profiler
@@ -76,6 +77,7 @@ class Device(DeviceMachine):
         self.call_site: Callable[[], Place | str | int] = (
             calling_place  # where an operation is enqueued; C has addresses
         )
+        self.records: WeakValueDictionary[bytes, Records] = WeakValueDictionary()  # of events with handles, by these
         self._primary: Context | None = None
         self._contexts: list[Context] = []  # besides the primary one
         self._context_number = 0  # of the last one

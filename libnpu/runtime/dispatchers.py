@@ -84,6 +84,9 @@ class Lazy(Dispatcher):
         for held in [held for held in self._held if held in needed]:
             if held in self._held and held.stream not in full and not self._submit(held):  # else another thread has
                 full.add(held.stream)
+            record = held.operation.record
+            if held.submitted and record is not None and not (record.submitted or record.done):
+                record.stream.context.dispatcher.need(record)
 
     def _needed(self, job: Job) -> set[Job]:
         """Return what is held of `job` and of all that must end before it."""
@@ -101,8 +104,21 @@ class Lazy(Dispatcher):
                     break
         return needed
 
+    def _has_all(self, job: Job) -> bool:
+        """Whether all is given that a job waits for, besides its predecessor."""
+        record = job.operation.record
+        return all(self._is_given(signal) for signal in job.signals) and (record is None or self._has_ended(record))
+
     def _is_given(self, signal: Signal) -> bool:
         return signal.over or self._context.fences.value(signal.cell) >= signal.value
+
+    @staticmethod
+    def _has_ended(job: Job) -> bool:
+        """Whether the device has ended a job, of any context; the host may not have been told."""
+        if job.done or not job.submitted:
+            return job.done
+        signal = job.stream.signal_of(job)
+        return job.stream.context.fences.value(signal.cell) >= signal.value
 
     def _forget_submitted(self) -> None:
         """Forget held jobs that a job behind them has taken along, for another thread maybe."""
@@ -145,4 +161,4 @@ class NewestFirst(Lazy):
                     return
 
     def _is_ready(self, job: Job) -> bool:
-        return job is job.stream.jobs[0] and all(self._is_given(signal) for signal in job.signals)
+        return job is job.stream.jobs[0] and self._has_all(job)

@@ -127,11 +127,7 @@ class Hold(Lazy):
                 break
             if not self._has_ended(before):
                 return False
-        return all(self._is_given(signal) for signal in job.signals)
-
-    def _has_ended(self, job: Job) -> bool:
-        """Whether the device has ended it; the host may not have been told."""
-        return job.done or (job.submitted and self._is_given(job.stream.signal_of(job)))
+        return self._has_all(job)
 
     def _is_late(self, job: Job) -> bool:
         held = self._late.get(job.name)

@@ -4,11 +4,15 @@ Such an event is a page of memory that all of them have: fences, which the devic
 often it was recorded and which record counts, which the host writes when it records. A record is the next number, and has the next
 fence; who waits afterwards waits for that of the record which counts then. The host waits with a job of its own that waits for the
 fence; a wait that times out leaves it there for the next one.
+
+A schedule that holds jobs back hands a record over when a context of this process needs it, and at once when all who may wait for it
+are in other processes, which do not tell.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from npu_abi import C
 
@@ -40,6 +44,29 @@ CURRENT_OFFSET = 4040  # the number of the last record, 0 after a reset
 def _fence_of(number: int) -> int:
     """Return where the fence of a record is in the event's page."""
     return number % FENCES * 8
+
+
+class Records:
+    """The records of an event that contexts of this process have made and that have not been seen to end, by number. `events`: those of
+    the process that share them, each in its context.
+    """
+
+    def __init__(self) -> None:
+        self.events: WeakSet[IpcEvent] = WeakSet()
+        self._jobs: dict[int, Job] = {}
+
+    def add(self, number: int, job: Job) -> None:
+        """Note a record, until it ends."""
+        if not job.done:
+            self._jobs[number] = job
+            job.ends.append(lambda _: self._forget(number))
+
+    def get(self, number: int) -> Job | None:
+        """Return the job of a record, None for another process's and for one that has ended."""
+        return self._jobs.get(number)
+
+    def _forget(self, number: int) -> None:
+        self._jobs.pop(number, None)
 
 
 class _HostWait:
@@ -77,9 +104,13 @@ class _Record(Operation):
 class _Wait(_Record):
     """Let the stream wait for the record `value`."""
 
-    __slots__ = ()
+    __slots__ = ("record",)
     kind = "event_wait"
     command = WAIT
+
+    def __init__(self, event: IpcEvent, value: int) -> None:
+        super().__init__(event, value)
+        self.record = event.records.get(value)
 
 
 class IpcEvent(Event):
@@ -92,13 +123,17 @@ class IpcEvent(Event):
         self.opened = handle is not None
         self._waits: dict[int, _HostWait] = {}  # by the number of the record
         self._own: tuple[int, Job] | None = None  # the last record from here
+        self._is_exported = False
+        self.records = Records()
         if handle is None:
             self.bo = _above(context, lambda: BufferObject(context.node, EVENT_BYTES, BO_FLAGS))
             self._memory[:EVENT_BYTES] = bytes(EVENT_BYTES)
         else:
             self.bo = _above(context, lambda: open_handle(context.node, EVENT, handle)[0])
+            self.records = context.device.records.setdefault(bytes(handle), self.records)
             if context.observer is not None:
                 context.observer.opened(self, bytes(handle))
+        self.records.events.add(self)
 
     @public
     def ipc_handle(self) -> bytes:
@@ -108,6 +143,9 @@ class IpcEvent(Event):
         if self.opened:
             raise NpuError(C.NPU_ERROR_INVALID_VALUE, "the event was opened by a handle: that is the one to pass on")
         handle = make_handle(self.context.node, EVENT, self.bo, EVENT_BYTES)
+        self._is_exported = True
+        self.context.device.records[handle] = self.records
+        self._hand_over(self._get(CURRENT_OFFSET))
         if self.context.observer is not None:
             self.context.observer.exported(self, handle)
         return handle
@@ -124,6 +162,9 @@ class IpcEvent(Event):
         self._set(COUNT_OFFSET, number)
         self._set(CURRENT_OFFSET, number)
         self._own = number, job
+        self.records.add(number, job)
+        if (self.opened or self._is_exported) and len(self.records.events) == 1:
+            self._hand_over(number)
         if self.context.observer is not None:
             self.context.observer.signalled(self, number, job)
         stream.settle(job)
@@ -205,6 +246,7 @@ class IpcEvent(Event):
     def destroy(self) -> None:
         """As `Event.destroy`; other processes keep what they have opened."""
         super().destroy()
+        self.records.events.discard(self)
         self._give_back()
 
     def _give_back(self) -> None:
@@ -259,10 +301,15 @@ class IpcEvent(Event):
 
     def _has_happened(self, number: int) -> bool:
         own = self._own_job(number)
-        if own is not None and not own.done:
-            self.context.dispatcher.need(own)
+        self._hand_over(number)
         self.context.node.catch_up()
         return not number or (own is not None and own.done) or self._get(_fence_of(number)) >= number
+
+    def _hand_over(self, number: int) -> None:
+        """Let a record of this process reach the device."""
+        record = self.records.get(number)
+        if record is not None:
+            record.stream.context.dispatcher.need(record)
 
 
 def _above(context: Context, make: Callable[[], BufferObject]) -> BufferObject:

@@ -62,12 +62,15 @@ _NAMES_AN_ENTRY = frozenset({C.NPU_PARSE_BAD_BARRIER, C.NPU_PARSE_BAD_DMA, C.NPU
 
 
 class Operation(ABC):
-    """`kind` is the word of enum npu_op_kind, `name` what people call this one."""
+    """`kind` is the word of enum npu_op_kind, `name` what people call this one. `record`: the job, of any context of this process,
+    that it waits for and no signal of its own context says.
+    """
 
     __slots__ = ("name",)
     kind: ClassVar[str]
     capturable: ClassVar[bool] = True  # it can be a node of a graph
     name: str
+    record: Job | None = None
 
     @property
     def size_bytes(self) -> int:

@@ -263,3 +263,96 @@ def test_a_change_waits_for_the_work_before(make):
     device.set_schedule("timed")
     assert job.done
     assert stream.fill(x, 3).submitted
+
+
+SHARING = ["timed", "eager", "lazy", "newest-first", "seed:7", "hold:", "hold:1.1", "hold:1.2,2.1.1"]
+
+
+class Sharing:
+    """Two contexts with a stream and memory each, and an event of the first that the second has opened."""
+
+    def __init__(self, device):
+        there = device.create_context()
+        self.made = device.create_event(timing=False, interprocess=True)
+        self.opened = there.open_ipc_event(self.made.ipc_handle())
+        self.here, self.there = device.create_stream(), there.create_stream()
+        self.memory, self.result = device.alloc(64), there.alloc(64)
+        self.view = there.open_ipc_memory(self.memory.ipc_handle())
+
+    def hand_over(self, value):
+        """Let the second context copy what the first one has written."""
+        self.here.fill(self.memory, value)
+        self.made.record(self.here)
+        self.there.wait_event(self.opened)
+        self.there.copy(self.result, self.view)
+
+
+@pytest.mark.parametrize("schedule", SHARING)
+def test_a_context_waits_for_a_record_that_another_one_holds_back(make, schedule):
+    both = Sharing(make(schedule))
+    both.hand_over(5)
+    both.there.synchronize()
+    assert bytes(both.result.read()) == bytes([5] * 64)
+    both.here.fill(both.memory, 6)
+    both.made.record(both.here)
+    both.opened.synchronize()
+    assert bytes(both.view.read()) == bytes([6] * 64)
+    both.here.fill(both.memory, 7)
+    both.made.record(both.here)
+    while not both.opened.query():
+        pass
+    assert bytes(both.view.read()) == bytes([7] * 64)
+
+
+@pytest.mark.parametrize("schedule", SHARING)
+def test_contexts_hand_memory_to_and_fro_and_only_the_last_work_is_waited_for(make, schedule):
+    both = Sharing(make(schedule))
+    for value in range(1, 4):
+        both.hand_over(value)
+        both.opened.record(both.there)  # the memory may be written again
+        both.here.wait_event(both.made)
+    both.here.fill(both.memory, 9)
+    both.here.synchronize()
+    assert bytes(both.result.read()) == bytes([3] * 64)
+    assert bytes(both.memory.read()) == bytes([9] * 64)
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "newest-first"])
+def test_a_record_is_handed_over_at_once_while_only_other_processes_may_wait_for_it(make, schedule):
+    device = make(schedule)
+    stream, memory = device.create_stream(), device.alloc(64)
+    event = device.create_event(timing=False, interprocess=True)
+
+    def is_held_back():
+        stream.fill(memory, 1)
+        event.record(stream)
+        return stream.last_job is not None and not stream.last_job.submitted
+
+    assert is_held_back()
+    handle = event.ipc_handle()
+    assert stream.last_job is None or stream.last_job.submitted
+    assert not is_held_back()
+    with device.create_context() as there:
+        opened = there.open_ipc_event(handle)
+        assert is_held_back()
+        opened.synchronize()
+        opened.destroy()
+        assert not is_held_back()
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "newest-first", "hold:"])
+def test_a_cycle_between_contexts_is_a_deadlock(make, schedule):
+    device = make(schedule)
+    both, token, third = Sharing(device), device.create_notify(), device.create_stream()
+    token.wait(both.here)
+    both.hand_over(1)
+    back = device.create_event(timing=False, interprocess=True)
+    back_there = both.there.context.open_ipc_event(back.ipc_handle())
+    back_there.record(both.there)
+    third.wait_event(back)
+    token.record(third)
+    with pytest.raises(libnpu.NpuError) as error:
+        both.there.synchronize()
+    assert error.value.result == C.NPU_ERROR_BARRIER_DEADLOCK
+    for stream in (both.here, both.there, third):
+        stream.abort()
