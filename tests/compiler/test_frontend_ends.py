@@ -87,8 +87,10 @@ def test_a_constant_made_from_a_huge_shape_is_refused_by_node():
     [
         ({"prefetching_level_limit": -1}, "prefetching_level_limit -1; at least 0"),
         ({"cmx_bytes": 0}, "cmx_bytes 0; at least 1"),
-        ({"precision": "int4"}, "precision 'int4'; one of fp16, fp32, int8"),
+        ({"precision": "int2"}, "precision 'int2'; one of fp16, fp32, int8, int4"),
         ({"precision": "int8"}, "precision 'int8' needs plan_only"),
+        ({"precision": "int4"}, "precision 'int4' needs plan_only"),
+        ({"optimisation": 3}, "optimisation 3; one of 0, 1, 2"),
         ({"shapes": {"x": (-1, 3)}}, r"shapes: x \(-1, 3\); no size is below 0"),
     ],
 )

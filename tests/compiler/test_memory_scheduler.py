@@ -120,6 +120,16 @@ def test_a_far_operation_of_an_idle_engine_does_not_lift_the_limit():
     assert schedule(program, limit=0).makespan_ps == (6 * (2 + 3) + 2) * UNIT
 
 
+def test_a_far_operation_that_does_not_fit_yet_holds_no_loads_back():
+    program = chain(200)  # the last 64 of which the operation is near to
+    source, loaded = DdrTensor("far", 4096, DdrKind.INPUT), Buffer("far", 4096)
+    program.ddr.append(source)
+    program.ops.append(op("load far", Engine.DMA, [source], [loaded], 2))
+    program.ops.append(op("act", Engine.SHAVE, [loaded], [Buffer("wide", 12 << 10)], 1))
+    found = schedule(program, cmx_bytes=18 << 10)  # 10 KiB of which two layers need
+    assert found.makespan_ps <= (2 + 2 + 136 * 3 + 64 * (2 + 3) + 2 + 2 + 1) * UNIT
+
+
 def test_sweep_of_the_limit_on_the_device_is_never_slower_and_takes_no_less_cmx(make_model):
     rng = np.random.default_rng(1)
     weights = {f"w{n}": rng.normal(0, 0.02, (256, 256, 3, 3)).astype(np.float32) for n in range(5)}

@@ -154,14 +154,17 @@ def _tasks(
             for row in row_tiles:
                 yield _task(builder, job, _load_act(builder, job, row, c), loaded, row, c)
         return
-    for row in row_tiles:
-        whole = (0, job.out.shape[3])
-        act = None if job.per_channel or job.groups > 1 else _load_act(builder, job, row, whole)
+    whole = (0, job.out.shape[3])
+    for first in range(0, len(row_tiles), plan.group):
+        group = row_tiles[first : first + plan.group]
+        own = job.per_channel or job.groups > 1
+        acts = [None if own else _load_act(builder, job, row, whole) for row in group]
         for c in channel_tiles:
             loaded_c = kept.get(c) or job.weights.load(builder, job.node, *c)
             if plan.keep_weights:
                 kept[c] = loaded_c
-            yield _task(builder, job, act or _load_act(builder, job, row, c), loaded_c, row, c)
+            for row, act in zip(group, acts, strict=True):
+                yield _task(builder, job, act or _load_act(builder, job, row, c), loaded_c, row, c)
 
 
 def _batches(tasks: Iterable[_Task], size: int) -> Iterator[list[_Task]]:

@@ -2,8 +2,8 @@
 
 Pure arithmetic. Candidates that fit CMX are compared by predicted time: the busiest of DMA, DPU and management core, plus what
 cannot overlap (the first loads and the last store; half of the weights, which the operation before hides as a rule). Weights
-are loaded once per channel tile (channels outside, or all kept), or once per row tile; activations once per row tile, or once
-per channel tile.
+are loaded once per channel tile (channels outside, or all kept), or once per group of row tiles; activations once per row
+tile, where those of a group stay while the channel tiles pass, or once per channel tile.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ class Geometry:
 
 @dataclass(slots=True, frozen=True)
 class TilePlan:
-    """The chosen tiling. `keep_weights`: every channel tile stays in CMX for all rows."""
+    """The chosen tiling. `keep_weights`: every channel tile stays in CMX for all rows.
+
+    Unless `channels_outside`, the inputs of `group` row tiles stay in CMX while all channel tiles pass, each for the whole group.
+    """
 
     rows: int
     channels: int
@@ -63,6 +66,7 @@ class TilePlan:
     cost_ps: int
     tasks: int
     channel_tiles: int  # for each row tile
+    group: int = 1
 
 
 def sizes(total: int, unit: int) -> Iterator[int]:
@@ -157,7 +161,9 @@ def _candidates(
     fetched = 0 if geometry.weights_stay else weights
     exposed_ps = (act + other + stored + fetched // 2) * PS_PER_SECOND // rate
 
-    def plan(outside: bool, keep: bool, held: int, act_loads: int, weight_bytes: int, weight_loads: int) -> TilePlan:
+    def plan(
+        outside: bool, keep: bool, held: int, act_loads: int, weight_bytes: int, weight_loads: int, group: int = 1
+    ) -> TilePlan:
         traffic = act * act_loads + (other + stored) * tasks + (weight_bytes if fetched else 0)
         transfers = (act_loads if act else 0) + (weight_loads if fetched else 0) + streams * tasks
         port_cycles = _port_cycles(profile, act * act_loads, geometry.act_run_bytes(channels))
@@ -168,14 +174,34 @@ def _candidates(
         dma_ps = max(ddr_ps, port_ps) + min(ddr_ps, port_ps) // 4 + transfers * latency_ps
         core_cycles = core.fetch_cycles + core.dispatch_cycles + core.barrier_cycles
         core_ps = (tasks * geometry.parts + transfers) * core_cycles * PS_PER_SECOND // core.clock_hz
-        cost_ps = max(dma_ps, dpu_ps, core_ps) + exposed_ps
-        return TilePlan(rows, channels, outside, keep, act + out + other + held, cost_ps, tasks, channel_tiles)
+        # The inputs of a group come when those of the group before have gone.
+        waits_ps = max(0, row_tiles - group) * act * PS_PER_SECOND // rate if group > 1 else 0
+        cost_ps = max(dma_ps, dpu_ps, core_ps) + exposed_ps + waits_ps
+        return TilePlan(rows, channels, outside, keep, act + out + other + held, cost_ps, tasks, channel_tiles, group)
 
     if all_weights + buffers <= room:
         yield plan(False, True, all_weights, row_tiles * acts_per_row, all_weights, channel_tiles)
     if channel_tiles > 1 and weights * min(copies, channel_tiles) + buffers <= room:
         yield plan(True, False, weights, tasks, all_weights, channel_tiles)
         yield plan(False, False, weights, row_tiles * acts_per_row, all_weights * row_tiles, tasks)
+    if channel_tiles > 1 and act and not geometry.act_per_channel:
+        sets = max(1, copies // units)  # of weights: all units use one at a time
+        for group in _groups(row_tiles, units):
+            shares = (out + other, copies), (act, group), (weights, sets)
+            if units * sum(size * -(-count // units) for size, count in shares) <= room:
+                passes = -(-row_tiles // group)
+                held = weights + act * (group - 1)
+                yield plan(False, False, held, row_tiles, all_weights * passes, channel_tiles * passes, group)
+
+
+def _groups(row_tiles: int, units: int) -> Iterator[int]:
+    """Yield the numbers of row tiles that may share the weights: as many for each unit, up to all."""
+    group = max(2, units)
+    while group < row_tiles:
+        yield group
+        group *= 2
+    if row_tiles > 1:
+        yield row_tiles
 
 
 def _port_cycles(profile: Profile, total_bytes: int, run_bytes: int) -> int:

@@ -181,9 +181,11 @@ class SchedulerPass:
                     self.last_level = max(self.last_level, self.plan.levels[index])
                     again = True
                 else:
-                    fits = fits and started is not None
-                    if index == heads[0][0] or self._lacks_only_moves(index):
-                        self.wanted_level = max(self.wanted_level, self.plan.levels[index])
+                    level, first = self.plan.levels[index], index == heads[0][0]
+                    if first or level <= self.last_level + _WINDOW:  # what is far ahead holds nothing back
+                        fits = fits and started is not None
+                        if first or self._lacks_only_moves(index):
+                            self.wanted_level = max(self.wanted_level, level)
                     again = again or (started is False and self._start_prepared(engine))
                 while self.heads[engine] and self.end[self.heads[engine][-1]] is not None:
                     self.heads[engine].pop()
@@ -267,11 +269,11 @@ class SchedulerPass:
         return all(live[k] + ahead[k] + need <= size for k in range(max(self.last_level, 0), level))
 
     def _reserve(self) -> int:
-        """Bytes that the next compute operations still have to allocate for their results."""
+        """Bytes that the next compute operations still have to allocate for their results, those of what is far ahead left out."""
         return sum(
             self.plan.rounded[buffer]
             for heads in self.heads.values()
-            if heads
+            if heads and self.plan.levels[heads[-1]] <= self.last_level + _WINDOW
             for buffer in self.plan.results[heads[-1]]
             if buffer not in self.resident
         )

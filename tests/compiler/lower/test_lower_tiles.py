@@ -141,6 +141,49 @@ def test_weights_are_loaded_once_when_they_fit(sketch):
     assert sum(a.width for a in loads) == taps + table
 
 
+def test_a_tile_of_weights_serves_the_rows_of_all_units(sketch):
+    s = sketch()
+    graph = s.graph(s.matmul(s.input(128, 512), s.const(512, 1024)))
+    program = lower(graph, PROFILE, 192 << 10, tiles=2)
+    loads = [
+        op
+        for op in program.ops
+        for a in op.reads
+        if isinstance(a.target, DdrTensor) and a.target.kind == DdrKind.WEIGHTS
+    ]
+    tasks = [op for op in program.ops if op.engine == Engine.DPU]
+    assert sum(op.payload.length * op.payload.num_planes for op in loads) == 512 * 1024 * 2
+    for load in loads:
+        tile = load.writes[0].target
+        readers = [op for op in tasks if any(a.target is tile for a in op.reads)]
+        assert len(readers) >= 2 and sum(op.payload.invariant["out_x"] for op in readers) == 128
+
+
+def test_inputs_of_a_group_of_rows_stay_while_large_weights_pass():
+    """512 x 4096 by 4096 x 13312 in fp16: weights of 104 MiB cross twice, not once for each tile of rows."""
+    geometry = Geometry(
+        rows=512,
+        row_unit=16,
+        images=1,
+        channels=13312,
+        channel_unit=16,
+        act_bytes=lambda r, c: r * 4096 * 2,
+        out_bytes=lambda r, c: r * c * 2,
+        other_bytes=lambda r, c: 0,
+        stored=True,
+        weight_bytes=lambda c: c * 4096 * 2,
+        act_run_bytes=lambda c: 8192,
+        out_run_bytes=lambda c: c * 2,
+        act_per_channel=False,
+        parts=1,
+        task_cycles=lambda tiles: [r * c * 4 for r, c in tiles],
+    )
+    one = 1936 << 10
+    plan = plan_tiles(geometry, (one * 2 * 9 // 10, one * 2 * 9 // 10, one), PROFILE, True, "product", units=2)
+    assert plan.group * plan.rows >= 256 and not plan.channels_outside
+    assert plan.tasks < 2000
+
+
 def test_transposed_keys_need_no_copy(sketch):
     """Q K^T: the engine wants [N][K], which is how K lies in memory."""
     s = sketch()
