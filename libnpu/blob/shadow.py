@@ -89,13 +89,18 @@ class Shadow(_Ranges[list[Entry]]):
         over: Entry | None = None
         task, _, box, stay = entry
         used, may_run = self.used, self._order.may_run(task)
+        apart: set[int] = set()  # entries, which are in several segments, that share no byte with this one
         first, past = self._span(box)
         for segment in self._segments[first:past]:
             for place, other in enumerate(segment):
                 if not other.writes or other.task == task:
                     continue
                 is_late, stranger = may_run(other.task), other.stay > stay
-                if (is_late or stranger or other.task not in used) and footprint.overlaps(other.box, box):
+                if not (is_late or stranger or other.task not in used) or id(other) in apart:
+                    continue
+                if not footprint.overlaps(other.box, box):
+                    apart.add(id(other))
+                else:
                     used.add(other.task)
                     if is_late:
                         unordered.append(Conflict(other, entry))
@@ -111,10 +116,15 @@ class Shadow(_Ranges[list[Entry]]):
         unordered: list[Conflict] = []
         task, _, box, _ = entry
         may_run = self._order.may_run(task)
+        compared: set[int] = set()  # entries, which are in several segments
         first, past = self._span(box)
         for segment in self._segments[first:past]:
             late = [e for e in segment if may_run(e.task)]
-            unordered += [Conflict(e, entry) for e in late if e.task != task and footprint.overlaps(e.box, box)]
+            for other in late:
+                if other.task != task and id(other) not in compared:
+                    compared.add(id(other))
+                    if footprint.overlaps(other.box, box):
+                        unordered.append(Conflict(other, entry))
             if not box.dims:
                 segment[:] = late
             segment.append(entry)
