@@ -90,13 +90,16 @@ class HostEvents(Comparison):
         self._function.step = self._reached = step
         if step is not None:
             self._look_at([step])
-            assert step.clock is not None
-            # threads tell each other what they know, by means that are not seen: the host knows it from now on
-            clock = dict(self._clock)
-            join(clock, {**step.clock, step.actor: step.epoch + 1})
-            self._learn(clock)
+            self._function_begins(step)
 
     # ---- inside ----
+
+    def _function_begins(self, step: Step) -> None:
+        """Threads tell each other what they know, by means that are not seen: the host knows what the function does from now on."""
+        assert step.clock is not None
+        clock = dict(self._clock)
+        join(clock, {**step.clock, step.actor: step.epoch + 1})
+        self._learn(clock)
 
     def _see_faults(self) -> None:
         """Take note of what guarded pages have stopped."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from libnpu.checker.allocations import Allocation
     from libnpu.checker.shadow import Access, Clock
-    from libnpu.checker.steps import Act
+    from libnpu.checker.steps import Act, Step
     from libnpu.runtime.buffer import Buffer
     from libnpu.runtime.context import Context
     from libnpu.runtime.job import Job
@@ -163,6 +163,9 @@ class Recorder(Checker):
             self.outputs.append(crc32(buffer.view[offset : offset + size]))
 
     # ---- inside ----
+
+    def _function_begins(self, step: Step) -> None:
+        """Not as Checker: what the host does from now on may have come before the function, unless it was told of its end."""
 
     def _take_copies(self, stream: Stream, number: int) -> None:
         """Note what the copies up to `number` have brought."""
