@@ -293,22 +293,61 @@ class FluidPath:
         They depend on nothing but what each costs and may have at most, and a list of tasks that runs again meets the same.
         """
         found = self._found
+        costs = [sharer.cost for sharer in sharers]
         key = tuple([(sharer.cost, sharer.limit, sharer.flow is None) for sharer in sharers])
         rates = found.get(key)
         if rates is not None:
             for sharer, rate in zip(sharers, rates, strict=True):
                 sharer.rate = rate
             return
-        costs = [sharer.cost for sharer in sharers]
+        forms = self.forms
+        limits = [sharer.limit for sharer in sharers]
+        if self._traffic:
+            self._bound_after_refresh(sharers)
         held = sum(sharer.cost.held for sharer in sharers if sharer.flow is not None)
-        self._fill_parts(sharers, self.forms.capacities(costs, held))
+        asked = sum(sharer.cost.moved * sharer.limit for sharer in sharers if sharer.flow is None) * 1e12
+        self._fill_parts(sharers, forms.capacities(costs, [sharer.limit for sharer in sharers], held, asked))
         # Traffic holds all it may where it gets less than it asks for.
-        more = sum(s.cost.held for s in sharers if s.flow is None and s.rate < s.limit * (1 - 1e-9))
-        if more:
-            self._fill_parts(sharers, self.forms.capacities(costs, held + more))
+        more = sum(
+            s.cost.held
+            for s, limit in zip(sharers, limits, strict=True)
+            if s.flow is None and s.rate < limit * (1 - 1e-9)
+        )
+        capacities = forms.capacities(costs, [sharer.rate for sharer in sharers], held + more, 0.0 if more else asked)
+        self._fill_parts(sharers, capacities)
+        rates = [sharer.rate for sharer in sharers]
+        met, left = forms.clashes(costs, rates)
+        if met:
+            self._fill_parts(sharers, capacities[: forms.links] + [left * part for part in capacities[forms.links :]])
+            for sharer, rate in zip(sharers, rates, strict=True):
+                # Traffic catches up when the transfers are in other banks.
+                sharer.rate = rate if sharer.flow is None else 1 / ((1 - met) / rate + met / min(rate, sharer.rate))
+        for sharer, limit in zip(sharers, limits, strict=True):
+            sharer.limit = limit
         if len(found) >= KEPT_RATES:
             found.clear()
         found[key] = [sharer.rate for sharer in sharers]
+
+    def _bound_after_refresh(self, sharers: list[_Sharer]) -> None:
+        """Bound what traffic gets that moves more than its share of the pins, in which memory serves clients alike after a refresh."""
+        limits = [sharer.limit for sharer in sharers]
+        for sharer in sharers:
+            sharer.limit = max(sharer.limit, sharer.most)
+        self._fill_parts(sharers, [1.0] * self.forms.parts)
+        moving: dict[int, float] = {}
+        held: dict[int, float] = {}
+        for sharer in sharers:
+            cost = sharer.cost
+            moving[cost.client] = moving.get(cost.client, 0.0) + sharer.rate * cost.moved * 1e12
+            held[cost.client] = held.get(cost.client, 0.0) + cost.held
+        bounds = self.forms.after_refresh(moving, held, max(sharer.cost.trip_ns for sharer in sharers))
+        for sharer, limit in zip(sharers, limits, strict=True):
+            client = sharer.cost.client
+            sharer.limit = (
+                min(limit, sharer.rate * bounds[client] / moving[client])
+                if client in bounds and sharer.flow is None
+                else limit
+            )
 
     def _fill_parts(self, sharers: list[_Sharer], capacities: list[float]) -> None:
         """Divide part after part, each among those who want more than it has, until nothing changes: who gets less from another part does
@@ -365,7 +404,8 @@ class FluidPath:
         keeps = [
             share * self._keeps[client] / clients.count(client) for share, client in zip(by_link, clients, strict=True)
         ]
-        together = 1.0 if all(by_link) or not any(by_link) else sum(keeps) / max(by_link)
+        alike = sum(share / clients.count(client) for share, client in zip(by_link, clients, strict=True))
+        together = 1.0 if all(by_link) or not any(by_link) else sum(keeps) / alike
         weights = [
             keep / together + (1 - share) / clients.count(client)
             for keep, share, client in zip(keeps, by_link, clients, strict=True)

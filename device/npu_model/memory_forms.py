@@ -6,9 +6,10 @@ memory.h does cycle by cycle is the measure; docs/memory.md has how far off this
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import lcm
+from operator import mul
 from typing import TypeAlias
 
 import numpy as np
@@ -37,6 +38,8 @@ class Cost:
     trip_ns: float  # of one request
     write_share: float  # of the bytes
     queued_ps: float = 0.0  # that channels still write when the transfer is over
+    banks: tuple[float, ...] = ()  # share of the accesses in each bank, of whichever channel
+    pages: float = 0.0  # that are opened for an access
 
 
 class ClosedForms:
@@ -113,6 +116,7 @@ class ClosedForms:
             max(side.trip_ps for side in sides) / 1000,
             sum(side.accesses for side in sides if not side.back) / sum(side.accesses for side in sides),
             queued_ps * self.scale,
+            *self._banks(reads, writes),
         )
 
     def traffic(self, traffic: Background) -> Cost:
@@ -131,7 +135,21 @@ class ClosedForms:
             for number, (part, other) in enumerate(zip(busy, self.others, strict=True))
         ]
         window = read.trip_ns * 1000 * read.moved / held
-        return Cost(client, read.moved, max(window, *links), window, busy, held, read.trip_ns, share)
+        least = max(window, *links)
+        everywhere = (1 / dram.banks,) * dram.banks  # bursts go through all of them in turn
+        return Cost(
+            client,
+            read.moved,
+            least,
+            window,
+            busy,
+            held,
+            read.trip_ns,
+            share,
+            0.0,
+            everywhere,
+            dram.access_bytes / dram.page_bytes,
+        )
 
     def waiting_ps(self, cost: Cost, bursts_per_ps: float) -> float:
         """Return how long a request of somebody else waits for bursts that come at random, on average: for the pins of its channel.
@@ -158,20 +176,96 @@ class ClosedForms:
         channel_ps = max(cost.busy_ps[self.links :]) - cost.queued_ps
         return max(whole / (1 - stalled), channel_ps / (1 - system.refresh_share))
 
-    def capacities(self, costs: Sequence[Cost], held: float) -> list[float]:
-        """Return the part of the time in which each part can be busy while those transfers go on and hold so many bytes: less for refresh,
-        and where the pins change their direction.
+    def capacities(
+        self, costs: Sequence[Cost], rates: Sequence[float], held: float, others: float = 0.0
+    ) -> list[float]:
+        """Return the part of the time in which each part can be busy while those transfers go on, so many of each a picosecond: less for refresh,
+        and where the pins change their direction. They hold `held` bytes, but those who move `others` bytes a second, which are none of these.
         """
         system, dram = self.system, self.system.dram
         link = system.noc.link_bytes_per_second
         split = len({cost.client for cost in costs}) * system.split_bytes_per_second
-        links = 1 - system.stalled_share(link, held, max(cost.trip_ns for cost in costs), split > link)
+        under_way = max(cost.trip_ns for cost in costs) * max(1 - others / link, 0.0)
+        links = 1 - system.stalled_share(link, held, under_way, split > link)
         channels = 1 - system.refresh_share
-        if any(cost.write_share < 1 for cost in costs) and any(cost.write_share for cost in costs):
-            # Writes go from half of a queue to a quarter; where as much is read, that takes two quarters of it, and collecting them as long.
-            cycle_ns = dram.queue_depth * self._access_ps / 1000
-            channels *= cycle_ns / (cycle_ns + dram.read_to_write_ns + dram.write_to_read_ns)
+        moved = [cost.moved * rate for cost, rate in zip(costs, rates, strict=True)]
+        written = sum(cost.write_share * own for cost, own in zip(costs, moved, strict=True)) / sum(moved)
+        # Writes go from half of a queue to a quarter, while others come, and collecting a quarter of it takes as long as reads make it.
+        turning_ns = 4 * written * (1 - written) * (dram.read_to_write_ns + dram.write_to_read_ns)
+        channels /= 1 + 1000 * turning_ns / (dram.queue_depth * self._access_ps)
         return [links] * self.links + [channels] * dram.channels
+
+    def after_refresh(self, moving: Mapping[int, float], held: Mapping[int, float], trip_ns: float) -> dict[int, float]:
+        """Return the bytes a second that clients get at most who would move more than an equal share of the pins, where others move less.
+
+        While memory refreshes, those who are slower at the links send what they hold of data; then memory serves all alike, until they
+        hold as much again.
+        """
+        system, dram = self.system, self.system.dram
+        link, pins = system.noc.link_bytes_per_second, dram.pin_bytes_per_second / system.page_turns
+        alike = pins / len(moving)
+        fast = [client for client in moving if moving[client] > alike]
+        if not dram.trefi_ns or not fast or len(fast) == len(moving):
+            return {}
+        gap_ns, period_ns = system.refresh_ns, dram.trefi_ns
+        reserves = {client: min(max(held[client] / moving[client] * 1e9 - trip_ns, 0.0), gap_ns) for client in fast}
+        stock = sum(max(held[c] - moving[c] * trip_ns / 1e9, 0.0) for c in moving if c not in fast)
+        sent = min(stock, link * (gap_ns - min(reserves.values())) / 1e9)
+        refill_ns = sent / max(pins - link, 1.0) * 1e9
+        if refill_ns >= period_ns - gap_ns:
+            return {}  # the pins are what is short, not the link
+        return {
+            client: (moving[client] * (period_ns - gap_ns - refill_ns + reserves[client]) + alike * refill_ns)
+            / period_ns
+            for client in fast
+        }
+
+    def clashes(self, costs: Sequence[Cost], rates: Sequence[float]) -> tuple[float, float]:
+        """Return the part of the time in which two of those transfers, so many of each a picosecond, are in one bank with different pages, and what is
+        left of the channels meanwhile.
+
+        A transfer is in as many banks as there are pages in its part of a queue. While the controller takes what is there for the open page, the queue
+        fills up with what waits for the other one; then the bank turns, and nobody in the queue has data for the pins. Whose pages are in the
+        queue as a whole has them in one go, with or without others.
+        """
+        dram = self.system.dram
+        whole = sum(cost.moved * rate for cost, rate in zip(costs, rates, strict=True))
+        parts = [cost.moved * rate / whole for cost, rate in zip(costs, rates, strict=True)]
+        spread = [1 + dram.queue_depth * part * cost.pages for cost, part in zip(costs, parts, strict=True)]
+        met = lost_ns = 0.0
+        for second in range(len(costs)):
+            for first in range(second):
+                one, other = costs[first], costs[second]
+                if min(spread[first], spread[second]) >= 2:
+                    continue
+                shared = sum(map(mul, one.banks, other.banks)) * spread[first] * spread[second]
+                written = (one.write_share + other.write_share) / 2
+                turn_ns = dram.trp_ns + dram.trcd_ns + written * (dram.twr_ns + dram.cwl_ns)
+                lost_ns += shared * 2 * parts[first] * parts[second] / dram.queue_depth * turn_ns
+                met += shared
+        access_ns = self._access_ps / 1000
+        return min(met, 1.0), access_ns / (access_ns + lost_ns / met if met else access_ns)
+
+    def _banks(self, reads: Runs, writes: Runs) -> tuple[tuple[float, ...], float]:
+        """Return the share of the accesses in each bank, and the pages that are opened for an access."""
+        dram = self.system.dram
+        size = dram.page_bytes * dram.channels
+        found = np.zeros(dram.banks)
+        opened, accesses = 0.0, 0.0
+        for runs in (reads, writes):
+            if not len(runs):
+                continue
+            first, last = runs[:, 0] // size, (runs[:, 0] + runs[:, 1] - 1) // size
+            pages = last - first + 1
+            run = np.repeat(np.arange(len(runs)), pages)
+            page = first[run] + np.arange(len(run)) - np.repeat(np.cumsum(pages) - pages, pages)
+            begin = np.maximum(page * size, runs[run, 0])
+            nbytes = np.minimum((page + 1) * size, (runs[:, 0] + runs[:, 1])[run]) - begin
+            found += np.bincount(self._place(page * size)[0], nbytes, dram.banks)
+            heads = np.flatnonzero(np.concatenate(([True], page[1:] != page[:-1])))
+            opened += np.minimum(np.ceil(np.add.reduceat(nbytes, heads) / dram.interleave_bytes), dram.channels).sum()
+            accesses += np.ceil(nbytes / dram.access_bytes).sum()
+        return tuple((found / found.sum()).tolist()), float(opened / accesses)
 
     def _side(self, client: int, runs: Runs, write: bool) -> _Side:
         system, dram, own = self.system, self.system.dram, self.system.clients[client]
