@@ -36,9 +36,14 @@ def calling_place() -> Place | str:
     return frame.f_code, frame.f_lasti
 
 
-@lru_cache(maxsize=4096)
 def line_of(place: Place) -> str:
     """Return "file:line"."""
     code, offset = place
+    return f"{code.co_filename}:{_line_of(code, offset)}"
+
+
+@lru_cache(maxsize=4096)
+def _line_of(code: CodeType, offset: int) -> int:
+    """Return a line in the code's file; code objects of several files are equal when their texts are."""
     line = next((line for start, end, line in code.co_lines() if start <= offset < end), None)
-    return f"{code.co_filename}:{line or code.co_firstlineno}"
+    return line or code.co_firstlineno

@@ -66,3 +66,11 @@ def test_the_enqueue_site_is_the_line_of_the_program(device, blob_bytes):
     event.record(stream)
     assert stream.last_job.site == f"{__file__}:{line + 11}"
     stream.synchronize()
+
+
+def test_the_same_text_in_two_files_has_sites_in_both(device):
+    names, sites = {"stream": device.create_stream(), "memory": device.alloc(64)}, []
+    for file in ("one.py", "two.py"):
+        exec(compile("\njob = stream.fill(memory, 1)", file, "exec"), names)
+        sites.append(names["job"].site)
+    assert sites == ["one.py:2", "two.py:2"]
