@@ -20,6 +20,28 @@ if TYPE_CHECKING:
 REPEATS = 8  # chosen: from so many on it is a habit
 
 
+class Pairs:
+    """Waits for one kind of operation that the next work follows without a use of the result: how often, by the sites of both."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str | int, str | int], tuple[int, Act, Act]] = {}
+        self.last: tuple[Act, Act] | None = None  # an operation and the last wait, for it, and nobody looked since
+
+    def end(self) -> None:
+        """The program enqueues the next work."""
+        if self.last is not None:
+            operation, wait = self.last
+            place = operation.site, wait.site
+            self._counts[place] = self._counts.get(place, (0,))[0] + 1, operation, wait
+            self.last = None
+
+    def often(self) -> Iterator[tuple[Act, Act, int]]:
+        """Yield the last acts of the places where it is a habit, and how often it was."""
+        for count, operation, wait in self._counts.values():
+            if count >= REPEATS:
+                yield operation, wait, count
+
+
 @dataclass(slots=True)
 class Wait:
     """The waits of a site, and how many of them told the host nothing."""
@@ -34,35 +56,23 @@ class Lint:
 
     def __init__(self) -> None:
         self._waits: dict[str | int, Wait] = {}  # by site
-        self._serial: dict[tuple[str | int, str | int], tuple[int, Act, Act]] = {}  # (launch, wait) by site -> count
-        self._uploads: dict[tuple[str | int, str | int], tuple[int, Act, Act]] = {}  # (copy, wait) by site -> count
-        self._upload_wait: tuple[Act, Act] | None = (
-            None  # the last wait, for a copy behind all else, and nobody looked since
-        )
+        self._launches = Pairs()  # waits for one launch alone
+        self._uploads = Pairs()  # waits for a copy to the device, behind all else
         self._sources: WeakKeyDictionary[Buffer, int] = WeakKeyDictionary()  # what copies read last
         self._pageable: dict[str | int, tuple[int, Act]] = {}
         self._fresh: list[Step] = []  # enqueued since the host waited last
-        self._serial_wait: tuple[Act, Act] | None = None  # the last wait, for one launch alone, and nobody looked since
         self._copied_ps = -1
 
     def enqueued(self, step: Step) -> None:
         """The program has enqueued a job."""
-        if self._serial_wait is not None:
-            launch, wait = self._serial_wait
-            count = self._serial.get((launch.site, wait.site), (0, launch, wait))[0]
-            self._serial[launch.site, wait.site] = count + 1, launch, wait
-            self._serial_wait = None
-        if self._upload_wait is not None:
-            copy, wait = self._upload_wait
-            count = self._uploads.get((copy.site, wait.site), (0, copy, wait))[0]
-            self._uploads[copy.site, wait.site] = count + 1, copy, wait
-            self._upload_wait = None
+        self._launches.end()
+        self._uploads.end()
         self._fresh.append(step)
 
     def reads(self, buffer: Buffer, digest: int) -> None:
         """A copy that is about to be enqueued reads pinned memory. When it has changed, the host has stored there: it had to wait."""
         if self._sources.get(buffer, digest) != digest:
-            self._serial_wait = self._upload_wait = None
+            self._launches.last = self._uploads.last = None
         self._sources[buffer] = digest
 
     def waited(self, wait: Act, *, is_new: bool) -> None:
@@ -72,9 +82,9 @@ class Lint:
         site.redundant += not is_new
         if is_new:
             alone = self._fresh[0] if len(self._fresh) == 1 else None
-            self._serial_wait = (alone.act, wait) if alone is not None and alone.act.is_launch else None
+            self._launches.last = (alone.act, wait) if alone is not None and alone.act.is_launch else None
             last = self._fresh[-1].act if self._fresh else None
-            self._upload_wait = (last, wait) if last is not None and last.is_upload else None
+            self._uploads.last = (last, wait) if last is not None and last.is_upload else None
             self._fresh.clear()
 
     def told(self, act: Act) -> None:
@@ -84,7 +94,7 @@ class Lint:
 
     def touched(self, act: Act) -> None:
         """The host uses memory: it had to wait."""
-        self._serial_wait = self._upload_wait = None
+        self._launches.last = self._uploads.last = None
         if act.what.startswith("copy ") and act.time_ps != self._copied_ps:  # rows of a copy are carried at one time
             self._copied_ps = act.time_ps
             count = self._pageable.get(act.site, (0, act))[0]
@@ -95,12 +105,10 @@ class Lint:
         for wait in self._waits.values():
             if wait.redundant == wait.count:
                 yield rules.redundant_wait(wait.act, wait.count)
-        for count, launch, act in self._serial.values():
-            if count >= REPEATS:
-                yield rules.serial_launches(launch, act, count)
-        for count, copy, act in self._uploads.values():
-            if count >= REPEATS:
-                yield rules.waits_for_uploads(copy, act, count)
+        for launch, act, count in self._launches.often():
+            yield rules.serial_launches(launch, act, count)
+        for copy, act, count in self._uploads.often():
+            yield rules.waits_for_uploads(copy, act, count)
         for count, copy in self._pageable.values():
             if count >= REPEATS:
                 yield rules.pageable_copies(copy, count)
