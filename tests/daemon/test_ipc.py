@@ -301,8 +301,9 @@ with libnpu.open() as npu:
 """
 
 
-def test_two_processes_hand_memory_to_and_fro(daemon):
-    environment = os.environ | {"NPU_DEVICE": daemon.where}
+@pytest.mark.parametrize("schedule", ["timed", "lazy", "newest-first"])
+def test_two_processes_hand_memory_to_and_fro(daemon, schedule):
+    environment = os.environ | {"NPU_DEVICE": daemon.where, "NPU_SCHEDULE": schedule}
     producer = subprocess.Popen(
         [sys.executable, "-c", PRODUCER], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
@@ -310,6 +311,7 @@ def test_two_processes_hand_memory_to_and_fro(daemon):
         memory, full, empty = (bytes.fromhex(text) for text in producer.stdout.readline().split())
         memory = npu.open_ipc_memory(memory)
         full, empty = npu.open_ipc_event(full), npu.open_ipc_event(empty)
+        npu.set_schedule(schedule)
         stream, seen = npu.create_stream(), npu.alloc(4 * 4096)
         for turn in range(20):
             empty.record(stream)
