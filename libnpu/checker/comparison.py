@@ -15,7 +15,7 @@ from libnpu.checker import rules
 from libnpu.checker.program import Program
 from libnpu.checker.shadow import Access
 from libnpu.checker.shared import Shared
-from libnpu.checker.steps import Act, Step, join
+from libnpu.checker.steps import HOST, Act, Step, join
 from libnpu.errors import NpuError
 from libnpu.runtime.records import read_records
 from libnpu.syscalls import Request
@@ -62,7 +62,6 @@ class Comparison(Program):
                 if watched not in contexts:
                     contexts[watched] = None
                     self._fetch(watched)
-                watched.pending.pop(step, None)
                 for source in watched.sources.pop((step.actor, step.epoch), ()):
                     if source.has_changed:
                         self._overwritten(watched, step, source)
@@ -73,6 +72,7 @@ class Comparison(Program):
                         access = Access(step.actor, step.epoch, write, step.act)
                         self._touch(allocation, start, start + size, access, clock)
                         self._touch_behind_cache(allocation, start, min(start + size, allocation.size), access, clock)
+                watched.pending.pop(step, None)
         for watched in contexts:
             first = next(iter(watched.pending), None)
             order = first.act.order if first is not None else self._next_order()
@@ -122,7 +122,7 @@ class Comparison(Program):
         if access.act.is_free:  # what is in flight was not looked at: the states stay, for that
             conflicts, allocation.free = allocation.shadow.conflicts(start, end, access, clock), access
         else:
-            conflicts = allocation.shadow.touch(start, end, access, clock)
+            conflicts = allocation.shadow.touch(start, end, access, clock, self._floor())
             if allocation.free is not None:
                 conflicts.append((allocation.free, start, end))
         for old, low, high in conflicts:
@@ -134,6 +134,11 @@ class Comparison(Program):
                 self._look_for_overwritten(*sorted((old, access), key=lambda each: each.act.order))
                 if allocation.unwritten:  # the write that was missing comes in no order: that is the fault
                     allocation.unwritten = [read for read in allocation.unwritten if read[0] is not old.act]
+
+    def _floor(self) -> Clock:
+        """Return what all accesses that were not looked at yet come behind: what the host knew when the oldest was enqueued."""
+        oldest = (next(iter(watched.pending)).known for watched in self._watched.values() if watched.pending)
+        return min(oldest, key=lambda known: known[HOST], default=self._clock)
 
     def _touch_behind_cache(self, allocation: Allocation, start: int, end: int, access: Access, clock: Clock) -> None:
         """A job touches memory that mappings may end, and caches hold."""

@@ -122,7 +122,7 @@ class HostEvents(Comparison):
         clock, access = self._clock, Access(HOST, self._clock[HOST], write, act)
         if step is not None and step.clock is not None:  # what a host function does belongs to its stream
             clock = {**step.clock, step.actor: step.epoch}
-            act = replace(act, stream=step.act.stream, job=step.act.job, is_function=True)
+            act = replace(act, stream=step.act.stream, order=step.act.order, job=step.act.job, is_function=True)
             access = Access(step.actor, step.epoch + 1, write, act)
         self._touch(allocation, offset, offset + size, access, clock)
         if allocation.cache is not None and (is_seen or allocation.is_host):  # device memory: by an array alone

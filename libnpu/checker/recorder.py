@@ -86,7 +86,7 @@ class Recorder(Checker):
         self.order: list[str] = []  # operations by name and accesses of the host by number, as they came
         self.outputs: list[int] = []  # digests of what came to the host
         self._schedule = schedule
-        self._host: dict[int, str] = {}  # number of an act of the host -> its name
+        self._host: dict[Act, str] = {}  # acts of the host -> their names
         self._behind: dict[str, str] = {}  # act of the host -> the operation that was enqueued next
         self._unfollowed: list[str] = []
         self._copies: dict[Stream, list[tuple[Job, Copy]]] = {}  # to the host, of whose end it was not told
@@ -183,7 +183,7 @@ class Recorder(Checker):
         super()._touch(allocation, start, end, access, clock)
         act = access.act
         if access.actor == HOST or act.is_function:
-            name = self._host[act.order] = f"host {len(self._host) + 1}"
+            name = self._host[act] = f"host {len(self._host) + 1}"
             self.order.append(name)
             self._unfollowed.append(name)
             for watch in self.watches:
@@ -211,7 +211,7 @@ class Recorder(Checker):
         return [*found.values()]
 
     def _act_of(self, act: Act) -> dict[str, Any]:
-        place = self._host.get(act.order) or act.job
+        place = self._host.get(act) or act.job
         return {"place": place, "job": act.job, "is_function": act.is_function, "behind": self._behind.get(place)}
 
 

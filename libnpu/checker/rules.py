@@ -80,14 +80,20 @@ def _freed(allocation: Allocation, first: Access, second: Access) -> Finding:
 
 def _edge(first: Access, second: Access) -> str:
     """Say what would order two accesses."""
+    behind, before = _name(first.act), _name(second.act)
     if second.actor == HOST:
         what = "the free" if second.act.is_free else f"the {second.act.what}"
-        return f"wait for {first.act.who} before {what}: synchronise {first.act.stream}, or an event recorded behind it"
+        who = f"{behind} in {first.act.stream}" if first.act.is_function else first.act.who
+        return f"wait for {who} before {what}: synchronise {first.act.stream}, or an event recorded behind it"
     event = "an event" if first.act.context == second.act.context else "an interprocess event"
     return (
-        f"record {event} in {first.act.stream} behind {first.act.what!r}, "
-        f"and let {second.act.stream} wait for it before {second.act.what!r}"
+        f"record {event} in {first.act.stream} behind {behind}, and let {second.act.stream} wait for it before {before}"
     )
+
+
+def _name(act: Act) -> str:
+    """Say what a program enqueued, of a function the function."""
+    return "the host function" if act.is_function else repr(act.what)
 
 
 def overwritten(allocation: Allocation, start: int, end: int, copy: Act, store: Act) -> Finding:

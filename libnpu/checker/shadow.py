@@ -1,8 +1,8 @@
-"""Shadow memory: who wrote and who read each byte range of an allocation last, and whether that is ordered.
+"""Shadow memory: who accessed each byte range of an allocation, and whether that is ordered.
 
 Accesses are put in by an order in which each comes behind everything that it must come behind. Two accesses are ordered
-when the clock of the later one covers the earlier one; a byte's last write and the reads since then are all that a later
-access can be in conflict with, for what they cover was compared with them before.
+when the clock of the later one covers the earlier one. What all that is still to come must come behind is forgotten; so each
+pair that is in conflict is found, not only the last ones.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The last write of some bytes, None when nobody wrote them, and the reads since then that no later one covers."""
+    """What was done with some bytes: whether somebody wrote them, and the accesses that a later one may be in conflict with."""
 
-    write: Access | None
-    reads: tuple[Access, ...] = ()
+    is_written: bool
+    accesses: tuple[Access, ...] = ()
 
 
-FRESH = State(None)
+FRESH = State(False)
+MOST = 16  # accesses of a state; of more, those of an actor that are the same call of the program are one, the last
 Conflict = tuple[Access, int, int]  # the earlier access, and the bytes [start, end) of it that are concerned
 
 
@@ -54,38 +55,39 @@ class Shadow(Ranges[State]):
     def __init__(self, size: int, state: State = FRESH) -> None:
         super().__init__(size, state)
 
-    def touch(self, start: int, end: int, access: Access, clock: Mapping[int, int]) -> list[Conflict]:
+    def touch(
+        self, start: int, end: int, access: Access, clock: Mapping[int, int], floor: Mapping[int, int]
+    ) -> list[Conflict]:
         """Put in an access to [start, end) and return with what it is in conflict, by byte range; FRESH bytes that are
-        read are not among them (`unwritten`).
+        read are not among them (`unwritten`). `floor`: what all accesses that are still to come cover.
         """
         found = self.conflicts(start, end, access, clock)
-        self.change(start, end, lambda state: _after(state, access, clock))
+        self.change(start, end, lambda state: _after(state, access, clock, floor))
         return found
 
     def conflicts(self, start: int, end: int, access: Access, clock: Mapping[int, int]) -> list[Conflict]:
         """Return what `touch` would, and put nothing in."""
-        parts = self.parts(start, end)
-        return [(old, low, high) for low, high, state in parts for old in _conflicts(state, access, clock)]
+        return [
+            (old, low, high)
+            for low, high, state in self.parts(start, end)
+            for old in state.accesses
+            if (old.write or access.write) and not old.is_before(clock)
+        ]
 
     def unwritten(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return the parts of [start, end) that nobody has written."""
-        return [(low, high) for low, high, state in self.parts(start, end) if state.write is None]
+        return [(low, high) for low, high, state in self.parts(start, end) if not state.is_written]
 
     def writes(self, start: int, end: int) -> Iterator[Access]:
-        """Yield the last writes to [start, end)."""
-        return (state.write for _, _, state in self.parts(start, end) if state.write is not None)
+        """Yield the writes to [start, end) that are not forgotten."""
+        return (old for _, _, state in self.parts(start, end) for old in state.accesses if old.write)
 
 
-def _conflicts(state: State, access: Access, clock: Mapping[int, int]) -> Iterator[Access]:
-    if state.write is not None and not state.write.is_before(clock):
-        yield state.write
-    if access.write:
-        for read in state.reads:
-            if not read.is_before(clock):
-                yield read
-
-
-def _after(state: State, access: Access, clock: Mapping[int, int]) -> State:
-    if access.write:
-        return State(access)
-    return State(state.write, (*(read for read in state.reads if not read.is_before(clock)), access))
+def _after(state: State, access: Access, clock: Mapping[int, int], floor: Mapping[int, int]) -> State:
+    kept = [old for old in state.accesses if not (old.is_before(floor) and old.is_before(clock))]
+    own = next((old for old in kept if old.act is access.act), None)
+    if own is None or own.write < access.write:  # of an act that reads and writes the bytes, the write counts
+        kept = [*(old for old in kept if old is not own), access]
+    if len(kept) > MOST:
+        kept = [*{(old.actor, old.write, old.act.what, old.act.site): old for old in kept}.values()]
+    return State(state.is_written or access.write, tuple(kept))

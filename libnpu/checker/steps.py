@@ -43,6 +43,8 @@ class Act:
     @property
     def who(self) -> str:
         """What it was and where, for people."""
+        if self.is_function:
+            return f"the host function in {self.stream}, in its {self.what},"
         return f"{self.what} in {self.stream}" if self.stream else f"the host, in its {self.what},"
 
 

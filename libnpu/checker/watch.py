@@ -72,7 +72,7 @@ class Checker(SharedEvents, MemoryEvents):
         watched = self._watched[context] = ContextWatch(context)
         for buffer in context.device_memory:
             act = self._act(context, "memory from before the check", site="")
-            shadow = Shadow(buffer.size, State(Access(HOST, 0, True, act)))
+            shadow = Shadow(buffer.size, State(True, (Access(HOST, 0, True, act),)))
             watched.allocations.add(self._new_memory(buffer, act, shadow))  # of its caches nothing is known
 
     def finish(self) -> None:

@@ -9,6 +9,7 @@ The fix: release it in the order of the stream, or keep it until an event behind
     link: https://github.com/vllm-project/vllm-ascend/issues/13761
     schedule: seed:1
     report: XS-WAW at first, second
+    report: XS-WAR at reader, second
     right: 1
     wrong: 2
 """
@@ -26,7 +27,7 @@ def main(fixed: bool) -> None:
 
         workspace = workspaces.pop()
         one.fill(workspace, 1)  # <- first
-        one.copy(result, workspace)
+        one.copy(result, workspace)  # <- reader
         done.record(one)
         if not fixed:
             workspaces.append(workspace)  # released when it was enqueued, not when it has run

@@ -219,6 +219,68 @@ def test_what_a_host_function_tells_another_thread():
     assert [rule for rule, _ in found(lambda device: program(device, behind=False))] == ["HD-RAW"]
 
 
+def test_a_host_function_and_the_host_are_in_the_order_of_the_program(records_of, monkeypatch):
+    monkeypatch.setenv("NPU_SCHEDULE", "lazy")
+
+    def program(device, writes):
+        stream, pinned = device.create_stream(), device.alloc_host(64)
+        array = pinned.array
+
+        def function():
+            if writes:
+                array[:] = 1
+            else:
+                array.sum()
+
+        stream.add_host_function(function)
+        if writes:
+            array.sum()
+        else:
+            array[:] = 2
+        stream.synchronize()
+
+    for writes, rule, act in ((True, "HD-RAW", "look at an array"), (False, "HD-WAR", "store to an array")):
+        (record,) = records_of(program, writes)
+        assert record["rule"] == rule
+        fix = f"wait for the host function in stream 1 before the {act}: synchronise stream 1, or an event recorded behind it"
+        assert record["fix"] == fix
+
+
+def test_a_later_write_hides_no_pair():
+    def by_host(device):
+        stream, pinned = device.create_stream(), device.alloc_host(64)
+        stream.fill(pinned, 7)
+        pinned.array.sum()
+        pinned.array[:] = 1
+        stream.synchronize()
+
+    def by_streams(device):
+        one, two, three = (device.create_stream() for _ in range(3))
+        memory, result = device.to_device(bytes(64)), device.alloc(64)
+        one.copy(result, memory)
+        two.fill(memory, 1)
+        three.fill(memory, 2)
+
+    assert found(by_host) == [("HD-RAW", [2, 3]), ("HD-WAW", [2, 4])]
+    assert found(by_streams) == [("XS-WAR", [3, 4]), ("XS-WAR", [3, 5]), ("XS-WAW", [4, 5])]
+
+
+def test_pairs_of_calls_are_found_however_often_they_are_made():
+    """What the checker keeps of some bytes is bounded by the calls of the program that touch them."""
+
+    def program(device):
+        one, two, three = (device.create_stream() for _ in range(3))
+        memory, result = device.to_device(bytes(64)), device.alloc(64)
+        for _ in range(40):
+            one.copy(result, memory)
+        for _ in range(40):
+            one.copy_2d(result, 8, memory, 8, 8, 8)
+        two.fill(memory, 1)
+        three.synchronize()
+
+    assert found(program) == [("XS-WAR", [4, 7]), ("XS-WAR", [6, 7])]
+
+
 def test_two_interleaved_halves_are_disjoint_and_overlapping_ones_are_not():
     def program(device, shift=0):
         one, two = device.create_stream(), device.create_stream()
