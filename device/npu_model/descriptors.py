@@ -234,6 +234,16 @@ class Invariant:
                     f"DPU variant needs {axis_.extent(last)} inputs along {name}, input and padding have {padded}"
                 )
 
+    def check_rows(self) -> None:
+        """Raise DescriptorError when rows of the input or of the output share bytes, which the firmware refuses. The second
+        operand of two may repeat its rows.
+        """
+        for what, x, y, z, dtype, stride_x, stride_y in (
+            ("act", self.in_x, self.in_y, self.in_z, self.act_dtype, self.act_stride_x, self.act_stride_y),
+            ("out", self.out_x, self.out_y, self.out_z, self.out_dtype, self.out_stride_x, self.out_stride_y),
+        ):
+            check_disjoint(f"DPU {what}", z * dtypes.size_bytes(dtype), (x, stride_x), (y, stride_y))
+
     def _check(self) -> None:
         if self.op not in _OPS:
             raise DescriptorError(f"DPU op {self.op} is not in enum npu_dpu_op")

@@ -86,8 +86,9 @@ def dma_boxes(dma: Dma) -> Footprint:
 
 
 def dpu_footprint(record: Any, variants: Any) -> Footprint:
-    """Return (reads, writes) of a record of npu_dpu_invariant and the records of its variants."""
+    """Return (reads, writes) of a record of npu_dpu_invariant and the records of its variants. Raises DescriptorError."""
     invariant = Invariant.decode(record)
+    invariant.check_rows()
     reads: dict[Box, None] = {}
     writes: dict[Box, None] = {}
     for variant in map(Variant.decode, variants):

@@ -43,6 +43,7 @@ def test_a_good_blob_has_no_problems(image):
         (".npu.tasks.dpu_invariant", 0, "out_tiles", 1 << 7, ("range", ".npu.tasks.dpu_invariant[0]")),
         (".npu.tasks.dpu_invariant", 0, "op", 99, ("dpu-shape", ".npu.tasks.dpu_invariant[0]")),
         (".npu.tasks.dpu_invariant", 0, "out_x", 1 << 31, ("dpu-shape", ".npu.tasks.dpu_invariant[0]")),
+        (".npu.tasks.dpu_invariant", 0, "act_stride_x", 0, ("dpu-shape", ".npu.tasks.dpu_invariant[0]")),
         (".npu.tasks.dpu_variant", 0, "invariant_index", 1, ("variants", ".npu.tasks.dpu_invariant[0]")),
         (".npu.tasks.shave_range", 0, "code_bytes", 48, ("range", ".npu.tasks.shave_range[0]")),
         (".npu.tasks.shave_range", 0, "code_bytes", 0, ("range", ".npu.tasks.shave_range[0]")),

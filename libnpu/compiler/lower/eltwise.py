@@ -129,10 +129,20 @@ def engine_operation(graph: Graph, node: Node) -> tuple[int, list[Value], tuple[
 
 
 def eltwise_task(builder: Builder, node: Node, tiles: list[View], tile: View, fields: dict[str, Any]) -> None:
-    """Append the tasks of one box: [y][x][z] with dense z; boxes of more than three axes are several tasks."""
-    views = [*tiles, tile]
+    """Append the tasks of one box: [y][x][z] with dense z; boxes of more than three axes are several tasks, and so are those
+    of which both operands repeat an axis: only the second of a task may.
+    """
+    views = [*sorted(tiles, key=_repeats), tile]
     size = tile.dtype.itemsize
-    dims, steps = _three_dims(*merge_dims(tile.shape, [v.strides for v in views]), size)
+    merged, rows = merge_dims(tile.shape, [v.strides for v in views])
+    repeated = [axis for axis, step in enumerate(rows[0]) if not step]
+    walked = [axis for axis in range(len(merged)) if axis not in repeated]
+    dims, steps = [1], [[size] for _ in views]
+    if walked:
+        dims, steps = [merged[axis] for axis in walked], [[row[axis] for axis in walked] for row in rows]
+    dims, steps = _three_dims(dims, steps, size)
+    dims = [merged[axis] for axis in repeated] + dims
+    steps = [[row[axis] for axis in repeated] + step for row, step in zip(rows, steps, strict=True)]
     for index in np.ndindex(*dims[:-3]):
         a, b, out = (
             View(
@@ -160,6 +170,11 @@ def eltwise_task(builder: Builder, node: Node, tiles: list[View], tile: View, fi
             {"act_addr": a.ref, "act2_addr": b.ref, "out_addr": out.ref}, described, list(variants(out.shape, {}))
         )
         builder.dpu(node, payload, [a.access(), b.access()], [out.access()])
+
+
+def _repeats(view: View) -> bool:
+    """Whether it has elements at several places of an axis."""
+    return any(not step and n > 1 for n, step in zip(view.shape, view.strides, strict=True))
 
 
 def _three_dims(dims: list[int], steps: list[list[int]], size: int) -> tuple[list[int], list[list[int]]]:

@@ -66,3 +66,16 @@ def test_a_column_that_does_not_fit_names_the_node_and_the_bytes(sketch):
     graph = s.graph(s.node("Gather", [s.input(20_000, 4), s.input(6, dtype=np.int32)], (6, 4), axis=0))
     with pytest.raises(CompileError, match=r"gather0 \(Gather\): one column of its table needs 80000 bytes of CMX"):
         compile_graph(graph, CompileOptions(cmx_bytes=SMALL_CMX))
+
+
+@pytest.mark.parametrize("shape", [(1, 8), (1, 5, 2, 3, 12), (4, 1), (1, 1)])
+def test_of_operands_that_both_repeat_an_axis_there_is_a_task_for_each(shape, sketch, feeds_of, run):
+    s = sketch(F32)
+    wide = tuple(4 if n == 1 else n for n in shape)
+    moved = s.node("Elementwise", [s.input(*shape), s.input(*shape)], shape, expr=("add", ("in", 0), ("in", 1)))
+    many = s.node("Expand", [moved], wide)
+    graph = s.graph(s.node("Elementwise", [many, many], wide, expr=("mul", ("in", 0), ("in", 1))))
+    feeds = feeds_of(graph)
+    found = run(compile_graph(graph, CompileOptions()).blob, feeds)
+    (output,) = graph.outputs
+    np.testing.assert_allclose(found[output.name], run_reference(graph, feeds)[output.name], rtol=1e-5)
