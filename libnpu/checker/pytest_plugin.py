@@ -16,8 +16,6 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from pluggy import Result
-
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker."""
@@ -25,13 +23,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", what)
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Result[object], None]:
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     """Check a test that is marked. Its own failure is not hidden."""
     mark = pyfuncitem.get_closest_marker("npu_check")
     if mark is None:
-        yield
-        return
+        return (yield)
     from libnpu.checker import check
     from libnpu.checker.recorder import replays_of
     from libnpu.checker.report import text
@@ -40,8 +37,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Result[ob
     options = {**mark.kwargs}
     witness = options.pop("witness", False)
     with check(**options) as checker:
-        outcome = yield
-    outcome.get_result()  # raises what the test has raised
+        result = yield  # raises what the test has raised
     report = checker.text()
     if report and witness:
         found, names = checker.records(), pyfuncitem._fixtureinfo.argnames
@@ -50,3 +46,4 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Result[ob
         report = text(found)
     if report:
         pytest.fail(f"npu check:\n{report}", pytrace=False)
+    return result

@@ -10,6 +10,8 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from libnpu.checker.rules import RULES
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -22,12 +24,14 @@ class Suppressions:
 
     @classmethod
     def parse(cls, text: str) -> Suppressions:
-        """Read rows. Raises ValueError, which names the line, for what is none."""
+        """Read rows. Raises ValueError, which names the line, for what is none, and for a rule that there is not."""
         rows = []
         for number, line in enumerate(text.splitlines(), 1):
             words = line.partition("#")[0].split(maxsplit=1)
             if len(words) == 1:
                 raise ValueError(f"line {number}: {line.strip()!r} is no rule and place")
+            if words and not any(fnmatchcase(rule, words[0]) for rule in RULES):
+                raise ValueError(f"line {number}: no rule is {words[0]!r}; npu check --rules shows them")
             if words:
                 rows.append((words[0], words[1].strip()))
         return cls(rows)

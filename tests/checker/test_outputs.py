@@ -57,6 +57,9 @@ def test_what_is_suppressed_is_left_out_and_counted(npu, program, tmp_path):
     (tmp_path / "known").write_text("HD-WAW races.py\nHD-RAW\n")
     status, _, err = npu("check", "--suppress", "known", "--", sys.executable, program)
     assert (status, err) == (1, "npu: error: --suppress known: line 2: 'HD-RAW' is no rule and place\n")
+    (tmp_path / "known").write_text("HD-RAV  made.py:*\n")
+    _, _, err = npu("check", "--suppress", "known", "--", sys.executable, program)
+    assert err == "npu: error: --suppress known: line 1: no rule is 'HD-RAV'; npu check --rules shows them\n"
 
 
 @pytest.mark.parametrize(
@@ -132,6 +135,7 @@ def test_the_plugin_fails_a_marked_test_with_the_report(tmp_path):
     environment = os.environ | {"PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines()[-1].startswith("3 failed, 2 passed"), done.stdout + done.stderr
+    assert "PluggyTeardownRaisedWarning" not in done.stdout
     assert "ERROR HD-RAW" in done.stdout
     assert "test_it.py:7" in done.stdout
     assert "WARNING LEAK" in done.stdout or "LEAK: memory of 256 bytes was never given back" in done.stdout
