@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from libnpu.checker.witness import WITNESSES
-from libnpu.tools.console import ToolError, json_text
+from libnpu.tools.console import ToolError, UsageError, json_text
 from libnpu.tools.files import check_targets, write_file
 from libnpu.tools.replays import watched
 from libnpu.tools.source import count
@@ -45,11 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the program. Return 1 when something was found, else the program's exit status, 128 + N when signal N ended it."""
+    """Run the program. Return 1 when something was found, else the program's exit status, 128 + N when signal N ended it. Raises UsageError."""
     from libnpu.checker.report import text
     from libnpu.checker.rules import RULES
     from libnpu.checker.sarif import sarif
-    from libnpu.runtime.schedule import schedule_of
 
     if options.rules:
         width = max(map(len, RULES))
@@ -58,13 +57,10 @@ def run(options: argparse.Namespace) -> int:
         )
         return 0
     if options.program is None:
-        raise ToolError("no program to check; npu check -- PROG ARGS")
-    check_targets({"--output": options.output, "--sarif": options.sarif}, {"--suppress": options.suppress})
-    suppressions = _suppressions(options.suppress)
+        raise UsageError("no program to check; npu check -- PROG ARGS")
+    suppressions = _checked(options)
     wanted = {"lint": options.lint, "leaks": options.leaks, "guard": options.guard}
     stops = {"stop_unless": suppressions.rows} if options.stop_on_first else {}
-    if options.schedule is not None:
-        schedule_of(options.schedule)  # raises
     status, everything = watched(
         [options.program, *options.arguments],
         options=wanted | stops,
@@ -85,6 +81,20 @@ def run(options: argparse.Namespace) -> int:
     return 1 if found else status
 
 
+def _checked(options: argparse.Namespace) -> Suppressions:
+    """Return what is suppressed. Raises UsageError for a file or a schedule that cannot be meant."""
+    from libnpu.errors import NpuError
+    from libnpu.runtime.schedule import schedule_of
+
+    try:
+        check_targets({"--output": options.output, "--sarif": options.sarif}, {"--suppress": options.suppress})
+        if options.schedule is not None:
+            schedule_of(options.schedule)
+    except (ToolError, NpuError) as error:
+        raise UsageError(error.message if isinstance(error, NpuError) else str(error)) from None
+    return _suppressions(options.suppress)
+
+
 def _suppressions(path: str | None) -> Suppressions:
     """Read a file of suppressions, none for None."""
     from libnpu.checker.suppressions import Suppressions
@@ -92,4 +102,4 @@ def _suppressions(path: str | None) -> Suppressions:
     try:
         return Suppressions.parse(Path(path).read_text(encoding="utf-8") if path else "")
     except (OSError, ValueError) as error:
-        raise ToolError(f"--suppress {path}: {error}") from None
+        raise UsageError(f"--suppress {path}: {error}") from None

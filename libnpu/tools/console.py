@@ -19,6 +19,10 @@ class ToolError(ValueError):
     """Something that a command was asked for and cannot do; its text is the message on stderr."""
 
 
+class UsageError(ToolError):
+    """A command line that cannot be meant, as one that does not parse: the exit status is 2."""
+
+
 class CheckFailed(ToolError):
     """A check that was asked for found something; the report, with the details, has been printed."""
 

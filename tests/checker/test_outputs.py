@@ -56,7 +56,7 @@ def test_what_is_suppressed_is_left_out_and_counted(npu, program, tmp_path):
     assert npu("check", "--suppress", "known", "--", sys.executable, program)[0] == 0
     (tmp_path / "known").write_text("HD-WAW races.py\nHD-RAW\n")
     status, _, err = npu("check", "--suppress", "known", "--", sys.executable, program)
-    assert (status, err) == (1, "npu: error: --suppress known: line 2: 'HD-RAW' is no rule and place\n")
+    assert (status, err) == (2, "npu: error: --suppress known: line 2: 'HD-RAW' is no rule and place\n")
     (tmp_path / "known").write_text("HD-RAV  made.py:*\n")
     _, _, err = npu("check", "--suppress", "known", "--", sys.executable, program)
     assert err == "npu: error: --suppress known: line 1: no rule is 'HD-RAV'; npu check --rules shows them\n"

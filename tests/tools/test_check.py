@@ -113,7 +113,15 @@ def test_what_cannot_be_checked_is_said(npu):
     assert (status, err) == (
         1, "npu: error: true ended with status 0 and was not checked: it opened no device, or did not end by itself\n"
     )  # fmt: skip
-    assert npu("check")[0] == 1
+    assert npu("check")[0] == 2
+
+
+@pytest.mark.parametrize(
+    "option", [("--schedule", "lazier"), ("--suppress", "none"), ("-o", "none/report"), ("--sarif", "none/report")]
+)
+def test_an_option_that_cannot_be_meant_is_no_finding(npu, option):
+    status, _, err = npu("check", *option, "--", "true")
+    assert (status, err.startswith("npu: error: "), option[1].split("/")[0] in err) == (2, True, True)
 
 
 def test_the_rules_are_listed(npu):
