@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from libnpu.checker.steps import Act
 
@@ -29,6 +29,7 @@ class Finding:
     freed: Act | None = None
     memory: int = 0  # the number of the allocation
     count: int = 1
+    say: Callable[[int, int], tuple[str, str]] | None = None  # of a range: message and fix, where they name it
     evidence: str = "the bytes that the device's engines and the calls of the host touched"
 
     @property
@@ -48,6 +49,8 @@ class Findings:
         known = self._found.setdefault(finding.key, finding)
         if known.acts == finding.acts:  # the very same acts: more of their bytes
             known.start, known.end = min(known.start, finding.start), max(known.end, finding.end)
+            if known.say is not None:
+                known.message, known.fix = known.say(known.start, known.end)
         else:
             known.count += 1
         return known

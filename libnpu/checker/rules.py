@@ -9,6 +9,8 @@ from libnpu.checker.findings import Finding
 from libnpu.checker.steps import HOST
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from libnpu.blob.problem import Problem
     from libnpu.checker.allocations import Allocation
     from libnpu.checker.shadow import Access
@@ -270,17 +272,32 @@ def _of_acts(rule: str, message: str, fix: str, *acts: Act) -> Finding:
 
 def out_of_bounds(allocation: Allocation, start: int, end: int, act: Act) -> Finding:
     """Return that an access goes on behind the end of its allocation."""
-    message = f"{act.who} touches bytes {start} to {end} of an allocation of {allocation.size} bytes"
-    fix = f"make the allocation {end - allocation.size} bytes larger, or the access smaller"
-    return _finding("OOB", message, fix, allocation, start, end, (act,))
+    size = allocation.size
+
+    def say(start: int, end: int) -> tuple[str, str]:
+        message = f"{act.who} touches bytes {start} to {end} of an allocation of {size} bytes"
+        return message, f"make the allocation {end - size} bytes larger, or the access smaller"
+
+    return _of_range("OOB", say, allocation, start, end, act)
 
 
 def unwritten(allocation: Allocation, start: int, end: int, act: Act) -> Finding:
     """Return that an access reads what nobody wrote."""
-    message = (
-        f"{act.who} reads bytes {start} to {end} of an allocation of {allocation.size} bytes, which nobody has written"
-    )
-    return _finding("UNINIT", message, "write them before", allocation, start, end, (act,))
+    size = allocation.size
+
+    def say(start: int, end: int) -> tuple[str, str]:
+        message = f"{act.who} reads bytes {start} to {end} of an allocation of {size} bytes, which nobody has written"
+        return message, "write them before"
+
+    return _of_range("UNINIT", say, allocation, start, end, act)
+
+
+def _of_range(
+    rule: str, say: Callable[[int, int], tuple[str, str]], allocation: Allocation, start: int, end: int, act: Act
+) -> Finding:
+    found = _finding(rule, *say(start, end), allocation, start, end, (act,))
+    found.say = say
+    return found
 
 
 def _finding(

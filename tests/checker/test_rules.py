@@ -7,6 +7,11 @@ import numpy as np
 import pytest
 
 import libnpu
+from libnpu.checker import rules
+from libnpu.checker.allocations import Allocation
+from libnpu.checker.findings import Findings
+from libnpu.checker.shadow import Shadow
+from libnpu.checker.steps import Act
 
 
 def found(program, **options):
@@ -313,6 +318,17 @@ def test_a_kernel_that_leaves_its_memory(monkeypatch):
 
     assert found(program) == [("OOB", [2])]
     assert found(lambda device: program(device, 4096)) == []
+
+
+def test_a_kernel_whose_parts_leave_its_memory_one_by_one():
+    """The report is of all that they touch, and so is the fix."""
+    act = Act("kernel", "stream 1", "kernel.py:1", 1, 0)
+    memory, found = Allocation(0, act, Shadow(64), 1), Findings()
+    for start in range(64, 128, 8):
+        found.add(rules.out_of_bounds(memory, start, start + 8, act))
+    (finding,) = found
+    assert finding.message == "kernel in stream 1 touches bytes 64 to 128 of an allocation of 64 bytes"
+    assert finding.fix == "make the allocation 64 bytes larger, or the access smaller"
 
 
 def test_what_a_function_of_a_library_touches_is_where_it_was_enqueued():
