@@ -220,7 +220,7 @@ def test_the_schedule_of_a_witness_shows_it_again(npu, check, tmp_path):
     )
     assert (tmp_path / "seen").read_text() == "0"
     status, _, err = npu("check", "--schedule", "hold:1", "--", sys.executable, "it.py")
-    assert (status, err.splitlines()[0][:55]) == (1, "npu: error: schedule 'hold:1': '1' is no list of operat")
+    assert (status, err.splitlines()[0][:55]) == (2, "npu: error: schedule 'hold:1': '1' is no list of operat")
 
 
 TESTS = """
