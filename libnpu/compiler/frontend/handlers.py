@@ -17,6 +17,7 @@ from libnpu.compiler.frontend import ops_signal as signal
 from libnpu.compiler.frontend import ops_trigonometry as trigonometry
 from libnpu.compiler.frontend import ops_window as window
 from libnpu.compiler.frontend.ops_attention import CONTRIBUTED as ATTENTION
+from libnpu.compiler.frontend.ops_blockwise import matmul_nbits
 from libnpu.compiler.frontend.ops_boxes import non_max_suppression
 from libnpu.compiler.frontend.ops_deform import deform_conv
 from libnpu.compiler.frontend.ops_einsum import einsum
@@ -133,5 +134,6 @@ HANDLERS: dict[str, Handler] = {
 }
 # Operators outside of the standard: (domain, name) -> handler.
 FOREIGN: dict[tuple[str, str], Handler] = {
-    ("com.microsoft", name): handler for name, handler in (CONTRIBUTED | ATTENTION).items()
+    ("com.microsoft", name): handler
+    for name, handler in (CONTRIBUTED | ATTENTION | {"MatMulNBits": matmul_nbits}).items()
 }

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 # Operators that multiply and add: -> the operand with the weights, the axis of the output channels behind groups.
 CONVOLUTIONS = {"Conv": 1, "ConvInteger": 1, "DeformConv": 1, "QLinearConv": 3}
-PRODUCTS = {"MatMul": 0, "MatMulInteger": 0, "QLinearMatMul": 0, "Gemm": 0}
+PRODUCTS = {"MatMul": 0, "MatMulInteger": 0, "MatMulNBits": 0, "QLinearMatMul": 0, "Gemm": 0}
 # Operators with products inside that nobody counts here.
 UNCOUNTED = frozenset(
     ("Attention", "ConvTranspose", "Einsum", "FlexAttention", "GRU", "If", "LSTM", "LinearAttention", "Loop", "RNN", "Scan")
