@@ -133,7 +133,9 @@ def test_host_functions_and_notifies_end_under_every_text(make, holds):
     assert (seen, int(memory.array[0])) == ([5], 5)
 
 
-@pytest.mark.parametrize("text", ["1", "1.2.3.4", "1.0", "a.1", "1.1,1.1", "1.1@1.1", "1.1@", "1.1,", "1.1@2.1@3.1", "1.1@-", "-1.1"])
+@pytest.mark.parametrize(
+    "text", ["1", "1.2.3.4", "1.0", "a.1", "1.1,1.1", "1.1@1.1", "1.1@", "1.1,", "1.1@2.1@3.1", "1.1@-", "-1.1"]
+)
 def test_a_text_that_is_none_is_refused(make, text):
     device = make("timed")
     with pytest.raises(NpuError, match="NPU_ERROR_INVALID_VALUE: schedule 'hold:"):
