@@ -197,6 +197,21 @@ def test_the_victim_is_the_buffer_whose_next_use_is_farthest():
     assert (found.spill_out_bytes, found.spill_in_bytes) == (1024, 1024)
 
 
+def test_a_buffer_that_two_loads_fill_is_not_brought_back_by_one_of_them():
+    first, second = (DdrTensor(name, 1024, DdrKind.INPUT) for name in ("first", "second"))
+    y = DdrTensor("y", 1024, DdrKind.OUTPUT)
+    both, large, small = Buffer("both", 2048), Buffer("large", 3072), Buffer("small", 1024)
+    loads = [op(f"load {n}", Engine.DMA, [source], [both], 1) for n, source in enumerate((first, second))]
+    for n, load in enumerate(loads):
+        load.writes[:] = [Access(both, 1024 * n, 1024 * (n + 1))]
+    ops = [*loads, op("make", Engine.DPU, [both], [small], 1), op("grow", Engine.DPU, [small], [large], 1)]
+    ops += [op("shrink", Engine.DPU, [large], [small], 1), op("end", Engine.DPU, [both], [small], 1)]
+    ops.append(op("store", Engine.DMA, [small], [y], 1))
+    found = schedule(TileProgram("loads", ops, [first, second, y], []), 4096)
+    assert sorted(decided(found, DecisionKind.SPILL)) == ["both", "small"]
+    assert found.spill_in_bytes == 1024 + 2048  # all of it
+
+
 def test_a_small_cmx_spills_as_much_out_as_in_and_the_values_stay(make_model, oracle):
     rng = np.random.default_rng(3)
     names = ["x", "a", "b", "c", "d"]  # all but x are still needed at the end, 16 KiB each

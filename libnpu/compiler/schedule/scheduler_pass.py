@@ -67,6 +67,9 @@ class SchedulerPass:
         self.since: dict[Buffer, int] = {}
         self.saved: dict[Buffer, DdrTensor | int] = {}  # evicted: where its bytes are (an int: the load to run again)
         self.clean: dict[Buffer, DdrTensor | int] = {}  # resident, and DDR has the same bytes
+        self.written: set[Buffer] = (
+            set()
+        )  # by an operation, a load included: another load does not bring all of its bytes
         self.homes: dict[Buffer, DdrTensor] = {}
         self.busy: dict[Buffer, int] = {}  # scheduled operations that touch it and have not retired
         self.uses_left = {buffer: len(uses) for buffer, uses in plan.uses.items()}
@@ -375,8 +378,9 @@ class SchedulerPass:
         for access in op.writes:
             if isinstance(access.target, Buffer):
                 self.clean.pop(access.target, None)
-        if self.plan.is_constant_load[index]:
+        if self.plan.is_constant_load[index] and touched[0] not in self.written:
             self.clean[touched[0]] = index
+        self.written.update(access.target for access in op.writes if isinstance(access.target, Buffer))
         if op.engine != Engine.DMA:
             self.work_left[op.engine] -= op.cost_ps
         return end
