@@ -38,7 +38,8 @@ RULES = {
     "CALLBACK-API": "a host function calls the library; that is refused, and the program goes on",
     "DEADLOCK": "a wait for work that waits for something that nothing will signal",
     "OOB": "an access leaves its allocation",
-    "WAIT-UNRECORDED": "a wait for an event that was never recorded, which waits for nothing",
+    "WAIT-UNRECORDED": "a wait for an event that was never recorded, or not since its reset, which waits for nothing",
+    "EVENT-EARLY-RESET": "a wait for an event, or a query, whose record a reset has taken back while its work may be in flight",
     "EVENT-OVERWRITTEN": "an event is recorded again while its last record, for which a race shows the need, is not waited for",
     "LOST-ASYNC-ERROR": "a job failed, and no call of the program was told",
     "UNINIT": "bytes are read that nobody has written",
@@ -167,10 +168,19 @@ def unmapped(allocation: Allocation, start: int, end: int, access: Access, unmap
     return _finding("UNMAP-IN-FLIGHT", message, _edge(access, unmap), allocation, start, end, (access.act, unmap.act))
 
 
-def wait_unrecorded(wait: Act, edge: str) -> Finding:
-    """Return that a wait waits for nothing."""
-    message = f"{edge} waits for an event that was never recorded: it waits for nothing"
-    return _of_acts("WAIT-UNRECORDED", message, "record the event before, in the stream whose work is meant", wait)
+def wait_unrecorded(wait: Act, who: str, reset: Act | None) -> Finding:
+    """Return that a wait waits for nothing. `reset`: what took the last record back, when there was one."""
+    which, acts = ("not recorded since its reset", (reset, wait)) if reset is not None else ("never recorded", (wait,))
+    message = f"{who} waits for an event that was {which}: it waits for nothing"
+    return _of_acts("WAIT-UNRECORDED", message, "record the event before, in the stream whose work is meant", *acts)
+
+
+def early_reset(record: Act, reset: Act, wait: Act, who: str, *, asks: bool) -> Finding:
+    """Return that a wait, or a query (`asks`), comes behind the reset of what it is for."""
+    does, comes = ("asks about", "the answer is yes at once") if asks else ("waits for", "it waits for nothing")
+    message = f"{who} {does} an event whose record in {record.stream} a reset has taken back: {comes}"
+    fix = f"reset the event behind the {wait.what}, or do not reset it: the next record takes the place of this one"
+    return _of_acts("EVENT-EARLY-RESET", message, fix, record, reset, wait)
 
 
 def event_overwritten(first: Act, second: Act, work: Act) -> Finding:

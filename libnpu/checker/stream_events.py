@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from npu_abi import C
 
@@ -48,6 +49,8 @@ class StreamEvents(HostEvents):
     def __init__(self, *, lint: bool = False, guard: Pages | None = None) -> None:
         super().__init__(lint=lint, guard=guard)
         self._heeded: set[tuple[object, Step]] = set()  # records that somebody waited for
+        # the last reset of an event, behind the record that it took back
+        self._resets: WeakKeyDictionary[object, tuple[Step | None, Act]] = WeakKeyDictionary()
 
     def prepared(self, job: Job) -> None:
         """As Observer."""
@@ -128,15 +131,16 @@ class StreamEvents(HostEvents):
         if old is not None and new is not None and (event, old) not in self._heeded:
             self._overwritten_records.setdefault(old.actor, []).append((event, old, new))
 
-    def waited(self, event: object, job: Job | None, stream: Stream | None) -> None:
+    def waited(self, event: object, job: Job | None, stream: Stream | None, *, asks: bool = False) -> None:
         """As Observer."""
-        context = event.context  # type: ignore[attr-defined]
         if job is None:
-            what = f"{self._history(self._watched[context], stream).name}" if stream is not None else "the host"
-            act = self._act(context, "wait for an event" if stream is not None else "wait for an event, or query,")
-            self._report(rules.wait_unrecorded(act, what))
+            self._waits_for_nothing(event, stream, asks=asks)
         elif (step := self._step_of(job)) is not None:
             self._heeded.add((event, step))
+
+    def reset(self, event: object, job: Job) -> None:
+        """As Observer."""
+        self._resets[event] = self._step_of(job), self._act(job.stream.context, "reset of an event")
 
     def known(self, stream: Stream, number: int, *, waited: bool, whole: bool) -> None:
         """As Observer."""
@@ -172,6 +176,19 @@ class StreamEvents(HostEvents):
                 self._report(rules.lost_error(step.act, str(job.error)))
 
     # ---- inside ----
+
+    def _waits_for_nothing(self, event: object, stream: Stream | None, *, asks: bool) -> None:
+        """Report that a stream or the host (None) waits for an event without a record, or asks for the end of work by it. A record
+        whose work the host knows to have ended was not taken back too early.
+        """
+        context = event.context  # type: ignore[attr-defined]
+        who = self._history(self._watched[context], stream).name if stream is not None else "the host"
+        act = self._act(context, "query of an event" if asks else "wait for an event")
+        record, reset = self._resets.get(event, (None, None))
+        if reset is not None and record is not None and self._clock.get(record.actor, -1) < record.epoch:
+            self._report(rules.early_reset(record.act, reset, act, who, asks=asks))
+        elif not asks:
+            self._report(rules.wait_unrecorded(act, who, reset))
 
     def _check_flushed(self, watched: ContextWatch, job: Job, source: Source) -> None:
         """Report that the program has stored to what a copy reads, and not flushed it, without having been seen."""

@@ -120,7 +120,7 @@ class Event:
         `strict`. Raises the error of the record itself.
         """
         self._check()
-        job = self.asked(of_nothing=False)
+        job = self.asked(asks=True)
         if job is None:
             self.context.enter()
             return True
@@ -180,6 +180,8 @@ class Event:
         """Forget the record, as if there had been none; who waits already goes on waiting for it."""
         self._check()
         self.context.enter()
+        if self._job is not None and self.context.observer is not None:
+            self.context.observer.reset(self, self._job)
         self._job = None
 
     @public
@@ -204,13 +206,11 @@ class Event:
             raise NpuError(C.NPU_ERROR_NOT_RECORDED, "the event was never recorded")
         return self._job
 
-    def asked(self, *, of_nothing: bool = True) -> Job | None:
-        """As `recorded`, for a call of the host that waits for it, or asks about it. Not `of_nothing`: a call that is meant for
-        events without a record too.
-        """
+    def asked(self, *, asks: bool = False) -> Job | None:
+        """As `recorded`, for a call of the host that waits for it, or `asks` about it."""
         job = self.recorded()
-        if self.context.observer is not None and (job is not None or of_nothing):
-            self.context.observer.waited(self, job, None)
+        if self.context.observer is not None:
+            self.context.observer.waited(self, job, None, asks=asks)
         return job
 
     def _take(self, job: Job, time_ps: int) -> None:

@@ -72,8 +72,14 @@ class Observer(ABC):
         """An event was recorded by `job`; its record before that, if there was one, is forgotten."""
 
     @abstractmethod
-    def waited(self, event: object, job: Job | None, stream: Stream | None) -> None:
-        """Somebody waits for, or asks about, what an event has recorded, `job`, None for nothing: a stream, or the host (None)."""
+    def waited(self, event: object, job: Job | None, stream: Stream | None, *, asks: bool = False) -> None:
+        """Somebody waits for what an event has recorded, `job`, None for nothing: a stream, or the host (None); or the host `asks` about
+        it, which is meant for events without a record too.
+        """
+
+    @abstractmethod
+    def reset(self, event: object, job: Job) -> None:
+        """The program has an event forget its record, `job`."""
 
     @abstractmethod
     def closed(self, stream: Stream) -> None:

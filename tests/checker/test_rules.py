@@ -109,6 +109,34 @@ def waits_for_nothing(device, fixed=False):
     two.wait_event(event)
 
 
+def reset_before_the_wait(device, fixed=False):
+    one, two, event = device.create_stream(), device.create_stream(), device.create_event()
+    event.record(one)
+    if not fixed:
+        event.reset()
+    two.wait_event(event)
+    event.reset()
+
+
+def reset_before_the_query(device, fixed=False):
+    stream, event = device.create_stream(), device.create_event()
+    event.record(stream)
+    if fixed:
+        stream.synchronize()
+    event.reset()
+    assert event.query()
+
+
+def waits_behind_a_reset_in_time(device, fixed=False):
+    one, two, event = device.create_stream(), device.create_stream(), device.create_event()
+    event.record(one)
+    event.synchronize()
+    event.reset()
+    if fixed:
+        event.record(one)
+    two.wait_event(event)
+
+
 def nobody_asks(device, fixed=False):
     stream = device.create_stream()
     stream.add_host_function(int, "no number")
@@ -130,6 +158,9 @@ CASES = [
     (freed_in_the_order_of_another_stream, "FREE-IN-USE", [2, 3]),
     (tail_never_written, "UNINIT", [3]),
     (waits_for_nothing, "WAIT-UNRECORDED", [4]),
+    (waits_behind_a_reset_in_time, "WAIT-UNRECORDED", [4, 7]),
+    (reset_before_the_wait, "EVENT-EARLY-RESET", [2, 4, 5]),
+    (reset_before_the_query, "EVENT-EARLY-RESET", [2, 5, 6]),
     (nobody_asks, "LOST-ASYNC-ERROR", [7]),
 ]
 
