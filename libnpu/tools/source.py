@@ -78,7 +78,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, profile_default: str = 
         type=int,
         choices=(0, 1, 2),
         default=None,
-        help="0: load nothing ahead; 1: schedule once; 2, the default: keep the best of several tilings and schedules",
+        help="0: load nothing ahead; 1: schedule once; 2: keep the best of several tilings and schedules (default 2, of npu sweep 1)",
     )
     parser.add_argument("--no-pingpong", action="store_true", help="do not load the next tile while an engine works")
 

@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("model", metavar="MODEL", help="an ONNX file")
     source.add_model_arguments(parser)
+    parser.set_defaults(optimisation=1)  # so that what is swept is all that changes
     parser.add_argument(
         "--prefetching-level-limit",
         "--prefetchingLevelLimit",

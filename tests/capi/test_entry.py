@@ -40,7 +40,7 @@ def test_last_shutdown_closes_every_device_also_when_one_fails():
 
         return OpenDevice(index, SimpleNamespace(close=close))
 
-    library = Library(door=None, call_site=lambda: 0, getenv=lambda name: None)
+    library = Library(door=None, pages=None, call_site=lambda: 0, getenv=lambda name: None)
     library._devices = {0: device(0, NpuError(C.NPU_ERROR_DEVICE_LOST, "x")), 1: device(1)}
     with pytest.raises(NpuError):
         library.close()
@@ -52,7 +52,7 @@ def test_last_shutdown_closes_every_device_also_when_one_fails():
 def test_defect_is_not_swallowed():
     said = []
     lib = SimpleNamespace(npu_set_error=lambda *arguments: said.append(arguments))
-    library = Library(door=None, call_site=lambda: 0, getenv=lambda name: None)
+    library = Library(door=None, pages=None, call_site=lambda: 0, getenv=lambda name: None)
     library.users = 1
 
     def npu_broken(library):

@@ -164,12 +164,14 @@ def test_readelf_lists_the_sections_and_warns_of_nothing(chain_blob):
     assert "MappedInference" in found.stdout
 
 
-def test_an_invariant_has_several_variants_that_cover_its_output(npu, npu_json, chain_blob):
+def test_an_invariant_has_several_variants_that_cover_its_output(npu, npu_json, models, tmp_path):
     """E042."""
-    status, out, _ = npu("objdump", chain_blob, "--dpu")
+    blob = tmp_path / "chain.blob"
+    assert npu("compile", models["chain"], "--tiles", "1", "-o", blob)[0] == 0
+    status, out, _ = npu("objdump", blob, "--dpu")
     assert status == 0
     assert ", 2 variants" in out
-    tasks = npu_json("objdump", chain_blob)["tasks"]
+    tasks = npu_json("objdump", blob)["tasks"]
     variants = tasks[".npu.tasks.dpu_variant"]
     counts = []
     for number, invariant in enumerate(tasks[".npu.tasks.dpu_invariant"]):

@@ -103,7 +103,7 @@ CALLS = {
         "buffer_ptr": NO_POINTER, "count": [(0, EINVAL), (C.NPU_PMU_COUNT + 1, EINVAL), (U32, EINVAL)],
     }),
     "NPU_IOCTL_EMU_ADVANCE": (None, {"until_ps": [(0, EINVAL), (U64, EINVAL)]}),
-    "NPU_IOCTL_EMU_RUN": ({}, {"until_ps": "any time", "now_ps": OUT, "next_ps": OUT, "interrupts": OUT}),
+    "NPU_IOCTL_EMU_RUN": ({}, {"until_ps": "any time", "now_ps": OUT, "next_ps": OUT, "interrupts": OUT, "edges": OUT}),
     "NPU_IOCTL_EMU_JOB": ({"handle": "bo"}, {"handle": HANDLE, "finished": OUT, "done_ps": OUT, "job_status": OUT}),
     "NPU_IOCTL_EMU_INJECT": (None, {
         "point": [(C.NPU_POINT_COUNT, EINVAL), (U32, EINVAL)], "kind": [(0, EINVAL), (13, EINVAL), (U32, EINVAL)],
