@@ -457,6 +457,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", default=",".join(ROWS), help=f"comma-separated, of {', '.join(ROWS)}")
     names = parser.parse_args().rows.split(",")
+    if unknown := [name for name in names if name not in ROWS]:
+        parser.error(f"there are no rows {', '.join(unknown)}; there are {', '.join(ROWS)}")
     table = Table("what", "measured", "must", "aim", "holds", "note", title="Cost on this machine, one BLAS thread")
     held = True
     for name in names:
