@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import libnpu
 from libnpu.blob import read
 from libnpu.parts import HostPart, NpuPart
 from libnpu.runtime.operation import ModuleLaunch
 from libnpu.runtime.parted_module import PartedModule
-from libnpu.tools.session import Execution, PartTime
+from libnpu.tools.session import Execution, PartTime, fresh_device
 from libnpu.trace.slices import Slice, slices_of
 
 if TYPE_CHECKING:
@@ -35,11 +34,7 @@ def execute_parts(
 ) -> Execution:
     """Run the model in parts `data` once and return what was seen; as `session.execute`."""
     host: list[Slice] = []
-    with libnpu.open(
-        profile, compute=compute, numerics=numerics, fidelity=fidelity, trace=True, faults=faults
-    ) as device:
-        if schedule is not None:
-            device.set_schedule(schedule)
+    with fresh_device(profile, compute, numerics, fidelity, faults, schedule) as device:
 
         def step(name: str, since_ps: int) -> int:
             host.append(Slice("host", name, name, since_ps, device.now_ps))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from libnpu.blob import BlobImage
-    from libnpu.runtime import TensorInfo
+    from libnpu.runtime import Device, TensorInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,22 @@ def _uncollected(compute: bool) -> Iterator[None]:
             gc.enable()
 
 
+@contextmanager
+def fresh_device(
+    profile: str, compute: bool, numerics: str, fidelity: str, faults: str | None, schedule: str | None
+) -> Iterator[Device]:
+    """A device of its own that is traced, for a `with` block; parameters as of `execute`."""
+    with (
+        _uncollected(compute),
+        libnpu.open(
+            profile, compute=compute, numerics=numerics, fidelity=fidelity, trace=True, faults=faults
+        ) as device,
+    ):
+        if schedule is not None:
+            device.set_schedule(schedule)
+        yield device
+
+
 def execute(
     data: bytes,
     image: BlobImage,
@@ -95,14 +111,7 @@ def execute(
 ) -> Execution:
     """Run the blob `data` once and return what was seen. `faults`: as of `libnpu.open`, `schedule`: of `Device.set_schedule`. Raises NpuError."""
     host: list[Slice] = []
-    with (
-        _uncollected(compute),
-        libnpu.open(
-            profile, compute=compute, numerics=numerics, fidelity=fidelity, trace=True, faults=faults
-        ) as device,
-    ):
-        if schedule is not None:
-            device.set_schedule(schedule)
+    with fresh_device(profile, compute, numerics, fidelity, faults, schedule) as device:
 
         def step(name: str, since_ps: int) -> int:
             host.append(Slice("host", name, name, since_ps, device.now_ps))
