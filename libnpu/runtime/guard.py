@@ -196,7 +196,11 @@ def uninterrupted(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        _defer_interrupts()
+        try:
+            _defer_interrupts()
+        except BaseException as error:  # of a signal's handler
+            _forget_the_way(error)
+            raise
         try:
             with HOST.lock:
                 return function(*args, **kwargs)
