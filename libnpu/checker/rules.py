@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from libnpu.checker.allocations import Allocation
     from libnpu.checker.shadow import Access
     from libnpu.checker.steps import Act
+    from libnpu.errors import Asked
 
 RULES = {
     "HD-RAW": "the host reads what a job may not have written yet, or a job what the host writes",
@@ -37,7 +38,7 @@ RULES = {
     "CTX-MISMATCH": "a call mixes what belongs to two contexts; it is refused, and the program goes on",
     "CALLBACK-API": "a host function calls the library; that is refused, and the program goes on",
     "DEADLOCK": "a wait for work that waits for something that nothing will signal",
-    "OOB": "an access leaves its allocation",
+    "OOB": "an access leaves its allocation, or a call is refused that asks for more than there is, and the program goes on",
     "WAIT-UNRECORDED": "a wait for an event that was never recorded, or not since its reset, which waits for nothing",
     "EVENT-EARLY-RESET": "a wait for an event, or a query, whose record a reset has taken back while its work may be in flight",
     "EVENT-OVERWRITTEN": "an event is recorded again while its last record, for which a race shows the need, is not waited for",
@@ -205,6 +206,28 @@ def refused(rule: str, call: Act, freed: Act | None, error: str) -> Finding:
     }
     found = _of_acts(rule, f"{call.what} was refused, and the program goes on: {error}", fixes[rule], call)
     found.acts, found.certain = (freed, call) if freed is not None else (call,), False
+    return found
+
+
+def refused_range(call: Act, asked: Asked, allocation: Allocation | None, error: str) -> Finding:
+    """Return that a call was refused for bytes that its memory does not have, and the program went on. `allocation`: where the memory is,
+    None for the program's own.
+    """
+    start, end, size = asked.start, max(asked.start, asked.end), asked.size
+    outside, memory = f"{asked.outside} byte{'s'[: asked.outside != 1]}", "memory of the program"
+    fix = f"ask for {outside} less, or make it {outside} larger" if 0 <= start < size else "begin inside of it"
+    if allocation is not None and asked.offset + size == allocation.size:  # the rest of it: as bytes of the whole
+        start, end, size, memory = start + asked.offset, end + asked.offset, allocation.size, "an allocation"
+    elif allocation is not None:
+        memory = f"a part, at {asked.offset} of an allocation of {allocation.size} bytes,"
+    range_ = f"bytes {start} to {end} of {memory} of {size} bytes, {outside} outside of it"
+    message = f"{call.what} asks for {range_}; it was refused, and the program goes on: {error}"
+    found = _of_acts("OOB", message, fix, call)
+    if allocation is not None:
+        low = asked.offset + asked.start
+        found = _finding("OOB", message, fix, allocation, low, low + end - start, (call,))
+        found.evidence = "the calls of the program"
+    found.certain = False
     return found
 
 
