@@ -189,8 +189,6 @@ def public(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Se
                     raise
 
     return call
-    WRAPPERS.add(call.__code__)
-    return call
 
 
 def told(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:
@@ -208,6 +206,7 @@ def told(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self
                     observer.current.refused(self.guard.node, name, error)  # type: ignore[attr-defined]
             raise
 
+    return call
 
 
 def uninterrupted(function: Callable[P, R]) -> Callable[P, R]:
