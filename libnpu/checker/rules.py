@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from libnpu.checker.findings import Finding
+from libnpu.checker.shadow import Access
 from libnpu.checker.steps import HOST
 
 if TYPE_CHECKING:
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 
     from libnpu.blob.problem import Problem
     from libnpu.checker.allocations import Allocation
-    from libnpu.checker.shadow import Access
     from libnpu.checker.steps import Act
     from libnpu.errors import Asked
 
@@ -80,6 +80,22 @@ def _freed(allocation: Allocation, first: Access, second: Access) -> Finding:
     message = f"{free.act.who} does not wait for {use.act.who}, which uses the memory"
     fix = _edge(use, free) if use is first else f"free the memory behind {use.act.who}"
     return _finding("FREE-IN-USE", message, fix, allocation, 0, allocation.size, (first.act, second.act))
+
+
+def not_made_yet(allocation: Allocation, start: int, end: int, use: Access) -> Finding:
+    """Return that memory is used, or freed, in no order with its allocation in a stream."""
+    made = allocation.made
+    if use.act.is_free:
+        rule, does = "FREE-IN-USE", "gives back"
+    else:
+        kind, does = ("WAW", "writes") if use.write else ("RAW", "reads")
+        rule = ("HD-" if use.actor == HOST else "XS-") + kind
+    message = f"{use.act.who} {does} memory that {made.who} makes, and nothing orders the two"
+    edge = _edge(Access(-1, 0, True, made), use)
+    fix = f"{edge}; or allocate it in {use.act.stream}" if use.act.stream else edge
+    found = _finding(rule, message, fix, allocation, start, end, (made, use.act))
+    found.no_witness = "the library makes memory at once, whatever the schedule"
+    return found
 
 
 def _edge(first: Access, second: Access) -> str:

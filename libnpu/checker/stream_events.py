@@ -211,5 +211,5 @@ class StreamEvents(HostEvents):
             return
         for other, history in watched.streams.items():
             among = context.is_default(stream) or context.is_default(other)
-            if other is not stream and other.blocking and among and history.last is not None:
-                yield history.last
+            if other is not stream and other.blocking and among:
+                yield from filter(None, (history.last, *history.behind))

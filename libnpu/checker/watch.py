@@ -138,7 +138,7 @@ class Checker(SharedEvents, MemoryEvents):
         del self._watched[context]
         self._look_at([*watched.pending])
         for allocation in (*watched.allocations.forget_gone(self._next_order()), *watched.allocations.live):
-            self._report_unwritten(allocation)
+            self._report_rest(allocation)
         context.observer = None
         if context.node.is_usable:
             context.node.try_ioctl(Request(C.NPU_IOCTL_EMU_WATCH, "npu_emu_watch", "EMU_WATCH"))

@@ -95,12 +95,15 @@ class ContextMemory:
         stream = self.stream_of(stream, "the stream")
         stream.check_open()
         try:
-            return self.alloc(nbytes)
+            buffer = self.alloc(nbytes)
         except NpuError as error:
             if error.result != C.NPU_ERROR_OUT_OF_DEVICE_MEMORY or not stream.jobs:
                 raise
-        stream.finish_all()
-        return self.alloc(nbytes)
+            stream.finish_all()
+            buffer = self.alloc(nbytes)
+        if self.observer is not None and stream.capturing is None:
+            self.observer.allocated_in(buffer, stream)
+        return buffer
 
     @public
     def alloc_host(self, nbytes: int, flags: int = int(C.NPU_HOST_CACHED)) -> HostBuffer:

@@ -148,6 +148,10 @@ class Observer(ABC):
         """The program has new memory."""
 
     @abstractmethod
+    def allocated_in(self, buffer: Buffer, stream: Stream) -> None:
+        """New memory, of which `allocated` has told, is for work that is enqueued in `stream` from now on, and what comes behind it."""
+
+    @abstractmethod
     def freed(self, buffer: Buffer, job: Job | None) -> None:
         """The program gives memory back: in this call, or when `job` ends."""
 
