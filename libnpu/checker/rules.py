@@ -185,9 +185,14 @@ def unmapped(allocation: Allocation, start: int, end: int, access: Access, unmap
     return _finding("UNMAP-IN-FLIGHT", message, _edge(access, unmap), allocation, start, end, (access.act, unmap.act))
 
 
-def wait_unrecorded(wait: Act, who: str, reset: Act | None) -> Finding:
-    """Return that a wait waits for nothing. `reset`: what took the last record back, when there was one."""
-    which, acts = ("not recorded since its reset", (reset, wait)) if reset is not None else ("never recorded", (wait,))
+def wait_unrecorded(wait: Act, who: str, reset: Act | None, *, by_others: bool = False) -> Finding:
+    """Return that a wait waits for nothing. `reset`: what took the last record back, when there was one; `by_others`: another process, if
+    nobody here.
+    """
+    acts = (wait,) if reset is None else (reset, wait)
+    which = "never recorded" if reset is None and not by_others else "not recorded since its reset"
+    if reset is None and by_others:
+        which += " by another process"
     message = f"{who} waits for an event that was {which}: it waits for nothing"
     return _of_acts("WAIT-UNRECORDED", message, "record the event before, in the stream whose work is meant", *acts)
 

@@ -136,7 +136,7 @@ def oracle(statements, is_cuda, told=(), is_split=False, *, waits_work=False):
             node.accesses, node.frees = [(made, 0, PARTS, True)], True
         elif kind == "lend":
             made = BUFFERS + index
-            job(index, stream).accesses = [(made, 0, PARTS, True)]  # the allocation
+            job(index, stream, is_work=False).accesses = [(made, 0, PARTS, True)]  # the allocation, no command
             node = job(index + 0.1, other)
             node.accesses = [(made, start, end, True), (source, start, end, False)]
             job(index + 0.2, other)  # the free, which is behind the copy
