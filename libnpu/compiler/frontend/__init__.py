@@ -75,8 +75,9 @@ def stages(
     yield "DynamicDataMask", graph
     graph = verify(fuse_activation(fuse_affine(graph)), "fuse-engine")
     yield "fuse-engine", graph
-    graph = verify(remove_dead(recognise_softmax(simplify(fuse_elementwise(graph)))), "fuse-elementwise")
+    graph = fold_shuffles(recognise_softmax(simplify(fuse_elementwise(graph))))
+    graph = verify(remove_dead(graph), "fuse-elementwise")
     yield "fuse-elementwise", graph
-    graph = verify(remove_dead(fuse_rope(fold_shuffles(graph))), "fuse_rope")
+    graph = verify(remove_dead(fuse_rope(graph)), "fuse_rope")
     yield "fuse_rope", graph
     yield "precision", verify(set_precision(graph, precision), "precision")

@@ -140,7 +140,7 @@ def _taken(array: NDArray[Any], index: NDArray[Any], axis: int) -> NDArray[Any]:
     """Return the elements at `index` along `axis`, zeros for _PAD."""
     if is_hollow(array):
         return hollow((*array.shape[:axis], len(index), *array.shape[axis + 1 :]), array.dtype)
-    found = np.take(array, np.maximum(index, 0), axis)
+    found: NDArray[Any] = np.take(array, np.maximum(index, 0), axis)
     found[(slice(None),) * axis + (index == _PAD,)] = 0
     return found
 
