@@ -46,7 +46,9 @@ ARGUMENT_ERRORS = (
     TypeError, ValueError, LookupError, ArithmeticError, AttributeError, BufferError, RecursionError, struct.error
 )  # fmt: skip
 INSIDE: set[int] = set()  # threads in a public call
-WRAPPERS: set[CodeType] = set()  # what calls begin and end in, before they have the lock and when they have let it go
+WRAPPERS: set[CodeType | None] = (
+    set()
+)  # what calls begin and end in, before they have the lock and when they have let it go
 PART_OF = {  # the classes as programs know them
     "ContextMemory": "Context",
     "ContextStreams": "Context",
@@ -189,7 +191,7 @@ def public(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Se
                     _forget_the_way(error)
                     raise
 
-    WRAPPERS.add(call.__code__)
+    WRAPPERS.add(_code_of(call))
     return call
 
 
@@ -232,7 +234,7 @@ def uninterrupted(function: Callable[P, R]) -> Callable[P, R]:
                     _forget_the_way(error)
                     raise
 
-    WRAPPERS.add(call.__code__)
+    WRAPPERS.add(_code_of(call))
     return call
 
 
