@@ -16,6 +16,7 @@ from libnpu.checker.allocations import Allocation
 from libnpu.checker.findings import Findings
 from libnpu.checker.report import records
 from libnpu.checker.shadow import Access, Shadow
+from libnpu.checker.shared_log import MOST
 from libnpu.checker.steps import HOST, Act
 
 if TYPE_CHECKING:
@@ -177,7 +178,8 @@ def _unknown(logs: Sequence[Log]) -> Iterator[str]:
         for memory in log["memory"]:
             sides.setdefault(memory["of"], set()).add(memory["is_opened"])
         if log["full_ns"]:
-            yield f"not checked ({NAME}): what is done to shared memory behind the first accesses, of process {process + 1}"
+            what = f"what is done to shared memory behind the first {MOST} accesses, waits or records"
+            yield f"not checked ({NAME}): {what} of process {process + 1}"
     for memory in (memory for log in logs for memory in log["memory"] if len(sides[memory["of"]]) == 1):
         whose = "of a process" if memory["is_opened"] else "that was shared with a process"
         where = f"{memory['bytes']} bytes, at {memory['made']['site'] or 'an unknown place'}"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from libnpu.checker.shared import Records
     from libnpu.checker.steps import Act, Step
 
-MOST = 2000  # that are noted of each kind; who comes later is not compared
+MOST = 1000  # that are noted of each kind; who comes later is not compared
 
 
 @dataclass(slots=True)
