@@ -7,6 +7,8 @@ are one here, as the threads of a process are.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from libnpu.checker import rules
@@ -14,6 +16,7 @@ from libnpu.checker.allocations import Allocation
 from libnpu.checker.findings import Findings
 from libnpu.checker.report import records
 from libnpu.checker.shadow import Access, Shadow
+from libnpu.checker.shared_log import MOST
 from libnpu.checker.steps import HOST, Act
 
 if TYPE_CHECKING:
@@ -26,21 +29,91 @@ ACTORS = 1 << 20  # of a process
 NO_WITNESS = "the two are of different processes, which are not run again"
 NAME = "OTHER-PROCESS"  # of what cannot be compared
 Log = dict[str, Any]
+Clock = dict[tuple[int, int], int]  # of all processes: process and actor -> epoch
 
 
-class Place(NamedTuple):
-    """A place in the order of a process: behind an epoch of an actor."""
+class Known(NamedTuple):
+    """An access of a process: what it comes behind, and when it was enqueued, on the machine's clock."""
 
     process: int
-    actor: int
-    epoch: int
+    access: Log
+    clock: Clock
+    since_ns: int
 
-    def is_before(self, process: int, noted: Log) -> bool:
-        """Whether what a process has noted, with its clock, is there or behind it."""
-        if process != self.process:
-            return False
-        same = noted["actor"] == self.actor and noted["epoch"] >= self.epoch
-        return bool(same or noted["clock"].get(str(self.actor), -1) >= self.epoch)
+
+class Orders:
+    """What comes behind what, over all processes."""
+
+    def __init__(self, logs: Sequence[Log]) -> None:
+        self._records: dict[
+            tuple[str, int], Clock
+        ] = {}  # by handle of the event and number: what a wait for it comes behind
+        self._waits: dict[
+            tuple[int, int], tuple[list[int], list[Clock]]
+        ] = {}  # by actor: epochs, and what is behind then
+        steps = sorted(
+            (
+                (each["at_ns"], process, each)
+                for process, log in enumerate(logs)
+                for each in (*log["records"], *log["waits"])
+            ),
+            key=lambda step: step[:2],
+        )
+        waits = sorted((w["epoch"], process, w["actor"]) for process, log in enumerate(logs) for w in log["waits"])
+        for epoch, *actor in waits:
+            epochs, clocks = self._waits.setdefault((actor[0], actor[1]), ([], []))
+            epochs.append(epoch)
+            clocks.append({})
+        while self._take(steps):  # a second time, unless something is enqueued before what it comes behind
+            pass
+        told: list[tuple[int, Clock]] = []
+        for process, wait in ((p, wait) for p, log in enumerate(logs) for wait in log["waits"] if wait["told_ns"]):
+            clock = self.of(process, wait)
+            del clock[process, wait["actor"]]  # the host may go on in the same epoch
+            told.append((wait["told_ns"], clock))
+        told.sort(key=lambda each: each[0])
+        self._told_ns = [ns for ns, _ in told]
+        self._told = [*accumulate((clock for _, clock in told), _joined)]
+
+    def of(self, process: int, noted: Log) -> Clock:
+        """Return what a thing that a process has noted comes behind, itself included."""
+        clock = {(process, int(actor)): epoch for actor, epoch in noted["clock"].items()}
+        own = process, noted["actor"]
+        clock[own] = max(clock.get(own, -1), noted["epoch"])
+        for actor, epoch in [*clock.items()]:
+            epochs, clocks = self._waits.get(actor, ((), ()))
+            at = bisect_right(epochs, epoch) - 1
+            if at >= 0:
+                clock = _joined(clock, clocks[at])
+        return clock
+
+    def hosts(self, at_ns: int) -> Clock:
+        """Return what hosts had learned by then of other processes."""
+        at = bisect_right(self._told_ns, at_ns) - 1
+        return self._told[at] if at >= 0 else {}
+
+    def _take(self, steps: Sequence[tuple[int, int, Log]]) -> bool:
+        """Go through records and waits, and return whether anything was new."""
+        is_new = False
+        for _, process, noted in steps:
+            event = noted["of"], noted["number"]
+            if "told_ns" not in noted:
+                clock = self.of(process, noted)
+                is_new |= self._records.get(event) != clock
+                self._records[event] = clock
+                continue
+            epochs, clocks = self._waits[process, noted["actor"]]
+            first = bisect_right(epochs, noted["epoch"]) - 1
+            for at in range(first, len(clocks)):
+                joined = _joined(clocks[at], self._records.get(event, {}))
+                if joined == clocks[at]:
+                    break
+                clocks[at], is_new = joined, True
+        return is_new
+
+
+def _joined(one: Clock, two: Clock) -> Clock:
+    return one | {actor: epoch for actor, epoch in two.items() if one.get(actor, -1) < epoch}
 
 
 def compare(logs: Sequence[Log]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -54,84 +127,60 @@ def compare(logs: Sequence[Log]) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _races(logs: Sequence[Log]) -> Iterator[Finding]:
-    by_handle: dict[str, list[tuple[int, Log, Sequence[Place], float]]] = {}
+    orders, by_handle = Orders(logs), dict[str, list[Known]]()
+    until_ns = min((log["full_ns"] or NEVER for log in logs), default=NEVER)
     for process, log in enumerate(logs):
         for access in log["accesses"]:
-            if access["act"]["is_free"]:
-                continue  # of this process's own mapping
-            behind, told_ns = _behind(logs, process, access)
-            by_handle.setdefault(access["of"], []).append((process, access, behind, told_ns))
+            since_ns = access["act"]["real_ns"]
+            if since_ns < until_ns and not access["act"]["is_free"]:  # which is of this process's own mapping
+                clock = _joined(orders.of(process, access), orders.hosts(since_ns))
+                by_handle.setdefault(access["of"], []).append(Known(process, access, clock, since_ns))
     acts: dict[tuple[int, int, int], Act] = {}
-    memory = {
-        each["of"]: each
-        for log in reversed(logs)
-        for each in sorted(log["memory"], key=lambda each: not each["is_opened"])
-    }
-    for handle, accesses in by_handle.items():
-        made, size = memory[handle]["made"], memory[handle]["bytes"]
+    shared = sorted((each for log in logs for each in log["memory"]), key=lambda each: each["is_opened"])
+    for each in {each["of"]: each for each in reversed(shared)}.values():
+        accesses = by_handle.get(each["of"], [])
         for late, two in enumerate(accesses):
             for one in accesses[:late]:
-                start, end = max(one[1]["start"], two[1]["start"]), min(one[1]["end"], two[1]["end"])
-                apart = one[0] == two[0] or start >= end or not (one[1]["write"] or two[1]["write"])
+                start, end = max(one.access["start"], two.access["start"]), min(one.access["end"], two.access["end"])
+                apart = one.process == two.process or start >= end or not (one.access["write"] or two.access["write"])
                 if apart or _is_before(one, two) or _is_before(two, one):
                     continue
-                allocation = Allocation(0, _act(made, None), Shadow(size), 0)
-                finding = rules.conflict(allocation, start, end, *(_access(*each[:2], acts) for each in (one, two)))
+                allocation = Allocation(0, Act(**each["made"]), Shadow(each["bytes"]), 0)
+                finding = rules.conflict(allocation, start, end, _access(one, acts), _access(two, acts))
                 if finding is not None:
                     yield finding
 
 
-def _behind(logs: Sequence[Log], process: int, access: Log) -> tuple[list[Place], float]:
-    """Return what comes behind an access in other processes, and when a host first knew of its end."""
-    told_ns = access["told_ns"] or NEVER
-    places = [Place(process, access["actor"], access["epoch"])]
-    for place in places:  # which grows
-        given = {(r["of"], r["number"]) for r in logs[place.process]["records"] if place.is_before(place.process, r)}
-        for other, log in enumerate(logs):
-            for wait in log["waits"] if other != place.process else ():
-                reached = Place(other, wait["actor"], wait["epoch"])
-                if (wait["of"], wait["number"]) in given and reached not in places:
-                    places.append(reached)
-                    told_ns = min(told_ns, wait["told_ns"] or NEVER)
-    return places[1:], told_ns
+def _is_before(one: Known, two: Known) -> bool:
+    told_ns = one.access["told_ns"]
+    if told_ns is not None and told_ns <= two.since_ns:
+        return True
+    return two.clock.get((one.process, one.access["actor"]), -1) >= int(one.access["epoch"])
 
 
-def _is_before(one: tuple[int, Log, Sequence[Place], float], two: tuple[int, Log, Sequence[Place], float]) -> bool:
-    _, _, behind, told_ns = one
-    process, access, *_ = two
-    return access["act"]["real_ns"] >= told_ns or any(place.is_before(process, access) for place in behind)
-
-
-def _access(process: int, access: Log, acts: dict[tuple[int, int, int], Act]) -> Access:
+def _access(known: Known, acts: dict[tuple[int, int, int], Act]) -> Access:
     """Return an access with its process in what is said of it, by one act for all accesses of an act. All hosts are one."""
+    process, access = known.process, known.access
     actor, act = HOST if access["actor"] == HOST else process * ACTORS + access["actor"], access["act"]
-    said = acts.setdefault((process, act["order"], act["real_ns"]), _act(act, process))
-    return Access(actor, access["epoch"], access["write"], said)
-
-
-def _act(act: dict[str, Any], process: int | None) -> Act:
-    if process is None:
-        return Act(**act)
-    name = f"of process {process + 1}"
-    where = {"stream": f"{act['stream']} {name}"} if act["stream"] else {"what": f"{act['what']} {name}"}
-    return Act(**(act | where | {"order": act["real_ns"], "context": process * ACTORS + act["context"], "job": ""}))
+    key = process, act["order"], known.since_ns
+    if key not in acts:
+        name = f"of process {process + 1}"
+        where = {"stream": f"{act['stream']} {name}"} if act["stream"] else {"what": f"{act['what']} {name}"}
+        more = {"order": known.since_ns, "context": process * ACTORS + act["context"], "job": ""}
+        acts[key] = Act(**(act | where | more))
+    return Access(actor, access["epoch"], access["write"], acts[key])
 
 
 def _unknown(logs: Sequence[Log]) -> Iterator[str]:
     """Say what memory somebody has, or may have, who was not watched."""
-    holders: dict[str, set[tuple[int, bool]]] = {}
+    sides: dict[str, set[bool]] = {}
     for process, log in enumerate(logs):
         for memory in log["memory"]:
-            holders.setdefault(memory["of"], set()).add((process, memory["is_opened"]))
-        if log["is_full"]:
-            yield f"not checked ({NAME}): accesses of process {process + 1} to shared memory beyond so many as are compared"
-    for log in logs:
-        for memory in log["memory"]:
-            sides = {is_opened for _, is_opened in holders[memory["of"]]}
-            if len(sides) == 1:
-                made, whose = (
-                    memory["made"],
-                    "of a process" if memory["is_opened"] else "that was shared with a process",
-                )
-                where = f"{memory['bytes']} bytes, at {made['site'] or 'an unknown place'}"
-                yield f"not checked ({NAME}): what is done elsewhere to memory {whose} that is not watched: {where}"
+            sides.setdefault(memory["of"], set()).add(memory["is_opened"])
+        if log["full_ns"]:
+            what = f"what is done to shared memory behind the first {MOST} accesses, waits or records"
+            yield f"not checked ({NAME}): {what} of process {process + 1}"
+    for memory in (memory for log in logs for memory in log["memory"] if len(sides[memory["of"]]) == 1):
+        whose = "of a process" if memory["is_opened"] else "that was shared with a process"
+        where = f"{memory['bytes']} bytes, at {memory['made']['site'] or 'an unknown place'}"
+        yield f"not checked ({NAME}): what is done elsewhere to memory {whose} that is not watched: {where}"

@@ -12,8 +12,6 @@ from weakref import WeakKeyDictionary
 from libnpu.runtime.ipc_event import FENCES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from libnpu.checker.shadow import Shadow
     from libnpu.checker.steps import Step
     from libnpu.runtime.ipc_event import IpcEvent
@@ -27,9 +25,6 @@ class Records:
 
     def __init__(self) -> None:
         self._steps: dict[int, Step] = {}
-
-    def __iter__(self) -> Iterator[tuple[int, Step]]:
-        return iter(self._steps.items())
 
     def add(self, number: int, step: Step) -> None:
         """Note a record. One that so many later ones have overtaken is lost to the device, too."""

@@ -48,6 +48,7 @@ class SharedEvents(StreamEvents):
         step = self._step_of(job)
         if step is not None:
             self._shared.records_of(event).add(number, step)
+            self._log.record(self._shared.records_of(event), number, step)
 
     def taken_back(self, event: IpcEvent, number: int) -> None:
         """As Observer."""

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from libnpu.checker.shared import Records
     from libnpu.checker.steps import Act, Step
 
-MOST = 2000  # accesses, and waits, that are noted
+MOST = 1000  # that are noted of each kind; who comes later is not compared
 
 
 @dataclass(slots=True)
 class Noted:
-    """What actor `actor` did in its epoch `epoch`: an access of shared memory, or a wait for a record of another process. `told_ns`: when the
-    host was told of its end.
+    """An access of shared memory, or a wait for a record of another process, by an actor in an epoch. `told_ns`: when the host was told
+    of its end.
     """
 
     actor: int
@@ -43,19 +43,26 @@ class SharedLog:
 
     def __init__(self) -> None:
         self.begun_ns = time.monotonic_ns()
-        self.is_full = False
+        self._full_ns: int | None = None  # since when there is more than is noted
         self._accesses: list[Noted] = []
         self._waits: list[Noted] = []
+        self._records: list[tuple[Records, int, Step, int]] = []
         self._untold: list[Noted] = []
 
     def access(self, allocation: Allocation, start: int, end: int, access: Access, clock: Clock) -> None:
         """Note an access of bytes [start, end) of shared memory."""
         what = {"start": start, "end": end, "write": access.write, "clock": clock, "act": access.act}
-        self._add(self._accesses, Noted(access.actor, access.epoch, allocation, what), is_host=access.actor == HOST)
+        self._note(self._accesses, Noted(access.actor, access.epoch, allocation, what))
 
     def wait(self, records: Records, number: int, actor: int, epoch: int) -> None:
         """Note that what comes behind an actor's epoch comes behind a record of another process."""
-        self._add(self._waits, Noted(actor, epoch, records, {"number": number}), is_host=actor == HOST)
+        what = {"number": number, "clock": {}, "at_ns": time.monotonic_ns()}
+        self._note(self._waits, Noted(actor, epoch, records, what))
+
+    def record(self, records: Records, number: int, step: Step) -> None:
+        """Note a record of this process."""
+        if self._has_room(self._records):
+            self._records.append((records, number, step, time.monotonic_ns()))
 
     def told(self, clock: Clock) -> None:
         """The host knows what is in the clock from now on."""
@@ -72,28 +79,31 @@ class SharedLog:
         handles = {records: handle.hex() for handle, records in events}
         return {
             "begun_ns": self.begun_ns,
-            "is_full": self.is_full,
+            "full_ns": self._full_ns,
             "memory": [_memory(allocation) for allocation in memory],
-            "accesses": [
-                _noted(each) | {"of": _handle(each.of), "act": _act(each.what["act"])} for each in self._accesses
-            ],
-            "waits": [_noted(each) | {"of": handles[each.of]} for each in self._waits if each.of in handles],
-            "records": [_record(handle, *each) for records, handle in handles.items() for each in records],
+            "accesses": [_noted(each, _handle(each.of)) | {"act": _act(each.what["act"])} for each in self._accesses],
+            "waits": [_noted(each, handles[each.of]) for each in self._waits if each.of in handles],
+            "records": [_record(handles[each[0]], *each[1:]) for each in self._records if each[0] in handles],
         }
 
-    def _add(self, among: list[Noted], noted: Noted, *, is_host: bool) -> None:
-        if len(among) == MOST:
-            self.is_full = True
+    def _note(self, among: list[Noted], noted: Noted) -> None:
+        if not self._has_room(among):
             return
         among.append(noted)
-        if is_host:
+        if noted.actor == HOST:
             noted.told_ns = time.monotonic_ns()
         else:
             self._untold.append(noted)
 
+    def _has_room(self, among: list[Any]) -> bool:
+        has_room = len(among) < MOST
+        if not has_room and self._full_ns is None:
+            self._full_ns = time.monotonic_ns()
+        return has_room
 
-def _noted(noted: Noted) -> dict[str, Any]:
-    return noted.what | {"actor": noted.actor, "epoch": noted.epoch, "told_ns": noted.told_ns}
+
+def _noted(noted: Noted, handle: str) -> dict[str, Any]:
+    return noted.what | {"of": handle, "actor": noted.actor, "epoch": noted.epoch, "told_ns": noted.told_ns}
 
 
 def _handle(allocation: Any) -> str:
@@ -106,8 +116,10 @@ def _memory(allocation: Allocation) -> dict[str, Any]:
     return {"of": _handle(allocation), "bytes": size, "made": _act(allocation.made), "is_opened": is_opened}
 
 
-def _record(handle: str, number: int, step: Step) -> dict[str, Any]:
-    return {"of": handle, "number": number, "actor": step.actor, "epoch": step.epoch, "clock": step.clock or step.known}
+def _record(handle: str, number: int, step: Step, at_ns: int) -> dict[str, Any]:
+    clock = step.clock if step.clock is not None else step.known
+    place = {"actor": step.actor, "epoch": step.epoch, "clock": clock}
+    return {"of": handle, "number": number, "at_ns": at_ns} | place
 
 
 def _act(act: Act) -> dict[str, Any]:

@@ -25,9 +25,9 @@ MEMORY_PS = round(PROFILE.ddr.latency_ns * 1000)
 START_PS = (PROFILE.dpu.startup_cycles + PROFILE.dpu.workload_cycles) * PS / PROFILE.dpu.clock_hz
 
 
-@pytest.mark.parametrize("tiles", [1, 2])
-def test_no_schedule_undercuts_its_bound(case, graph_of, tiles):
-    report = compile_graph(graph_of(case), CompileOptions(tiles=tiles)).report
+@pytest.mark.parametrize("options", [{"tiles": 1}, {}], ids=["a tile", "both"])
+def test_no_schedule_undercuts_its_bound(case, compiled, options):
+    report = compiled(case, **options).report
     assert (
         report["lower_bound_ps"] == max(report["bound_ps"].values()) == report["bound_ps"][report["binding_resource"]]
     )
@@ -35,16 +35,15 @@ def test_no_schedule_undercuts_its_bound(case, graph_of, tiles):
     assert report["makespan_over_bound"] == round(report["predicted_makespan_ps"] / report["lower_bound_ps"], 3)
 
 
-def test_the_bound_does_not_know_the_schedule(graph_of):
-    wide = compile_graph(graph_of("chain"), CompileOptions(tiles=1)).report
-    tight = compile_graph(graph_of("chain"), CompileOptions(tiles=1, cmx_bytes=64 << 10, pingpong=False)).report
+def test_the_bound_does_not_know_the_schedule(compiled):
+    wide = compiled("chain", tiles=1).report
+    tight = compiled("chain", tiles=1, cmx_bytes=64 << 10, pingpong=False).report
     assert wide["bound_ps"] == tight["bound_ps"]
     assert wide["predicted_makespan_ps"] < tight["predicted_makespan_ps"]
 
 
-def test_multiply_accumulates_are_those_of_the_program(case, graph_of):
-    graph = graph_of(case)
-    assert lower_bound(graph, PROFILE, 2).macs == compile_graph(graph_of(case), CompileOptions()).report["macs"]
+def test_multiply_accumulates_are_those_of_the_program(case, graph_of, compiled):
+    assert lower_bound(graph_of(case), PROFILE, 2).macs == compiled(case).report["macs"]
 
 
 def test_a_convolution_is_bound_by_its_weights_or_by_its_work(sketch):
