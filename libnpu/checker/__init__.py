@@ -57,6 +57,7 @@ def obey_environment(getenv: Callable[[str], str | None] = os.environ.get, pages
         from libnpu.checker.recorder import Recorder
         from libnpu.checker.suppressions import Suppressions
         from libnpu.checker.watch import Checker
+        from libnpu.runtime.hold import ENQUEUED
 
         options = json.loads(getenv(OPTIONS) or "{}")
         pid = os.getpid()
@@ -64,7 +65,8 @@ def obey_environment(getenv: Callable[[str], str | None] = os.environ.get, pages
 
         def write() -> None:
             with open(target, "a", encoding="utf-8") as file:
-                content = checker.record() if isinstance(checker, Recorder) else checker.records()
+                found = {"findings": checker.records(), "not_checked": checker.not_checked, "enqueued": ENQUEUED}
+                content = checker.record() if isinstance(checker, Recorder) else found
                 file.write(json.dumps(content) + "\n")
 
         def end() -> None:

@@ -25,10 +25,12 @@ class Allocation:
         "is_shared",
         "is_shown",
         "made",
+        "making",
         "number",
         "shadow",
         "size",
         "unmaps",
+        "unordered",
         "unwritten",
     )
 
@@ -45,6 +47,10 @@ class Allocation:
         self.is_shown = is_host  # accesses by address are not seen
         self.cache: Cache | None = None  # of the host, in front of memory that the device does not snoop
         self.unmaps: list[tuple[int, int, Access]] = []  # ends of mappings of [start, end)
+        self.making: Access | None = None  # in the order of a stream
+        self.unordered: list[
+            tuple[Access, int, int]
+        ] = []  # uses of [start, end) in no order with the allocation itself
         self.unwritten: list[tuple[Act, int, int]] = []  # reads of [start, end), which nobody had written
 
     @property

@@ -10,14 +10,15 @@ from npu_abi import C
 from libnpu.checker.allocations import Allocation
 from libnpu.checker.caches import Cache
 from libnpu.checker.host_events import HostEvents
-from libnpu.checker.shadow import Access, Shadow
-from libnpu.checker.steps import HOST, Act
+from libnpu.checker.shadow import Access, Shadow, State
+from libnpu.checker.steps import HOST, Act, Step
 from libnpu.runtime.ipc import ImportedBuffer
 
 if TYPE_CHECKING:
     from libnpu.checker.guarded import Pages
     from libnpu.runtime.buffer import Buffer
     from libnpu.runtime.job import Job
+    from libnpu.runtime.stream import Stream
 
 
 class MemoryEvents(HostEvents):
@@ -45,6 +46,24 @@ class MemoryEvents(HostEvents):
         watched.allocations.add(made)
         if self._guarded is not None:
             self._guarded.allocated(buffer)
+
+    def allocated_in(self, buffer: Buffer, stream: Stream) -> None:
+        """As Observer."""
+        watched = self._watched[stream.context]
+        made = self._allocation_of(buffer)
+        if made is None:
+            return
+        history = self._history(watched, stream)
+        made.made = replace(made.made, stream=history.name, is_allocation=True)
+        last = history.allocation
+        if last is None:
+            self._actors += 1
+        actor, epoch = (last.actor, last.epoch + 1) if last is not None else (self._actors, 1)
+        befores = [step for step in (history.last, last) if step is not None]
+        history.allocation = Step(watched, actor, epoch, made.made, dict(self._clock), befores)
+        history.behind.append(history.allocation)  # there is no command for it
+        made.making = Access(actor, epoch, True, made.made)
+        made.shadow = Shadow(buffer.size, State(False, (made.making,)))
 
     def shown(self, buffer: Buffer) -> None:
         """As Observer."""

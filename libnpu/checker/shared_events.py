@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from libnpu.checker.stream_events import StreamEvents
 from libnpu.runtime.buffer import Buffer
+from libnpu.runtime.ipc_event import IpcEvent
 from libnpu.runtime.stream import Stream
 
 if TYPE_CHECKING:
-    from libnpu.runtime.ipc_event import IpcEvent
     from libnpu.runtime.job import Job
 
 
@@ -30,6 +30,11 @@ class SharedEvents(StreamEvents):
         if step is not None:
             self._shared.records_of(event).add(number, step)
 
+    def taken_back(self, event: IpcEvent, number: int) -> None:
+        """As Observer."""
+        act = self._act(event.context, "reset of an event")
+        self._resets[self._known_as(event)] = self._shared.record(event, number), act
+
     def passed(self, event: IpcEvent, number: int, by: Job | Stream | None) -> None:
         """As Observer."""
         record = self._shared.record(event, number)
@@ -44,6 +49,10 @@ class SharedEvents(StreamEvents):
             step.befores += records
 
     # ---- inside ----
+
+    def _known_as(self, event: object) -> object:
+        """All that this process has of an event are one."""
+        return self._shared.records_of(event) if isinstance(event, IpcEvent) else event
 
     def _share(self, thing: Buffer | IpcEvent, handle: bytes) -> None:
         """Take what is known of the thing that a handle of the device means."""

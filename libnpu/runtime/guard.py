@@ -191,6 +191,24 @@ def public(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Se
     return call
 
 
+def told(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:
+    """Let who watches know when a method of an object with a `guard` is refused that takes no turn: it asks nothing of the device."""
+    owner, _, short = method.__qualname__.partition(".")
+    name = f"{PART_OF.get(owner, owner)}.{short}"
+
+    @functools.wraps(method)
+    def call(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(self, *args, **kwargs)
+        except NpuError as error:
+            if observer.current is not None and get_ident() not in INSIDE:
+                with HOST.lock:
+                    observer.current.refused(self.guard.node, name, error)  # type: ignore[attr-defined]
+            raise
+
+    return call
+
+
 def uninterrupted(function: Callable[P, R]) -> Callable[P, R]:
     """Make a function whole as to SIGINT, as a public call is."""
 

@@ -4,8 +4,8 @@ import subprocess
 
 import pytest
 
-from libnpu.tools.check import watched
 from libnpu.tools.exhibits import exhibits
+from libnpu.tools.replays import watched
 
 ALL = {name: each for name, each in exhibits().items() if "module_params" not in each.source}  # those are npud's
 SOME = ("read_before_wait", "vector_cleared")
