@@ -407,7 +407,7 @@ def _finish(of: _Attention, chain: _Chain) -> None:
     sums = ("in", 1) if len(inputs) == 2 else ("add", ("in", 1), ("in", 2))
     codes = tuple(code_of_numpy(view.dtype) for view in inputs)
     program = kernels.elementwise(("div", sums, ("in", 0)), codes, code_of_numpy(tile.dtype))
-    launch_element_by_element(of.builder, of.node, program, [*inputs, tile])
+    launch_element_by_element(of.builder, of.node, [program], [*inputs, tile])
     if tile is not box:
         of.builder.flush(box, tile, of.node)
 

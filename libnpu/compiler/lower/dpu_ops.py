@@ -18,7 +18,7 @@ from npu_model.dtypes import code_of_numpy
 from libnpu.compiler.lower.dpu_tiler import SLACK_PERCENT, Geometry, TilePlan, plan_tiles
 from libnpu.compiler.lower.eltwise import block_rows
 from libnpu.compiler.lower.errors import CompileError
-from libnpu.compiler.lower.invariant import VARIANT_CHANNELS, variants
+from libnpu.compiler.lower.invariant import variant_channels, variants
 from libnpu.compiler.lower.view import View, aligned
 from libnpu.compiler.lower.weights import ActivationWeights, ConstantWeights, Loaded, WeightSource
 from libnpu.compiler.program import Buffer, DpuPayload
@@ -481,7 +481,7 @@ def _run_bytes(view: View, channels: int, whole_row: int) -> int:
 
 
 def _task_cycles(builder: Builder, job: Job, tiles: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the engine's cycles of one task for each (rows, channels), by the cost model, its channels in one workload."""
+    """Return the engine's cycles of one task for each (rows, channels), by the cost model."""
     records = np.zeros(len(tiles), dtype("npu_dpu_invariant"))
     parts = np.zeros(len(tiles), dtype("npu_dpu_variant"))
     for field, value in _static_fields(job).items():
@@ -500,16 +500,21 @@ def _task_cycles(builder: Builder, job: Job, tiles: Sequence[tuple[int, int]]) -
         record[prefix + "z"] = channels
     records["variant_count"], records["variant_first"] = 1, np.arange(len(tiles))
     parts["invariant_index"] = np.arange(len(tiles))
-    counts = -(-channels // VARIANT_CHANNELS)
-    dpu = builder.profile.dpu
-    records["mpe_grid"] = fastest_grids(builder.profile, records, parts)
-    found = dpu_cycles(builder.profile, records, parts) + (counts - 1) * dpu.workload_cycles
+    start = builder.profile.dpu.startup_cycles
+    each = []
+    for most in variant_channels(_static_fields(job), builder.profile.dpu):
+        counts = -(-channels // most)
+        parts["size_z"] = -(-channels // counts)
+        records["mpe_grid"] = fastest_grids(builder.profile, records, parts)
+        each.append(counts * (dpu_cycles(builder.profile, records, parts) - start) + start)
+    found = np.minimum.reduce(each)
     if job.follower is not None:
+        parts["size_z"] = channels
         records["op"], records["act_dtype"] = C.NPU_DPU_ELTWISE_ADD, code_of_numpy(job.out.dtype)
         pixels = parts["size_x"] * parts["size_y"]
         parts["size_y"] = [block_rows(int(count)) for count in pixels]
         parts["size_x"] = pixels // parts["size_y"]
-        found += dpu_cycles(builder.profile, records, parts) + (counts - 1) * dpu.workload_cycles
+        found += dpu_cycles(builder.profile, records, parts)
     return [int(count) for count in found]
 
 

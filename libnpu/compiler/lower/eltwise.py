@@ -11,7 +11,7 @@ from npu_model.dpu_walk import BLOCK_PIXELS, LINE_BYTES
 from npu_model.dtypes import code_of_numpy
 
 from libnpu.compiler.lower.boxes import in_place, tile_boxes
-from libnpu.compiler.lower.invariant import VARIANT_CHANNELS, ppe_fields, variants
+from libnpu.compiler.lower.invariant import ppe_fields, variants
 from libnpu.compiler.lower.shave_tiler import elementwise_operands
 from libnpu.compiler.lower.view import View, merge_dims
 from libnpu.compiler.program import DpuPayload
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _FLOATS = (np.dtype(np.float16), np.dtype(np.float32))
 _NHWC = (0, 2, 3, 1)
+_CONTEXT_CHANNELS = 64  # of an element-wise operation
 _ELTWISE = {"add": C.NPU_DPU_ELTWISE_ADD, "mul": C.NPU_DPU_ELTWISE_MUL}
 
 
@@ -186,7 +187,7 @@ def _three_dims(dims: list[int], steps: list[list[int]], size: int) -> tuple[lis
         dims, steps = [*dims, 1], [[*step, size] for step in steps]
     if len(dims) == 1:  # all dense: any channels
         whole, dims = dims[0], [dims[0], 1]
-        deep = [z for z in range(1, min(whole, VARIANT_CHANNELS) + 1) if whole % z == 0]
+        deep = [z for z in range(1, min(whole, _CONTEXT_CHANNELS) + 1) if whole % z == 0]
         z = min(deep, key=lambda z: (_blocks(whole // z, block_rows(whole // z)) * -(-z * size // LINE_BYTES), -z))
         dims, steps = [whole // z, z], [[z * size, size] for _ in steps]
     if len(dims) == 2:
