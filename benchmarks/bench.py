@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from libnpu import Stream
-    from libnpu.compiler.pipeline import Compiled
     from libnpu.tools.session import Execution
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
