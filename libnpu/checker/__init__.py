@@ -64,10 +64,10 @@ def obey_environment(getenv: Callable[[str], str | None] = os.environ.get, pages
         target = os.path.abspath(path)
 
         def write() -> None:
-            with open(target, "a", encoding="utf-8") as file:
-                found = {"findings": checker.records(), "not_checked": checker.not_checked, "enqueued": ENQUEUED}
-                content = checker.record() if isinstance(checker, Recorder) else found
-                file.write(json.dumps(content) + "\n")
+            found = {"findings": checker.records(), "shared": checker.shared(), "enqueued": ENQUEUED}
+            content = checker.record() if isinstance(checker, Recorder) else found
+            with open(target, "ab", buffering=0) as file:  # at once: several processes may end at a time
+                file.write(json.dumps(content).encode() + b"\n")
 
         def end() -> None:
             if os.getpid() == pid:

@@ -21,7 +21,9 @@ class Allocation:
         "cache",
         "free",
         "freed",
+        "handle",
         "is_host",
+        "is_opened",
         "is_shared",
         "is_shown",
         "made",
@@ -44,6 +46,8 @@ class Allocation:
         self.free: Access | None = None  # that gave it back, once it was looked at
         self.is_host = is_host  # pinned, or the program's
         self.is_shared = False  # with other contexts
+        self.handle = b""  # by which others have it
+        self.is_opened = False  # by a handle
         self.is_shown = is_host  # accesses by address are not seen
         self.cache: Cache | None = None  # of the host, in front of memory that the device does not snoop
         self.unmaps: list[tuple[int, int, Access]] = []  # ends of mappings of [start, end)

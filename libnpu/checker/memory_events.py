@@ -11,7 +11,7 @@ from libnpu.checker.allocations import Allocation
 from libnpu.checker.caches import Cache
 from libnpu.checker.host_events import HostEvents
 from libnpu.checker.shadow import Access, Shadow, State
-from libnpu.checker.steps import HOST, Act, Step
+from libnpu.checker.steps import HOST, Act
 from libnpu.runtime.ipc import ImportedBuffer
 
 if TYPE_CHECKING:
@@ -55,14 +55,8 @@ class MemoryEvents(HostEvents):
             return
         history = self._history(watched, stream)
         made.made = replace(made.made, stream=history.name, is_allocation=True)
-        last = history.allocation
-        if last is None:
-            self._actors += 1
-        actor, epoch = (last.actor, last.epoch + 1) if last is not None else (self._actors, 1)
-        befores = [step for step in (history.last, last) if step is not None]
-        history.allocation = Step(watched, actor, epoch, made.made, dict(self._clock), befores)
-        history.behind.append(history.allocation)  # there is no command for it
-        made.making = Access(actor, epoch, True, made.made)
+        point = self._point(history, watched, made.made)
+        made.making = Access(point.actor, point.epoch, True, made.made)
         made.shadow = Shadow(buffer.size, State(False, (made.making,)))
 
     def shown(self, buffer: Buffer) -> None:

@@ -101,11 +101,11 @@ def not_made_yet(allocation: Allocation, start: int, end: int, use: Access) -> F
 def _edge(first: Access, second: Access) -> str:
     """Say what would order two accesses."""
     behind, before = _name(first.act), _name(second.act)
+    event = "an event" if first.act.context == second.act.context else "an interprocess event"
     if second.actor == HOST:
         what = "the free" if second.act.is_free else f"the {second.act.what}"
         who = f"{behind} in {first.act.stream}" if first.act.is_function else first.act.who
-        return f"wait for {who} before {what}: synchronise {first.act.stream}, or an event recorded behind it"
-    event = "an event" if first.act.context == second.act.context else "an interprocess event"
+        return f"wait for {who} before {what}: synchronise {first.act.stream}, or {event} recorded behind it"
     return (
         f"record {event} in {first.act.stream} behind {behind}, and let {second.act.stream} wait for it before {before}"
     )

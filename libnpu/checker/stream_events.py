@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -92,6 +93,7 @@ class StreamEvents(HostEvents):
             job.name,
             context=job.stream.context.number,
             is_upload=_is_upload(operation_of(job)),
+            real_ns=time.monotonic_ns(),
         )
         step = Step(watched, history.actor, job.number, act, dict(self._clock), history.behind)
         history.behind = []

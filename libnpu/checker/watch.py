@@ -62,7 +62,6 @@ class Checker(SharedEvents, MemoryEvents):
     def __init__(self, *, lint: bool = False, leaks: bool = False, guard: Pages | None = None) -> None:
         super().__init__(lint=lint, guard=guard)
         self._leaks = leaks
-        self.not_checked: list[str] = []  # what findings cannot speak of
         self._refusals = Refusals()
         self._made: WeakKeyDictionary[Any, tuple[str, Act]] = WeakKeyDictionary()  # streams and events
 

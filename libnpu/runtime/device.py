@@ -257,6 +257,7 @@ class Device(DeviceMachine):
     def __enter__(self) -> Device:
         return self
 
+    @public
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with failures_yield_to(kind):
             self.close()

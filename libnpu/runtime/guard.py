@@ -46,6 +46,9 @@ ARGUMENT_ERRORS = (
     TypeError, ValueError, LookupError, ArithmeticError, AttributeError, BufferError, RecursionError, struct.error
 )  # fmt: skip
 INSIDE: set[int] = set()  # threads in a public call
+WRAPPERS: set[CodeType | None] = (
+    set()
+)  # what calls begin and end in, before they have the lock and when they have let it go
 PART_OF = {  # the classes as programs know them
     "ContextMemory": "Context",
     "ContextStreams": "Context",
@@ -188,6 +191,7 @@ def public(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Se
                     _forget_the_way(error)
                     raise
 
+    WRAPPERS.add(_code_of(call))
     return call
 
 
@@ -230,6 +234,7 @@ def uninterrupted(function: Callable[P, R]) -> Callable[P, R]:
                     _forget_the_way(error)
                     raise
 
+    WRAPPERS.add(_code_of(call))
     return call
 
 
@@ -251,7 +256,7 @@ class _Deferral:
         self._previous = _interrupt if is_default else previous
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if HOST.main_pauses or _is_held_here():
+        if HOST.main_pauses or _is_held_here() or (frame is not None and frame.f_code in WRAPPERS):
             if HOST.pending is None or HOST.main_pauses:
                 HOST.pending = functools.partial(self._previous, number, None)
                 return

@@ -280,6 +280,7 @@ class Mapping:
     def __enter__(self) -> Self:
         return self
 
+    @public
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with failures_yield_to(kind):
             if self in self.buffer.mappings:

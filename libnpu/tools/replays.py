@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from libnpu.checker import OPTIONS, VARIABLE
+from libnpu.checker.processes import compare
 from libnpu.checker.witness import Run, add_witnesses
 from libnpu.tools.console import ToolError
 
@@ -64,7 +65,8 @@ def watch(
         raise ToolError(
             f"{command[0]} ended with status {status} and was not checked: it opened no device, or did not end by itself"
         )
-    found = [record for each in processes for record in each["findings"]]
+    between, not_checked = compare([each["shared"] for each in processes])
+    found = [*(record for each in processes for record in each["findings"]), *between]
     enqueued: dict[str, dict[str, int]] = {}
     for text, counts in (item for each in processes for item in each["enqueued"].items()):
         known_counts = enqueued.setdefault(text, {})
@@ -79,7 +81,6 @@ def watch(
             witnesses,
         )
         found += known
-    not_checked = [*dict.fromkeys(line for each in processes for line in each["not_checked"])]
     return Watched(status if status >= 0 else 128 - status, found, not_checked, enqueued)
 
 

@@ -136,10 +136,10 @@ def oracle(statements, is_cuda, told=(), is_split=False, *, waits_work=False):
             node.accesses, node.frees = [(made, 0, PARTS, True)], True
         elif kind == "lend":
             made = BUFFERS + index
-            job(index, stream, is_work=False).accesses = [(made, 0, PARTS, True)]  # the allocation, no command
-            node = job(index + 0.1, other)
+            job(index, other, is_work=False).accesses = [(made, 0, PARTS, True)]  # the allocation, no command
+            node = job(index + 0.1, stream)
             node.accesses = [(made, start, end, True), (source, start, end, False)]
-            job(index + 0.2, other)  # the free, which is behind the copy
+            job(index + 0.2, stream)  # the free, which is behind the copy
         elif kind in ("read", "write", "look", "store"):
             writes = kind in ("write", "store")
             nodes[index] = Node([(target, start, end, writes)], set(host), True, context=context)
@@ -292,9 +292,9 @@ def run(device, statements, checker, is_split=False):
                 streams[stream].copy(memory[target][low:high], scratch[low:high])
                 scratch.free_async(streams[other])
             case "lend":
-                scratch = contexts[context].alloc_async(PARTS * PART, streams[stream])
-                streams[other].copy(scratch[low:high], memory[source][low:high])
-                scratch.free_async(streams[other])
+                scratch = contexts[context].alloc_async(PARTS * PART, streams[other])
+                streams[stream].copy(scratch[low:high], memory[source][low:high])
+                scratch.free_async(streams[stream])
             case "read":
                 memory[target].read(np.uint8, high - low, low)
             case "write":

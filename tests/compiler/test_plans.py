@@ -182,7 +182,7 @@ def test_int4_weights_of_a_product_take_half_a_byte_and_become_bytes_in_cmx():
     assert set(products["act_dtype"]) == {dtypes.I8}
 
 
-@pytest.mark.parametrize("precision", ["fp16", "int8"])
+@pytest.mark.parametrize("precision", [pytest.param("fp16", marks=pytest.mark.slow), "int8"])
 def test_layers_and_what_lies_between_them_are_all_weights(precision):
     image = plan(resnet50(), precision=precision).image
     assert sum(layer.nbytes for layer in weights_by_layer(image)) == image.weight_bytes

