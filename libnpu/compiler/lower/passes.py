@@ -167,7 +167,8 @@ class _Parser:
                 return self._activated(line, ("clip", 0.0, 1.0))
             case "hard_swish", [Pass() as x]:
                 gate = self._activated(self._sum(x, np.array([3.0])), ("clip", 0.0, 6.0))
-                return self._scaled(self._product(x, gate), np.array([1 / 6]))
+                sixth = self._scaled(x, np.array([1 / 6]))  # first, so that the product is in range
+                return self._both(C.NPU_DPU_ELTWISE_MUL, sixth, gate, np.ones(1))
             case "leaky_relu" | "prelu", [Pass() as x, slope]:
                 return self._leaky(x, _numbers(slope))
         raise _NoPassError
