@@ -17,6 +17,8 @@ settings.load_profile("project")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+os.environ["NPU_COMPILE_CACHE"] = "0"  # what is tested is the compiler; children inherit it
+
 if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 ):  # as in a background job of a shell: programs under test would inherit it

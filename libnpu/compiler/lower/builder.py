@@ -290,11 +290,14 @@ class Builder:
         return max(0, fill - _total(own | self._live())), max(0, fill - _total(own)), one
 
     def relieve(self, values: Sequence[Value], reserve_bytes: int, node: Node) -> None:
-        """Move resident operands of `node` to DDR, the largest first, until `reserve_bytes` fit beside them."""
+        """Move resident operands of `node` to DDR, the largest first, until `reserve_bytes` fit beside them, and as many of
+        them as half a tile has in one tile.
+        """
         while True:
             homes = [self.home(v) for v in values]
             resident = [home.target for home in homes if isinstance(home.target, Buffer)]
-            if not resident or min(self.rooms(homes)[1:]) >= reserve_bytes:
+            _, room, one = self.rooms(homes)
+            if not resident or (room >= reserve_bytes and one >= min(reserve_bytes, self.tile_bytes // 2)):
                 return
             self.evict(max(resident, key=lambda b: b.size_bytes), node)
 

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 MPE_PIXELS = 16  # pixels of a MAC block, which a matmul fills from its rows one after the other
 _MEMORY_ORDER = (0, 1, 2, 3)
+SMALL_PARTS = (
+    1 << 10
+)  # bytes of a task's result, chosen: to store as much, or to add to it, takes less than the start of a task
+MOST_WHOLE = 1 << 16  # bytes of a result that waits for all of its tasks, chosen: the last store is that much longer
 
 
 @dataclass(slots=True, frozen=True)
@@ -121,9 +125,32 @@ def emit_job(builder: Builder, job: Job) -> None:
     row_tiles = row_tiles_of(images, rows, plan.rows)
     channel_tiles = [(c0, min(c0 + plan.channels, channels)) for c0 in range(0, channels, plan.channels)]
     builder.expect_ops(job.node, len(row_tiles) * len(channel_tiles))
+    whole = _whole_tile(builder, job, len(channel_tiles))
+    if whole is not None:
+        for task in _tasks(builder, job, plan, row_tiles, channel_tiles, whole):
+            last = task
+        replace(last, box=job.out, tile=whole, other=None if job.follower is None else job.follower.other).finish(
+            builder
+        )
+        return
     for tasks in batches(_tasks(builder, job, plan, row_tiles, channel_tiles), builder.tiles):
         for task in tasks:
             task.finish(builder)
+
+
+def _whole_tile(builder: Builder, job: Job, channel_tiles: int) -> View | None:
+    """Return a buffer for the whole result of a job in parts so small that to follow or store each would take longer; None
+    where its tasks write their parts where they go, or those are large.
+    """
+    size = job.out.nbytes
+    if (
+        (job.out_resident and job.follower is None)
+        or size > SMALL_PARTS * channel_tiles
+        or size > MOST_WHOLE
+        or channel_tiles == 1
+    ):
+        return None
+    return builder.scratch_tile(job.out, _MEMORY_ORDER, job.node)
 
 
 def emit_in_place(builder: Builder, job: Job) -> None:
@@ -145,14 +172,15 @@ def _tasks(
     plan: TilePlan,
     row_tiles: list[tuple[int, int, int]],
     channel_tiles: list[tuple[int, int]],
+    whole_tile: View | None = None,
 ) -> Iterator[_Task]:
-    """Append the tasks of a plan, each when the one before has been taken."""
+    """Append the tasks of a plan, each when the one before has been taken; into a buffer for the whole result, where there is one."""
     kept: dict[tuple[int, int], Loaded] = {}
     if plan.channels_outside:
         for c in channel_tiles:
             loaded = job.weights.load(builder, job.node, *c)
             for row in row_tiles:
-                yield job_task(builder, job, load_act(builder, job, row, c), loaded, row, c)
+                yield _part(builder, job, load_act(builder, job, row, c), loaded, row, c, whole_tile)
         return
     whole = (0, job.out.shape[3])
     for first in range(0, len(row_tiles), plan.group):
@@ -164,7 +192,7 @@ def _tasks(
             if plan.keep_weights:
                 kept[c] = loaded_c
             for row, act in zip(group, acts, strict=True):
-                yield job_task(builder, job, act or load_act(builder, job, row, c), loaded_c, row, c)
+                yield _part(builder, job, act or load_act(builder, job, row, c), loaded_c, row, c, whole_tile)
 
 
 def batches(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
@@ -309,6 +337,26 @@ class _Task:
         return tile
 
 
+def _box(job: Job, row: tuple[int, int, int], c: tuple[int, int]) -> tuple[list[int], list[int]]:
+    """Return the start and the size, along each axis of a job's output, of rows `row` and channels `c`."""
+    starts, extents = [row[0], 0, 0, c[0]], [1, job.out.shape[1], job.out.shape[2], c[1] - c[0]]
+    starts[job.row_axis], extents[job.row_axis] = row[1], row[2] - row[1]
+    return starts, extents
+
+
+def _part(
+    builder: Builder,
+    job: Job,
+    act: View,
+    loaded: Loaded,
+    row: tuple[int, int, int],
+    c: tuple[int, int],
+    whole: View | None,
+) -> _Task:
+    """Append one invariant, into its part of the tile of the whole result if there is one."""
+    return job_task(builder, job, act, loaded, row, c, None if whole is None else whole.sliced(*_box(job, row, c)))
+
+
 def job_task(
     builder: Builder,
     job: Job,
@@ -319,8 +367,7 @@ def job_task(
     tile: View | None = None,
 ) -> _Task:
     """Append one invariant: output rows `row`, channels `c`, into `tile` or else where the job says, or a fresh tile."""
-    starts, extents = [row[0], 0, 0, c[0]], [1, job.out.shape[1], job.out.shape[2], c[1] - c[0]]
-    starts[job.row_axis], extents[job.row_axis] = row[1], row[2] - row[1]
+    starts, extents = _box(job, row, c)
     box = job.out.sliced(starts, extents)
     in_place = job.out_resident and job.follower is None
     tile = tile or (box if in_place else builder.scratch_tile(box, _MEMORY_ORDER, job.node))
