@@ -177,7 +177,7 @@ def row(case: Case, precision: str, run: bool) -> tuple[list[str], bool]:
     start = time.process_time()
     try:
         compiled: Compiled = compile_model(
-            case.model, CompileOptions(precision=precision, profile=PROFILE, shapes=case.shapes)
+            case.model, CompileOptions(precision=precision, profile=PROFILE, shapes=case.shapes), cache=False
         )
     except (ValueError, libnpu.NpuError, AssertionError) as error:
         text = " ".join(str(error).split())

@@ -183,7 +183,7 @@ def zeros(tensors: list[TensorInfo]) -> dict[str, np.ndarray]:
 @cache
 def plan_7b() -> BlobImage:
     """Return the plan of a decoder of 7e9 parameters in int8 on `npu-37xx`. Its number of tasks does not depend on edge-soc."""
-    return compile_model(llama7b(), CompileOptions(precision="int8", profile="npu-37xx", plan_only=True, tiles=1)).image
+    return compile_model(llama7b(), CompileOptions(precision="int8", profile="npu-37xx", plan_only=True)).image
 
 
 def tasks_7b(_: MemorySystem) -> float:
@@ -232,7 +232,7 @@ STREAM = "not independent: the stream of B17"
 VADD, SQUARE = ("--op", "vadd"), ("--op", "matmul", "--size", "1024")
 FEED_FORWARD = ("--op", "matmul", "--size", "64,3072,768")
 FIGURES = [
-    Figure("B02", "tasks of a decoder of 7e9 parameters, int8", (1000, 20000), "M", tasks_7b, "npu-37xx, not 4 MiB but the CMX of one tile: not met"),
+    Figure("B02", "tasks of a decoder of 7e9 parameters, int8", (1000, 20000), "M", tasks_7b, "npu-37xx, 4 MiB of CMX in two tiles"),
     Figure("B03", "weights of one of its layers, MiB", (193, 193), "M", layer_7b_mib),
     Figure("B04", "copy of a KV cache of 512 MiB, ms", (17.9, 23.9), "M", copy_ms, STREAM),
     Figure("B05", "weights of a language model's head, 131 MB, ms", (2.62, 2.62), "M", lambda s: 131.072e6 / stream(s) * 1e3, STREAM),

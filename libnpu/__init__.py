@@ -105,7 +105,7 @@ def open(
     """
     import os
 
-    from libnpu.checker import obey_environment
+    from libnpu.checker import VARIABLE, obey_environment
     from libnpu.faults import faults_of_process, read_faults
     from libnpu.runtime.arguments import path_of
     from libnpu.runtime.device import open_device
@@ -116,7 +116,8 @@ def open(
         path = path_of(faults, "faults")
         armed = tuple(read_faults(path)) if path else ()
 
-    obey_environment()
+    if os.environ.get(VARIABLE):
+        obey_environment()
     return open_device(
         profile,
         compute=compute,

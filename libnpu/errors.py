@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -58,13 +59,36 @@ _BY_ABORT_REASON = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Bytes [start, end) that a call has asked for of memory that has `size`: of a buffer of the runtime, from byte `offset` of it on, or
+    of the program's own memory (None).
+    """
+
+    start: int
+    end: int
+    size: int
+    buffer: object = None
+    offset: int = 0
+
+    @property
+    def outside(self) -> int:
+        """How many of them the memory does not have; 0 for a range that is wrong in another way."""
+        length, most = (
+            max(0, self.end - self.start),
+            max(0, -self.start) + max(0, max(self.start, self.end) - self.size),
+        )
+        return min(length, most) if length else most
+
+
 class NpuError(Exception):
     """A call or a job that failed.
 
     `result` is of enum npu_result. `errno` is the driver's, 0 when it was not asked. Of a failed job: `job_id`,
     `job_status` (enum npu_job_status), `error_detail`, `error_info` (struct npu_jsm_job_done) `task`, the name of the
     task when it is known, `job`, the launch, `operation`, its name, and `enqueue_site`, where it was enqueued: "file:line",
-    or a code address when C did. `gone`: address of memory that was given back, and is used.
+    or a code address when C did. `gone`: address of memory that was given back, and is used. `asked`:
+    the range of a call that leaves its memory.
     """
 
     def __init__(
@@ -82,6 +106,7 @@ class NpuError(Exception):
         operation: str | None = None,
         enqueue_site: str | int | None = None,
         gone: int = 0,
+        asked: Asked | None = None,
     ) -> None:
         super().__init__(f"{name_of('npu_result', result)}: {message}")
         self.result = result
@@ -96,6 +121,7 @@ class NpuError(Exception):
         self.operation = operation
         self.enqueue_site = enqueue_site
         self.gone = gone
+        self.asked = asked
 
 
 class Unsupported(NpuError):

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,12 @@ from hypothesis import settings
 
 settings.register_profile("project", derandomize=True, deadline=None)
 settings.load_profile("project")
+
+# Hundreds of processes are started: each would compile every module again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+os.environ["NPU_COMPILE_CACHE"] = "0"  # what is tested is the compiler; children inherit it
 
 if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN

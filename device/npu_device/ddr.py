@@ -354,48 +354,62 @@ class FluidPath:
         not ask for more here. On the way there first, as it comes first.
         """
         others = self.forms.others
+        limits = []
         for sharer in sharers:
             sharer.rate = sharer.limit
-        wanted = [
-            sum(map(mul, parts, [s.rate for s in sharers]))
-            for parts in zip(*[s.cost.busy_ps for s in sharers], strict=True)
-        ]
-        short = [
-            part
-            for part in self.forms.order
-            if wanted[part] + (wanted[others[part]] if others[part] != part else 0.0) > capacities[part] * (1 + 1e-9)
-        ]
-        bounds = [[inf] * len(capacities) for _ in sharers]  # what each part lets each have
+            limits.append(sharer.limit)
+        busy = [sharer.cost.busy_ps for sharer in sharers]
+        columns = list(zip(*busy, strict=True))
+        wanted = [sum(map(mul, column, limits)) for column in columns]
+        short = []
+        alike: set[tuple[bool, float, tuple[float, ...]]] = set()
+        for part in self.forms.order:
+            if wanted[part] + (wanted[others[part]] if others[part] != part else 0.0) > capacities[part] * (1 + 1e-9):
+                kind = part < self.forms.links, capacities[part], columns[part]
+                if others[part] != part or kind not in alike:  # what one of equal parts allows is what the others do
+                    short.append(part)
+                    alike.add(kind)
+        if not short:
+            return
+        bounds = [[inf] * len(short) for _ in sharers]  # what each of those parts lets each have
+        rates = limits.copy()
+        users_of = [[i for i, own in enumerate(busy) if own[part]] for part in short]
+        rules: dict[int, tuple[list[float], list[int]]] = {}
         given_to: dict[int, float] = {}
-        for _ in range(ROUNDS if short else 0):
+        for _ in range(ROUNDS):
             changed = False
-            for part in short:
-                users = [i for i, sharer in enumerate(sharers) if sharer.cost.busy_ps[part]]
+            for at, part in enumerate(short):
+                users = users_of[at]
                 allowed, other = capacities[part], others[part]
                 if other != part:  # two directions that exclude each other have half each, or what the other one leaves
-                    left = max(allowed / 2, allowed - sum(s.rate * s.cost.busy_ps[other] for s in sharers))
+                    left = max(allowed / 2, allowed - sum(map(mul, rates, [own[other] for own in busy])))
                     allowed = given_to[part] = (
                         left + given_to.get(part, left)
                     ) / 2  # halfway: who uses both takes from itself
                 for i in users:
-                    bounds[i][part] = inf
-                wants = [min(sharers[i].limit, *bounds[i]) * sharers[i].cost.busy_ps[part] for i in users]
+                    bounds[i][at] = inf
+                found = [min(limits[i], *bounds[i]) for i in users]
+                wants = [rate * busy[i][part] for i, rate in zip(users, found, strict=True)]
                 if sum(wants) > allowed * (1 + 1e-9):
-                    given = self._divide(part, allowed, [sharers[i] for i in users], wants)
-                    for i, share, want in zip(users, given, wants, strict=True):
+                    if at not in rules:
+                        rules[at] = self._rules(part, [sharers[i] for i in users])
+                    given = _divide(allowed, *rules[at], wants)
+                    for k, (i, share, want) in enumerate(zip(users, given, wants, strict=True)):
                         if share < want:
-                            bounds[i][part] = share / sharers[i].cost.busy_ps[part]
-                for i in users:
-                    rate = min(sharers[i].limit, *bounds[i])
-                    changed = changed or abs(rate - sharers[i].rate) > 1e-3 * sharers[i].rate
-                    sharers[i].rate = rate
+                            bounds[i][at] = share / busy[i][part]
+                            found[k] = min(found[k], bounds[i][at])
+                for i, rate in zip(users, found, strict=True):
+                    changed = changed or abs(rate - rates[i]) > 1e-3 * rates[i]
+                    rates[i] = rate
             if not changed:
-                return
+                break
+        for sharer, rate in zip(sharers, rates, strict=True):
+            sharer.rate = rate
 
-    def _divide(self, part: int, left: float, sharers: list[_Sharer], wants: list[float]) -> list[float]:
-        """Return what each gets of a part, max-min fairly: of a link by priority, then by the turns that clients have; of a channel clients
-        alike, which put reads into its queue in turn. Writes come there straight from the link: among them its rules hold, and those that
-        only read are beside them.
+    def _rules(self, part: int, sharers: list[_Sharer]) -> tuple[list[float], list[int]]:
+        """Return the weight and the rank of each in a part: in a link by the turns that clients have, and by priority; in a channel clients
+        are alike, which put reads into its queue in turn. Writes come there straight from the link: among them its rules hold, and those
+        that only read are beside them.
         """
         is_link = part < self.forms.links
         clients = [sharer.cost.client for sharer in sharers]
@@ -413,17 +427,22 @@ class FluidPath:
         ranks = [
             self._priorities[client] if share == 1 else lowest for share, client in zip(by_link, clients, strict=True)
         ]
-        given = [0.0] * len(sharers)
-        for rank in sorted(set(ranks), reverse=True):
-            group = [i for i, own in enumerate(ranks) if own == rank]
-            while group:
-                level = left / sum(weights[i] for i in group)
-                done = [i for i in group if wants[i] <= level * weights[i]] or group
-                for i in done:
-                    given[i] = min(wants[i], level * weights[i])
-                left = max(left - sum(given[i] for i in done), 0.0)
-                group = [i for i in group if i not in done]
-        return given
+        return weights, ranks
+
+
+def _divide(left: float, weights: list[float], ranks: list[int], wants: list[float]) -> list[float]:
+    """Return what each gets of a part of which `left` is there, max-min fairly: the highest rank first, then by weight."""
+    given = [0.0] * len(wants)
+    for rank in sorted(set(ranks), reverse=True):
+        group = [i for i, own in enumerate(ranks) if own == rank]
+        while group:
+            level = left / sum([weights[i] for i in group])
+            done = [i for i in group if wants[i] <= level * weights[i]] or group
+            for i in done:
+                given[i] = min(wants[i], level * weights[i])
+            left = max(left - sum([given[i] for i in done]), 0.0)
+            group = [i for i in group if i not in done]
+    return given
 
 
 def demand_of(nbytes: int, duration_ps: int) -> int:

@@ -6,11 +6,12 @@ A footprint is a list of boxes; their union is the set of bytes touched, no byte
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from npu_abi import C
 
 from npu_model import descriptors, dtypes
 from npu_model.descriptors import Axis, Dma, Invariant, Variant
@@ -96,6 +97,71 @@ def dpu_footprint(record: Any, variants: Any) -> Footprint:
         reads |= dict.fromkeys(_dpu_reads(invariant, variant))
         writes |= dict.fromkeys(_dpu_writes(invariant, variant))
     return list(reads), list(writes)
+
+
+class DpuFootprints:
+    """`dpu_footprint` of the tasks of a list; of those that differ in their addresses alone it is worked out once, and moved."""
+
+    def __init__(self, invariants: Any, variants: Any) -> None:
+        """Records of npu_dpu_invariant, and of npu_dpu_variant by their `variant_first` and `variant_count`."""
+        self._invariants, self._variants = invariants, variants
+        self._addresses = list(zip(*(invariants[name].tolist() for name in (*_READ_FROM, "out_addr")), strict=True))
+        self._parts = list(zip(invariants["variant_first"].tolist(), invariants["variant_count"].tolist(), strict=True))
+        places = (
+            *_READ_FROM,
+            "out_addr",
+            "barriers_wait_mask",
+            "barriers_post_mask",
+            "sched_start_after",
+            "variant_first",
+        )
+        self._alike = _bytes_without(invariants, (*places, "tile", "task_id"))
+        self._alike_parts = _bytes_without(variants, ("invariant_index",))
+        self._sizes = invariants.dtype.itemsize, variants.dtype.itemsize
+        self._known: dict[tuple[Any, ...], tuple[list[tuple[int, Box]], list[Box], int]] = {}
+
+    def of(self, index: int) -> Footprint:
+        """Return (reads, writes) of an invariant. Raises DescriptorError."""
+        *read_from, out = self._addresses[index]
+        (first, count), (size, part_size) = self._parts[index], self._sizes
+        # The tile of the output says how far the others are, and without a table there is nothing to read of one.
+        tile, has_table = (out - C.NPU_CMX_BASE) // C.NPU_CMX_TILE_STRIDE, read_from[-1] != 0
+        alike = self._alike[index * size : (index + 1) * size]
+        parts = self._alike_parts[first * part_size : (first + count) * part_size]
+        key = alike, parts, tile, has_table
+        if key not in self._known:
+            self._known[key] = *self._apart(index, has_table), out
+        reads, writes, written = self._known[key]
+        moved = [Box(box.addr + read_from[operand], box.width, box.dims) for operand, box in reads]
+        by = out - written
+        return list(dict.fromkeys(moved)), [Box(box.addr + by, box.width, box.dims) for box in writes]
+
+    def _apart(self, index: int, has_table: bool) -> tuple[list[tuple[int, Box]], list[Box]]:
+        """Return what an invariant reads, as (number of the operand in _READ_FROM, box from its first byte), and what it writes."""
+        first, count = self._parts[index]
+        record, variants = self._invariants[index], self._variants[first : first + count]
+        _, writes = dpu_footprint(record, variants)
+        invariant = Invariant.decode(record)
+        places = {name: number << _APART for number, name in enumerate(_READ_FROM, 1)}
+        far = replace(invariant, **places if has_table else places | {_READ_FROM[-1]: 0})
+        reads = dict.fromkeys(box for variant in map(Variant.decode, variants) for box in _dpu_reads(far, variant))
+        operands = [(box.addr >> _APART) - 1 for box in reads]
+        return [
+            (operand, Box(box.addr - (operand + 1 << _APART), box.width, box.dims))
+            for operand, box in zip(operands, reads, strict=True)
+        ], writes
+
+
+def _bytes_without(records: Any, names: Iterable[str]) -> bytes:
+    """Return the bytes of records, one after the other, with 0 in those fields and where there are none."""
+    found = np.zeros(len(records), records.dtype)
+    for name in set(records.dtype.names) - set(names):
+        found[name] = records[name]
+    return found.tobytes()
+
+
+_READ_FROM = ("act_addr", "act2_addr", "wt_addr", "wt_table_addr")
+_APART = 128  # log2 of a distance that no operand's bytes reach
 
 
 def _dpu_reads(invariant: Invariant, variant: Variant) -> list[Box]:

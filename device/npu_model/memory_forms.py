@@ -7,7 +7,7 @@ memory.h does cycle by cycle is the measure; docs/memory.md has how far off this
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import lcm
 from operator import mul
 from typing import TypeAlias
@@ -40,6 +40,13 @@ class Cost:
     queued_ps: float = 0.0  # that channels still write when the transfer is over
     banks: tuple[float, ...] = ()  # share of the accesses in each bank, of whichever channel
     pages: float = 0.0  # that are opened for an access
+    _hash: int = field(init=False, compare=False, repr=False)  # of a hundred numbers or more
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.client, self.moved, self.least_ps, self.busy_ps, self.banks)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 class ClosedForms:

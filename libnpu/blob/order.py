@@ -29,18 +29,19 @@ class Order:
         nothing = [0] * len(engines)
         ends = [nothing] * len(engines)  # by engine: what has ended when its latest task has
         posted: dict[int, Clock] = {}  # virtual barrier -> what has ended when it is ready
-        retired: dict[int, Clock] = {}  # ... when it has retired
+        taken: dict[int, Clock] = {}  # ... when all who wait for it have started, which they do when it is ready
         prefix: list[Clock] = [nothing]  # [n]: what has ended when all virtual barriers below n have retired
         for step, engine in zip(steps, self._engine, strict=True):
             while len(prefix) <= step.start_after + 1:
-                prefix.append(_join(prefix[-1], retired.get(len(prefix) - 1, nothing)))
+                virtual = len(prefix) - 1
+                prefix.append(_join(prefix[-1], taken.get(virtual) or posted.get(virtual, nothing)))
             ended = ends[engine]
             if step.start_after >= 0:
                 ended = _join(ended, prefix[step.start_after + 1])
             for virtual in step.waits:
                 ended = _join(ended, posted.get(virtual, nothing))
             for virtual in step.waits:
-                retired[virtual] = _join(retired.get(virtual, nothing), ended)
+                taken[virtual] = _join(taken[virtual], ended) if virtual in taken else ended
             position = ends[engine][engine]
             self._ended.append(ended)
             self._position.append(position)
@@ -48,8 +49,7 @@ class Order:
             done[engine] = position + 1
             ends[engine] = done
             for virtual in step.posts:
-                posted[virtual] = _join(posted.get(virtual, nothing), done)
-                retired[virtual] = _join(retired.get(virtual, nothing), done)
+                posted[virtual] = _join(posted[virtual], done) if virtual in posted else done
 
     def may_run(self, start: int) -> Callable[[int], bool]:
         """Return the test of whether a task may not have ended yet when task `start` begins; `start` itself is one."""

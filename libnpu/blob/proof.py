@@ -103,12 +103,13 @@ class _Proof:
 
     def _buffers(self) -> dict[Space, list[int]]:
         """Return the stay of each access in CMX."""
-        ids = self._task_ids
-        return {
-            space: assign(self._stays, [(ids[task], box) for task, _, box in touched])
-            for space, touched in self._touched.items()
-            if space.is_cmx
-        }
+        ids, found = self._task_ids, {}
+        for space, touched in self._touched.items():
+            if space.is_cmx:
+                near = [k for k, stay in enumerate(self._stays) if stay.addr < space.past and stay.end > space.first]
+                stays = assign([self._stays[k] for k in near], [(ids[task], box) for task, _, box in touched])
+                found[space] = [near[k] if k >= 0 else -1 for k in stays]
+        return found
 
     def _strangers(self, assigned: dict[Space, list[int]]) -> Iterator[tuple[int, Problem]]:
         """Yield accesses of CMX that the map has no buffer for, and stays whose first or last task does not touch them."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from libnpu.blob.image import BlobImage
 
+_CMX_BASE, _TILE_STRIDE = int(C.NPU_CMX_BASE), int(C.NPU_CMX_TILE_STRIDE)
+
 
 @dataclass(frozen=True, slots=True)
 class Stay:
@@ -32,7 +34,7 @@ class Stay:
     @property
     def addr(self) -> int:
         """The CMX address of the first byte."""
-        return int(C.NPU_CMX_BASE) + self.tile * int(C.NPU_CMX_TILE_STRIDE) + self.offset
+        return _CMX_BASE + self.tile * _TILE_STRIDE + self.offset
 
     @property
     def end(self) -> int:
@@ -79,18 +81,18 @@ def assign(found: list[Stay], touched: Iterable[tuple[int, Box]]) -> list[int]:
     """
     order = sorted(enumerate(touched), key=_task_id)
     answer = [-1] * len(order)
-    ends = [stay.end for stay in found]
+    addresses, ends = [stay.addr for stay in found], [stay.end for stay in found]
     leaving = sorted(range(len(found)), key=lambda index: -found[index].last)
     begins = 0
     live: list[tuple[int, int]] = []  # (address, index), ascending
     for place, (task_id, box) in order:
         while begins < len(found) and found[begins].first <= task_id:
-            insort(live, (found[begins].addr, begins))
+            insort(live, (addresses[begins], begins))
             begins += 1
         while leaving and found[leaving[-1]].last < task_id:
             gone = leaving.pop()
             if gone < begins:
-                live.remove((found[gone].addr, gone))
+                live.remove((addresses[gone], gone))
         end = box.end
         for _, index in live[: bisect_right(live, (box.addr, len(found)))]:
             if ends[index] >= end and index > answer[place]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from npu_abi import C
+from npu_abi import C, dtype
 from npu_model import footprint, shave_isa
 from npu_model.descriptors import DescriptorError
 from npu_model.dtypes import DtypeError
@@ -256,29 +256,35 @@ class _Verifier:
 
     def dpu(self) -> Iterator[Problem]:
         invariants, variants = ".npu.tasks.dpu_invariant", ".npu.tasks.dpu_variant"
-        count = self.count(variants)
-        owners = [0] * count
-        for index in range(self.count(invariants)):
-            entry, where = self.image.tasks[invariants][index], f"{invariants}[{index}]"
-            first, length = int(entry["variant_first"]), int(entry["variant_count"])
-            if entry["tile"] >= self.image.tile_count:
-                yield Problem("tile", where, f"tile {entry['tile']}; expected below {self.image.tile_count}")
-            if not length or first + length > count:
-                yield Problem("variants", where, f"variants {first} to {first + length}; expected 1 or more of {count}")
+        entries, parts = (
+            self.image.tasks.get(section, np.zeros(0, dtype(TASK_SECTIONS[section])))
+            for section in (invariants, variants)
+        )
+        owners, names = [0] * len(parts), parts["invariant_index"].tolist()
+        footprints = footprint.DpuFootprints(entries, parts)
+        large = np.logical_or.reduce([entries[field] > C.NPU_CMX_TILE_STRIDE for field in _DIMENSIONS]).tolist()
+        columns = (entries[field].tolist() for field in ("tile", "variant_first", "variant_count"))
+        for index, (tile, first, length) in enumerate(zip(*columns, strict=True)):
+            where = f"{invariants}[{index}]"
+            if tile >= self.image.tile_count:
+                yield Problem("tile", where, f"tile {tile}; expected below {self.image.tile_count}")
+            if not length or first + length > len(parts):
+                yield Problem(
+                    "variants", where, f"variants {first} to {first + length}; expected 1 or more of {len(parts)}"
+                )
                 continue
-            own = self.image.tasks[variants][first : first + length]
             for at in range(first, first + length):
                 owners[at] += 1
-            if (own["invariant_index"] != index).any():
+            if names[first : first + length].count(index) != length:
                 yield Problem("variants", where, f"a variant of {first} to {first + length} names another invariant")
-            large = [f for f in _DIMENSIONS if entry[f] > C.NPU_CMX_TILE_STRIDE]
-            if large:
+            if large[index]:
+                field = next(f for f in _DIMENSIONS if entries[index][f] > C.NPU_CMX_TILE_STRIDE)
                 yield Problem(
-                    "dpu-shape", where, f"{large[0]} is {entry[large[0]]}; more elements than a tile has bytes"
+                    "dpu-shape", where, f"{field} is {entries[index][field]}; more elements than a tile has bytes"
                 )
                 continue
             try:
-                reads, writes = footprint.dpu_footprint(entry, own)
+                reads, writes = footprints.of(index)
             except (DescriptorError, DtypeError) as error:
                 yield Problem("dpu-shape", where, str(error))
                 continue

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ARG = npu_abi.codec("npu_arg", "kind", "reserved", "value")
 INT64 = 1 << 63
 Value: TypeAlias = "DeviceSpan | int | float | None"
-Refuse: TypeAlias = Callable[[str, str], Refusal]
+Refuse: TypeAlias = Callable[..., Refusal]  # of a result's name and a problem
 
 
 def read_arguments(library: Library, kernel: Kernel, args: int, count: int) -> list[Value]:
@@ -67,7 +67,7 @@ def values_of(library: Library, kernel: Kernel, numbers: Sequence[int | float]) 
 
 
 def _refusing(index: int, param: Param) -> Refuse:
-    return lambda result, problem: Refusal(result, f"argument {index} ({param.name!r}) {problem}")
+    return lambda result, problem, **more: Refusal(result, f"argument {index} ({param.name!r}) {problem}", **more)
 
 
 def _memory(library: Library, kernel: Kernel, param: Param, address: int, refuse: Refuse) -> DeviceSpan | None:
@@ -75,12 +75,15 @@ def _memory(library: Library, kernel: Kernel, param: Param, address: int, refuse
     if not address and kernel.takes_absent_memory:
         return None
     try:
-        span = library.memory.seen_by_device(kernel.module.context, address, "NPU_ERROR_ARG_KIND")
+        span = library.memory.seen_by_device(
+            kernel.module.context, address, "NPU_ERROR_ARG_KIND", max(1, param.size_bytes)
+        )
     except NpuError as error:
-        raise refuse(name_of("npu_result", error.result), f"is wrong: {error.message}") from None
+        result, problem = name_of("npu_result", error.result), f"is wrong: {error.message}"
+        raise refuse(result, problem, gone=error.gone, asked=error.asked) from None
     if span.size < param.size_bytes:
         left = f"needs {param.size_bytes} bytes, and {span.size} are left at {address:#x}"
-        raise refuse("NPU_ERROR_ARG_SIZE", left)
+        raise refuse("NPU_ERROR_ARG_SIZE", left, asked=span.asked(0, param.size_bytes))
     if span.device_address % kernel.alignment:
         raise refuse("NPU_ERROR_MISALIGNED", f"is at {address:#x}, not a multiple of {kernel.alignment}")
     return span

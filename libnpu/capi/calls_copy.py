@@ -12,7 +12,7 @@ from libnpu.capi.door import require
 from libnpu.capi.library import Library
 from libnpu.capi.memory import ProgramEnd, is_device_pointer
 from libnpu.capi.refusal import Refusal
-from libnpu.errors import Unsupported
+from libnpu.errors import Asked, Unsupported
 
 if TYPE_CHECKING:
     from libnpu.runtime import Context
@@ -63,7 +63,7 @@ def npu_memcpy_2d(
 ) -> None:
     """Copy rows on the default stream; complete on return."""
     target, source = Side(dst, dst_pitch), Side(src, src_pitch)
-    kind = check_copy(target, source, dst_max, width, height, kind)
+    kind = check_copy(library, target, source, dst_max, width, height, kind)
     context = library.context().context
     copy_rows(context, ends_of(library, context, target, source, width, height, kind), target, source, width, height)
 
@@ -82,7 +82,7 @@ def npu_memcpy_2d_async(
 ) -> None:
     """Copy rows in stream order."""
     target, source = Side(dst, dst_pitch), Side(src, src_pitch)
-    kind = check_copy(target, source, dst_max, width, height, kind)
+    kind = check_copy(library, target, source, dst_max, width, height, kind)
     queue = library.stream(stream)
     if kind == C.NPU_MEMCPY_HOST_TO_HOST:
         raise Unsupported("an asynchronous copy from host memory to host memory")
@@ -99,7 +99,7 @@ def copy_rows(by: Context | Stream, ends: tuple[End, End], target: Side, source:
         by.copy_2d(written, target.pitch, read, source.pitch, width, height)
 
 
-def check_copy(target: Side, source: Side, dst_max: int, width: int, height: int, kind: int) -> int:
+def check_copy(library: Library, target: Side, source: Side, dst_max: int, width: int, height: int, kind: int) -> int:
     """Check what needs no look at the memory; return the kind, never NPU_MEMCPY_DEFAULT."""
     if kind != C.NPU_MEMCPY_DEFAULT and kind not in KIND_OF.values():
         raise Refusal("NPU_ERROR_INVALID_VALUE", f"kind {kind} is none of enum npu_memcpy_kind")
@@ -107,7 +107,7 @@ def check_copy(target: Side, source: Side, dst_max: int, width: int, height: int
     require(source.address, "src")
     if height > 1 and min(target.pitch, source.pitch) < width:
         raise Refusal("NPU_ERROR_INVALID_SIZE", f"pitches {target.pitch} and {source.pitch} for rows of {width} bytes")
-    check_bound(target.extent(width, height), dst_max)
+    check_bound(library, target.address, target.extent(width, height), dst_max)
     said = KIND_OF[is_device_pointer(target.address), is_device_pointer(source.address)]
     if kind not in (said, C.NPU_MEMCPY_DEFAULT):
         names = [npu_abi.name_of("npu_memcpy_kind", k) for k in (kind, said)]
@@ -133,7 +133,7 @@ def ends_of(
 def npu_memset(library: Library, dst: int, dst_max: int, value: int, size: int) -> None:
     """Set memory on the default stream; complete on return."""
     require(dst, "dst")
-    check_bound(size, dst_max)
+    check_bound(library, dst, size, dst_max)
     context = library.context().context
     context.fill(filled(library, context, dst, size), value)
 
@@ -141,7 +141,7 @@ def npu_memset(library: Library, dst: int, dst_max: int, value: int, size: int) 
 def npu_memset_async(library: Library, dst: int, dst_max: int, value: int, size: int, stream: int) -> None:
     """Set memory in stream order."""
     require(dst, "dst")
-    check_bound(size, dst_max)
+    check_bound(library, dst, size, dst_max)
     queue = library.stream(stream)
     queue.fill(filled(library, queue.context, dst, size), value)
 
@@ -150,7 +150,7 @@ def filled(library: Library, context: Context, dst: int, size: int) -> DeviceSpa
     """Return the memory that a memset writes. Raises OUT_OF_RANGE, STALE_HANDLE, WRONG_CONTEXT."""
     if not size and is_device_pointer(dst):
         return library.memory.program_end(dst, 0)
-    span = library.memory.seen_by_device(context, dst, "NPU_ERROR_OUT_OF_RANGE")
+    span = library.memory.seen_by_device(context, dst, "NPU_ERROR_OUT_OF_RANGE", size)
     return span.at(0, size)
 
 
@@ -158,15 +158,16 @@ def npu_memcpy_peer(library: Library, dst: int, dst_max: int, src: int, size: in
     """Copy device memory to device memory of any context."""
     require(dst, "dst")
     require(src, "src")
-    check_bound(size, dst_max)
+    check_bound(library, dst, size, dst_max)
     if not size and is_device_pointer(dst) and is_device_pointer(src):
         return
-    target = library.memory.device(None, dst).at(0, size)
-    source = library.memory.device(None, src).at(0, size)
+    target = library.memory.device(None, dst, size=size).at(0, size)
+    source = library.memory.device(None, src, size=size).at(0, size)
     source.buffer.context.copy_peer(target, source)
 
 
-def check_bound(extent: int, dst_max: int) -> None:
+def check_bound(library: Library, dst: int, extent: int, dst_max: int) -> None:
     """Raise OUT_OF_RANGE when more is written than the caller allows."""
     if extent > dst_max:
-        raise Refusal("NPU_ERROR_OUT_OF_RANGE", f"size is {extent}, above dst_max {dst_max}")
+        asked = Asked(0, extent, dst_max, *library.memory.around(dst))
+        raise Refusal("NPU_ERROR_OUT_OF_RANGE", f"size is {extent}, above dst_max {dst_max}", asked=asked)

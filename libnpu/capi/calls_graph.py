@@ -45,7 +45,7 @@ def npu_cmdlist_append_memcpy(
     """Append a copy of memory that the device sees."""
     into = _list(library, list)
     target, source = Side(dst, size), Side(src, size)
-    said = check_copy(target, source, dst_max, size, 1, kind)
+    said = check_copy(library, target, source, dst_max, size, 1, kind)
     if said == C.NPU_MEMCPY_HOST_TO_HOST and not library.memory.host(src):
         raise Unsupported("a copy of pageable memory in a command list")
     written, read = ends_of(library, into.context, target, source, size, 1, said)
@@ -56,7 +56,7 @@ def npu_cmdlist_append_memset(library: Library, list: int, dst: int, dst_max: in
     """Append a memset."""
     into = _list(library, list)
     require(dst, "dst")
-    check_bound(size, dst_max)
+    check_bound(library, dst, size, dst_max)
     into.append_fill(filled(library, into.context, dst, size), value)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from npu_abi import C
 
 from libnpu.capi.refusal import Refusal
-from libnpu.errors import NpuError
+from libnpu.errors import Asked, NpuError
 from libnpu.runtime.copy_ends import End
 from libnpu.runtime.spans import DeviceSpan
 
@@ -96,8 +96,11 @@ class Memory:
 
     # ---- device pointers ----
 
-    def device(self, context: Context | None, pointer: int, unknown: str = "NPU_ERROR_OUT_OF_RANGE") -> DeviceSpan:
-        """Return device or pinned memory of `context` (None: of any) from a device pointer to the end of its allocation.
+    def device(
+        self, context: Context | None, pointer: int, unknown: str = "NPU_ERROR_OUT_OF_RANGE", size: int = 1
+    ) -> DeviceSpan:
+        """Return device or pinned memory of `context` (None: of any) from a device pointer, at which `size` bytes are asked for, to the end
+        of its allocation.
 
         Raises STALE_HANDLE in freed memory, WRONG_CONTEXT in memory that is another context's, `unknown` (a result's name)
         elsewhere.
@@ -105,10 +108,21 @@ class Memory:
         entry = self._entry(pointer, unknown)
         buffer = entry.context.device_memory.find(pointer & DEVICE_MASK)
         if buffer is None:
-            raise Refusal(unknown, f"{pointer:#x} is not device memory")
+            raise Refusal(unknown, f"{pointer:#x} is not device memory", asked=_behind(entry.context, pointer, size))
         if context is not None and entry.context is not context:
             raise Refusal("NPU_ERROR_WRONG_CONTEXT", f"{pointer:#x} is memory of another context")
         return buffer.at((pointer & DEVICE_MASK) - buffer.device_address)
+
+    def around(self, address: int) -> tuple[Buffer | None, int]:
+        """Return the buffer that an address lies in, and where in it; None and 0 for what is not there."""
+        try:
+            if is_device_pointer(address):
+                span = self.device(None, address)
+                return span.buffer, span.offset
+            found = self.host(address)
+        except NpuError:
+            return None, 0
+        return (found.buffer, found.offset) if found is not None else (None, 0)
 
     def find_device(self, pointer: int) -> DeviceSpan | None:
         """Return what a device pointer points to, None for nothing. Raises STALE_HANDLE."""
@@ -193,13 +207,14 @@ class Memory:
 
     # ---- both ----
 
-    def seen_by_device(self, context: Context, address: int, unknown: str) -> DeviceSpan:
-        """Return memory that the device sees, from a device pointer or an address of pinned memory to its allocation's end.
+    def seen_by_device(self, context: Context, address: int, unknown: str, size: int = 1) -> DeviceSpan:
+        """Return memory that the device sees, from a device pointer or an address of pinned memory, at which `size` bytes are asked for, to
+        its allocation's end.
 
         Raises STALE_HANDLE, WRONG_CONTEXT, `unknown` elsewhere.
         """
         if is_device_pointer(address):
-            return self.device(context, address, unknown)
+            return self.device(context, address, unknown, size)
         found = self.host(address)
         if found is None:
             raise Refusal(unknown, f"{address:#x} is neither device memory nor pinned memory")
@@ -210,11 +225,12 @@ class Memory:
     def end(self, context: Context, address: int, extent: int) -> End:
         """Return an end of a copy of `extent` bytes. Raises OUT_OF_RANGE, STALE_HANDLE, WRONG_CONTEXT."""
         if is_device_pointer(address) or self.host(address) is not None:
-            span = self.seen_by_device(context, address, "NPU_ERROR_OUT_OF_RANGE")
+            span = self.seen_by_device(context, address, "NPU_ERROR_OUT_OF_RANGE", extent)
             if extent > span.size:
                 raise Refusal(
                     "NPU_ERROR_OUT_OF_RANGE",
                     f"{extent} bytes at {address:#x} leave an allocation of {span.buffer.size} bytes, {span.size} are left",
+                    asked=span.asked(0, extent),
                 )
             return End(span.buffer, span.offset, span.size)
         return self.program_end(address, extent)
@@ -222,3 +238,14 @@ class Memory:
     def program_end(self, address: int, extent: int) -> ProgramEnd:
         """Return host memory, of whatever kind, as an end that the host copies."""
         return ProgramEnd(None, 0, extent, None, self._library.door, address)
+
+
+def _behind(context: Context, pointer: int, size: int) -> Asked | None:
+    """Return what is asked for at a device pointer as bytes behind the allocation before it, None without one."""
+    address = pointer & DEVICE_MASK
+    buffer = context.device_memory.before(address)
+    return (
+        buffer.asked(address - buffer.device_address, address - buffer.device_address + size)
+        if buffer is not None
+        else None
+    )

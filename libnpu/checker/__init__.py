@@ -57,15 +57,17 @@ def obey_environment(getenv: Callable[[str], str | None] = os.environ.get, pages
         from libnpu.checker.recorder import Recorder
         from libnpu.checker.suppressions import Suppressions
         from libnpu.checker.watch import Checker
+        from libnpu.runtime.hold import ENQUEUED
 
         options = json.loads(getenv(OPTIONS) or "{}")
         pid = os.getpid()
         target = os.path.abspath(path)
 
         def write() -> None:
-            with open(target, "a", encoding="utf-8") as file:
-                content = checker.record() if isinstance(checker, Recorder) else checker.records()
-                file.write(json.dumps(content) + "\n")
+            found = {"findings": checker.records(), "shared": checker.shared(), "enqueued": ENQUEUED}
+            content = checker.record() if isinstance(checker, Recorder) else found
+            with open(target, "ab", buffering=0) as file:  # at once: several processes may end at a time
+                file.write(json.dumps(content).encode() + b"\n")
 
         def end() -> None:
             if os.getpid() == pid:

@@ -21,14 +21,18 @@ class Allocation:
         "cache",
         "free",
         "freed",
+        "handle",
         "is_host",
+        "is_opened",
         "is_shared",
         "is_shown",
         "made",
+        "making",
         "number",
         "shadow",
         "size",
         "unmaps",
+        "unordered",
         "unwritten",
     )
 
@@ -42,9 +46,15 @@ class Allocation:
         self.free: Access | None = None  # that gave it back, once it was looked at
         self.is_host = is_host  # pinned, or the program's
         self.is_shared = False  # with other contexts
+        self.handle = b""  # by which others have it
+        self.is_opened = False  # by a handle
         self.is_shown = is_host  # accesses by address are not seen
         self.cache: Cache | None = None  # of the host, in front of memory that the device does not snoop
         self.unmaps: list[tuple[int, int, Access]] = []  # ends of mappings of [start, end)
+        self.making: Access | None = None  # in the order of a stream
+        self.unordered: list[
+            tuple[Access, int, int]
+        ] = []  # uses of [start, end) in no order with the allocation itself
         self.unwritten: list[tuple[Act, int, int]] = []  # reads of [start, end), which nobody had written
 
     @property

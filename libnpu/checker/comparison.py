@@ -77,7 +77,7 @@ class Comparison(Program):
             first = next(iter(watched.pending), None)
             order = first.act.order if first is not None else self._next_order()
             for allocation in watched.allocations.forget_gone(order):
-                self._report_unwritten(allocation)
+                self._report_rest(allocation)
 
     def _resolve(self, step: Step) -> None:
         """Find the jobs that give the signals that had none."""
@@ -126,6 +126,13 @@ class Comparison(Program):
             if allocation.free is not None:
                 conflicts.append((allocation.free, start, end))
         for old, low, high in conflicts:
+            if old.act.is_allocation:
+                follows = any(
+                    use.is_before(clock) for use, *_ in allocation.unordered
+                )  # what would order that one orders this
+                if not follows and (access.actor != HOST or not access.act.is_free):  # a free by the host is no use
+                    allocation.unordered.append((access, low, high))
+                continue
             if allocation.is_shared and access.act.is_free and old.act.context != access.act.context:
                 continue  # the memory lives as long as anybody has it
             found = rules.conflict(allocation, low, high, old, access)
@@ -134,6 +141,9 @@ class Comparison(Program):
                 self._look_for_overwritten(*sorted((old, access), key=lambda each: each.act.order))
                 if allocation.unwritten:  # the write that was missing comes in no order: that is the fault
                     allocation.unwritten = [read for read in allocation.unwritten if read[0] is not old.act]
+                making = allocation.making
+                if making is not None and making.is_before(clock) and not access.act.is_free:
+                    allocation.unordered = [use for use in allocation.unordered if use[0].act is not old.act]
 
     def _floor(self) -> Clock:
         """Return what all accesses that were not looked at yet come behind: what the host knew when the oldest was enqueued."""
@@ -173,6 +183,9 @@ class Comparison(Program):
             if old.epoch > first.epoch and new.act.order < second.act.order:
                 self._report(rules.event_overwritten(old.act, new.act, first.act))
 
-    def _report_unwritten(self, allocation: Allocation) -> None:
+    def _report_rest(self, allocation: Allocation) -> None:
+        """Report what nothing else that was found explains."""
+        for use, low, high in allocation.unordered:
+            self._report(rules.not_made_yet(allocation, low, high, use))
         for act, low, high in allocation.unwritten:
             self._report(rules.unwritten(allocation, low, high, act))

@@ -29,6 +29,7 @@ class Finding:
     freed: Act | None = None
     memory: int = 0  # the number of the allocation
     count: int = 1
+    no_witness: str = ""  # why the program is not run again for one
     say: Callable[[int, int], tuple[str, str]] | None = None  # of a range: message and fix, where they name it
     evidence: str = "the bytes that the device's engines and the calls of the host touched"
 

@@ -26,6 +26,7 @@ class StreamHistory:
         self.steps: dict[int, Step] = {}  # by number, those that the host may not know to have ended
         self.last: Step | None = None
         self.behind: list[Step] = []  # what the next job comes behind besides
+        self.point: Step | None = None  # the last one of those that are no jobs: allocations, waits that were over
 
     def forget(self, number: int) -> None:
         """Forget the jobs up to `number`, which whatever is enqueued from now on comes behind; not those whose errors are untold."""

@@ -10,7 +10,7 @@ from npu_abi import C
 from libnpu.checker.allocations import Allocation
 from libnpu.checker.caches import Cache
 from libnpu.checker.host_events import HostEvents
-from libnpu.checker.shadow import Access, Shadow
+from libnpu.checker.shadow import Access, Shadow, State
 from libnpu.checker.steps import HOST, Act
 from libnpu.runtime.ipc import ImportedBuffer
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from libnpu.checker.guarded import Pages
     from libnpu.runtime.buffer import Buffer
     from libnpu.runtime.job import Job
+    from libnpu.runtime.stream import Stream
 
 
 class MemoryEvents(HostEvents):
@@ -45,6 +46,18 @@ class MemoryEvents(HostEvents):
         watched.allocations.add(made)
         if self._guarded is not None:
             self._guarded.allocated(buffer)
+
+    def allocated_in(self, buffer: Buffer, stream: Stream) -> None:
+        """As Observer."""
+        watched = self._watched[stream.context]
+        made = self._allocation_of(buffer)
+        if made is None:
+            return
+        history = self._history(watched, stream)
+        made.made = replace(made.made, stream=history.name, is_allocation=True)
+        point = self._point(history, watched, made.made)
+        made.making = Access(point.actor, point.epoch, True, made.made)
+        made.shadow = Shadow(buffer.size, State(False, (made.making,)))
 
     def shown(self, buffer: Buffer) -> None:
         """As Observer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from libnpu.checker.findings import Findings
@@ -55,7 +56,19 @@ class Program(Observer):
             site = place if isinstance(place, (str, int)) else line_of(place)
         if site == "" and THREADS.in_function and self._function_step is not None:
             site = self._function_step.act.site
-        return Act(what, "", site, self._next_order(), context.node.now_ps, context=context.number)
+        now_ps, real_ns = context.node.now_ps, time.monotonic_ns()
+        return Act(what, "", site, self._next_order(), now_ps, context=context.number, real_ns=real_ns)
+
+    def _point(self, history: StreamHistory, watched: ContextWatch, act: Act) -> Step:
+        """Return a new point in the order of a stream, behind what was enqueued by now, for which there is no command."""
+        last = history.point
+        if last is None:
+            self._actors += 1
+        actor, epoch = (last.actor, last.epoch + 1) if last is not None else (self._actors, 1)
+        befores = [step for step in (history.last, last) if step is not None]
+        history.point = Step(watched, actor, epoch, act, dict(self._clock), befores)
+        history.behind.append(history.point)
+        return history.point
 
     def _next_order(self) -> int:
         self._orders += 1

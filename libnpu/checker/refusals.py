@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from libnpu.checker.findings import Finding
     from libnpu.errors import NpuError
 
+OUTSIDE = (C.NPU_ERROR_OUT_OF_RANGE, C.NPU_ERROR_ARG_SIZE, C.NPU_ERROR_ARG_KIND)  # of a range that is asked for
 ENDINGS = ("free", "destroy", "close", "unload", "unregister")
 
 
@@ -27,6 +28,8 @@ def rule_of(call: str, error: NpuError) -> str | None:
         return "DOUBLE-FREE" if any(word in call for word in ENDINGS) else "UAF"
     if error.result == C.NPU_ERROR_WRONG_CONTEXT:
         return "CTX-MISMATCH"
+    if error.result in OUTSIDE and error.asked is not None and error.asked.outside:
+        return "OOB"
     if error.result == C.NPU_ERROR_NOT_PERMITTED and THREADS.in_function:
         return "CALLBACK-API"
     return None

@@ -33,7 +33,7 @@ def records(findings: Iterable[Finding]) -> list[dict[str, Any]]:
             else {"number": found.memory, "bytes": found.size, "made": _act(found.made)},
             "freed": None if found.freed is None else _act(found.freed),
             "evidence": found.evidence,
-            "witness": None,
+            "witness": {"problem": found.no_witness} if found.no_witness else None,
         }
         for found in findings
     ]

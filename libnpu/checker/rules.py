@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from libnpu.checker.findings import Finding
+from libnpu.checker.shadow import Access
 from libnpu.checker.steps import HOST
 
 if TYPE_CHECKING:
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
 
     from libnpu.blob.problem import Problem
     from libnpu.checker.allocations import Allocation
-    from libnpu.checker.shadow import Access
     from libnpu.checker.steps import Act
+    from libnpu.errors import Asked
 
 RULES = {
     "HD-RAW": "the host reads what a job may not have written yet, or a job what the host writes",
@@ -37,7 +38,7 @@ RULES = {
     "CTX-MISMATCH": "a call mixes what belongs to two contexts; it is refused, and the program goes on",
     "CALLBACK-API": "a host function calls the library; that is refused, and the program goes on",
     "DEADLOCK": "a wait for work that waits for something that nothing will signal",
-    "OOB": "an access leaves its allocation",
+    "OOB": "an access leaves its allocation, or a call is refused that asks for more than there is, and the program goes on",
     "WAIT-UNRECORDED": "a wait for an event that was never recorded, or not since its reset, which waits for nothing",
     "EVENT-EARLY-RESET": "a wait for an event, or a query, whose record a reset has taken back while its work may be in flight",
     "EVENT-OVERWRITTEN": "an event is recorded again while its last record, for which a race shows the need, is not waited for",
@@ -81,14 +82,30 @@ def _freed(allocation: Allocation, first: Access, second: Access) -> Finding:
     return _finding("FREE-IN-USE", message, fix, allocation, 0, allocation.size, (first.act, second.act))
 
 
+def not_made_yet(allocation: Allocation, start: int, end: int, use: Access) -> Finding:
+    """Return that memory is used, or freed, in no order with its allocation in a stream."""
+    made = allocation.made
+    if use.act.is_free:
+        rule, does = "FREE-IN-USE", "gives back"
+    else:
+        kind, does = ("WAW", "writes") if use.write else ("RAW", "reads")
+        rule = ("HD-" if use.actor == HOST else "XS-") + kind
+    message = f"{use.act.who} {does} memory that {made.who} makes, and nothing orders the two"
+    edge = _edge(Access(-1, 0, True, made), use)
+    fix = f"{edge}; or allocate it in {use.act.stream}" if use.act.stream else edge
+    found = _finding(rule, message, fix, allocation, start, end, (made, use.act))
+    found.no_witness = "the library makes memory at once, whatever the schedule"
+    return found
+
+
 def _edge(first: Access, second: Access) -> str:
     """Say what would order two accesses."""
     behind, before = _name(first.act), _name(second.act)
+    event = "an event" if first.act.context == second.act.context else "an interprocess event"
     if second.actor == HOST:
         what = "the free" if second.act.is_free else f"the {second.act.what}"
         who = f"{behind} in {first.act.stream}" if first.act.is_function else first.act.who
-        return f"wait for {who} before {what}: synchronise {first.act.stream}, or an event recorded behind it"
-    event = "an event" if first.act.context == second.act.context else "an interprocess event"
+        return f"wait for {who} before {what}: synchronise {first.act.stream}, or {event} recorded behind it"
     return (
         f"record {event} in {first.act.stream} behind {behind}, and let {second.act.stream} wait for it before {before}"
     )
@@ -168,9 +185,14 @@ def unmapped(allocation: Allocation, start: int, end: int, access: Access, unmap
     return _finding("UNMAP-IN-FLIGHT", message, _edge(access, unmap), allocation, start, end, (access.act, unmap.act))
 
 
-def wait_unrecorded(wait: Act, who: str, reset: Act | None) -> Finding:
-    """Return that a wait waits for nothing. `reset`: what took the last record back, when there was one."""
-    which, acts = ("not recorded since its reset", (reset, wait)) if reset is not None else ("never recorded", (wait,))
+def wait_unrecorded(wait: Act, who: str, reset: Act | None, *, by_others: bool = False) -> Finding:
+    """Return that a wait waits for nothing. `reset`: what took the last record back, when there was one; `by_others`: another process, if
+    nobody here.
+    """
+    acts = (wait,) if reset is None else (reset, wait)
+    which = "never recorded" if reset is None and not by_others else "not recorded since its reset"
+    if reset is None and by_others:
+        which += " by another process"
     message = f"{who} waits for an event that was {which}: it waits for nothing"
     return _of_acts("WAIT-UNRECORDED", message, "record the event before, in the stream whose work is meant", *acts)
 
@@ -205,6 +227,28 @@ def refused(rule: str, call: Act, freed: Act | None, error: str) -> Finding:
     }
     found = _of_acts(rule, f"{call.what} was refused, and the program goes on: {error}", fixes[rule], call)
     found.acts, found.certain = (freed, call) if freed is not None else (call,), False
+    return found
+
+
+def refused_range(call: Act, asked: Asked, allocation: Allocation | None, error: str) -> Finding:
+    """Return that a call was refused for bytes that its memory does not have, and the program went on. `allocation`: where the memory is,
+    None for the program's own.
+    """
+    start, end, size = asked.start, max(asked.start, asked.end), asked.size
+    outside, memory = f"{asked.outside} byte{'s'[: asked.outside != 1]}", "memory of the program"
+    fix = f"ask for {outside} less, or make it {outside} larger" if 0 <= start < size else "begin inside of it"
+    if allocation is not None and asked.offset + size == allocation.size:  # the rest of it: as bytes of the whole
+        start, end, size, memory = start + asked.offset, end + asked.offset, allocation.size, "an allocation"
+    elif allocation is not None:
+        memory = f"a part, at {asked.offset} of an allocation of {allocation.size} bytes,"
+    range_ = f"bytes {start} to {end} of {memory} of {size} bytes, {outside} outside of it"
+    message = f"{call.what} asks for {range_}; it was refused, and the program goes on: {error}"
+    found = _of_acts("OOB", message, fix, call)
+    if allocation is not None:
+        low = asked.offset + asked.start
+        found = _finding("OOB", message, fix, allocation, low, low + end - start, (call,))
+        found.evidence = "the calls of the program"
+    found.certain = False
     return found
 
 

@@ -84,7 +84,11 @@ class Shadow(Ranges[State]):
 
 
 def _after(state: State, access: Access, clock: Mapping[int, int], floor: Mapping[int, int]) -> State:
-    kept = [old for old in state.accesses if not (old.is_before(floor) and old.is_before(clock))]
+    kept = [
+        old
+        for old in state.accesses
+        if not (old.is_before(clock) and (old.is_before(floor) or (old.act.is_allocation and access.write)))
+    ]  # who comes behind a write behind the allocation comes behind both
     own = next((old for old in kept if old.act is access.act), None)
     if own is None or own.write < access.write:  # of an act that reads and writes the bytes, the write counts
         kept = [*(old for old in kept if old is not own), access]

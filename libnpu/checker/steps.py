@@ -1,7 +1,7 @@
 """What happened, in what order it had to: the jobs of streams and what the host did, with a vector clock each.
 
 Actor 0 is the host: all threads of the program, which it orders itself by means that are not seen here. Each stream is
-an actor whose epochs are the numbers of its jobs. A job comes behind its predecessor in the stream, behind what it waits
+an actor whose epochs are the numbers of its jobs; what is done in its order without a job is one more, whose epochs count that. A job comes behind its predecessor in the stream, behind what it waits
 for, and behind what the host had done, and had been told, when it enqueued it.
 """
 
@@ -32,6 +32,7 @@ class Act:
     order: int
     time_ps: int
     is_free: bool = False
+    is_allocation: bool = field(default=False, kw_only=True)  # in stream order
     captured: str | int = ""
     is_launch: bool = False  # of a kernel or a model
     is_upload: bool = field(default=False, kw_only=True)  # a copy of pinned memory to the device's
@@ -39,6 +40,7 @@ class Act:
     is_function: bool = False
     context: int = 1  # its number on the device
     evidence: str = ""  # by which it is known, "" when it was seen as such
+    real_ns: int = 0  # when, on the machine's clock: of processes that share memory
 
     @property
     def who(self) -> str:

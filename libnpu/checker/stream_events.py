@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -14,6 +15,7 @@ from libnpu.checker.steps import HOST, Act, Step
 from libnpu.runtime.command_list import Batch
 from libnpu.runtime.copy_operations import Copy, Free
 from libnpu.runtime.graph_parts import Part
+from libnpu.runtime.ipc_event import IpcEvent
 from libnpu.runtime.operation import FenceWait
 
 if TYPE_CHECKING:
@@ -91,6 +93,7 @@ class StreamEvents(HostEvents):
             job.name,
             context=job.stream.context.number,
             is_upload=_is_upload(operation_of(job)),
+            real_ns=time.monotonic_ns(),
         )
         step = Step(watched, history.actor, job.number, act, dict(self._clock), history.behind)
         history.behind = []
@@ -184,11 +187,16 @@ class StreamEvents(HostEvents):
         context = event.context  # type: ignore[attr-defined]
         who = self._history(self._watched[context], stream).name if stream is not None else "the host"
         act = self._act(context, "query of an event" if asks else "wait for an event")
-        record, reset = self._resets.get(event, (None, None))
+        record, reset = self._resets.get(self._known_as(event), (None, None))
         if reset is not None and record is not None and self._clock.get(record.actor, -1) < record.epoch:
             self._report(rules.early_reset(record.act, reset, act, who, asks=asks))
         elif not asks:
-            self._report(rules.wait_unrecorded(act, who, reset))
+            by_others = isinstance(event, IpcEvent) and event.was_recorded
+            self._report(rules.wait_unrecorded(act, who, reset, by_others=by_others))
+
+    def _known_as(self, event: object) -> object:
+        """Return what stands for an event, whoever has it."""
+        return event
 
     def _check_flushed(self, watched: ContextWatch, job: Job, source: Source) -> None:
         """Report that the program has stored to what a copy reads, and not flushed it, without having been seen."""
@@ -211,5 +219,5 @@ class StreamEvents(HostEvents):
             return
         for other, history in watched.streams.items():
             among = context.is_default(stream) or context.is_default(other)
-            if other is not stream and other.blocking and among and history.last is not None:
-                yield history.last
+            if other is not stream and other.blocking and among:
+                yield from filter(None, (history.last, *history.behind))

@@ -22,6 +22,7 @@ from libnpu.checker.shadow import Access, Shadow, State
 from libnpu.checker.shared_events import SharedEvents
 from libnpu.checker.steps import HOST, Act
 from libnpu.checker.witness import kind_of
+from libnpu.runtime.buffer import Buffer
 from libnpu.runtime.dependencies import links
 from libnpu.runtime.guard import public
 from libnpu.runtime.job import Job
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
 
     from libnpu.blob import BlobImage
     from libnpu.checker.allocations import Allocation
+    from libnpu.checker.findings import Finding
     from libnpu.checker.guarded import Pages
-    from libnpu.errors import NpuError
+    from libnpu.errors import Asked, NpuError
     from libnpu.runtime.context import Context
     from libnpu.syscalls import Node
 
@@ -104,7 +106,9 @@ class Checker(SharedEvents, MemoryEvents):
         if isinstance(act.site, int) and not name.startswith("npu_"):
             return  # inside of a call of C's, which answers by itself
         rule = rule_of(name, error)
-        if rule is not None:
+        if rule == "OOB" and error.asked is not None:
+            self._refusals.add(error, self._outside(act, error.asked, error.message))
+        elif rule is not None:
             self._refusals.add(error, rules.refused(rule, act, self._freed.get(error.gone), error.message))
         elif error.result == C.NPU_ERROR_BARRIER_DEADLOCK and isinstance(error.job, Job):
             blocked = dict.fromkeys([error.job, *(head for _, head in links(error.job) if head is not None)])
@@ -134,7 +138,7 @@ class Checker(SharedEvents, MemoryEvents):
         del self._watched[context]
         self._look_at([*watched.pending])
         for allocation in (*watched.allocations.forget_gone(self._next_order()), *watched.allocations.live):
-            self._report_unwritten(allocation)
+            self._report_rest(allocation)
         context.observer = None
         if context.node.is_usable:
             context.node.try_ioctl(Request(C.NPU_IOCTL_EMU_WATCH, "npu_emu_watch", "EMU_WATCH"))
@@ -144,6 +148,13 @@ class Checker(SharedEvents, MemoryEvents):
         return [allocation for watched in self._watched.values() for allocation in watched.allocations.live]
 
     # ---- inside ----
+
+    def _outside(self, call: Act, asked: Asked, error: str) -> Finding:
+        """Return that a call has asked for bytes that its memory does not have."""
+        buffer, allocation = asked.buffer, None
+        if isinstance(buffer, Buffer) and buffer.context in self._watched:
+            allocation = self._allocation_of(buffer)
+        return rules.refused_range(call, asked, allocation, error)
 
     def _report_leaks(self, watched: ContextWatch) -> None:
         context = watched.context

@@ -57,6 +57,7 @@ class Compiled:
     _image: BlobImage | None
     report: dict[str, Any] = field(default_factory=dict)
     parts: PartedModel | None = None
+    from_cache: bool = False  # compiled before, and kept
 
     @property
     def image(self) -> BlobImage:

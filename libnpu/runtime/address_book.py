@@ -67,6 +67,11 @@ class AddressBook(Generic[T]):
             raise NpuError(C.NPU_ERROR_STALE_HANDLE, message, gone=start)
         return what
 
+    def before(self, address: int) -> T | None:
+        """Return what begins last before an address, None for nothing, or for what was freed."""
+        at = bisect_right(self._starts, address) - 1
+        return self._ranges[self._starts[at]][1] if at >= 0 else None
+
     def overlaps(self, start: int, size: int) -> bool:
         """Whether something live is in the `size` bytes from `start`."""
         return any(self._ranges[old][1] is not None for old in self._overlapping(start, size))

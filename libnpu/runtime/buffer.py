@@ -294,6 +294,7 @@ class Buffer(Memory):
     def __enter__(self) -> Self:
         return self
 
+    @public
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with failures_yield_to(kind):
             self.free()

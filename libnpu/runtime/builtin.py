@@ -34,8 +34,7 @@ class BuiltinKernel(LibraryKernel):
             if value is None and not need.optional:
                 raise self.refusal(C.NPU_ERROR_ARG_KIND, param, "is missing, and may not be")
             if value is not None and value.size < need.size_bytes:
-                problem = f"needs {need.size_bytes} bytes, and has {value.size}"
-                raise self.refusal(C.NPU_ERROR_ARG_SIZE, param, problem)
+                raise self.too_small(param, value, need.size_bytes)
         if grid is None:
             return self.packed_launch(packed, spans, found.grid)
         launch = self.packed_launch(packed, spans, grid)

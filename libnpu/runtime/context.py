@@ -238,6 +238,7 @@ class Context(ContextStreams, ContextMemory):
     def __enter__(self) -> Context:
         return self
 
+    @public
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with failures_yield_to(kind):
             self.destroy(force=True)

@@ -97,7 +97,8 @@ def copy_peer(dst: Memory, src: Memory) -> None:
         if not isinstance(memory, Memory):
             raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"memory of a device is copied, not {type(memory).__name__}")
     if src.size > dst.size:
-        raise NpuError(C.NPU_ERROR_OUT_OF_RANGE, f"{src.size} bytes for memory of {dst.size} bytes")
+        message = f"{src.size} bytes for memory of {dst.size} bytes"
+        raise NpuError(C.NPU_ERROR_OUT_OF_RANGE, message, asked=dst.asked(0, src.size))
     source, target = src.buffer.context, dst.buffer.context
     if source is target:
         source.copy(dst, src)

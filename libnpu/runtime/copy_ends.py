@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from npu_abi import C
 
-from libnpu.errors import NpuError
+from libnpu.errors import Asked, NpuError
 from libnpu.runtime.arguments import whole
 from libnpu.runtime.buffer import Buffer
 from libnpu.runtime.copy_operations import Copy, StagedCopy
@@ -136,6 +136,7 @@ def end_of(context: Context, memory: Any, *, written: bool) -> End:
         raise NpuError(
             C.NPU_ERROR_OUT_OF_RANGE,
             f"{host.nbytes} bytes at {address:#x} leave the pinned memory of {found.buffer.size} bytes at {found.base:#x}",
+            asked=found.buffer.asked(found.offset, found.offset + host.nbytes),
         )
     return End(found.buffer, found.offset, host.nbytes)
 
@@ -188,7 +189,9 @@ def rows(context: Context, dst: Any, dst_pitch: int, src: Any, src_pitch: int, w
 def _check_room(target: End, source: End, written: int, read: int) -> None:
     for end, needed, what in ((target, written, "destination"), (source, read, "source")):
         if needed > end.size:
-            raise NpuError(C.NPU_ERROR_OUT_OF_RANGE, f"{needed} bytes of a {what} of {end.size} bytes")
+            message = f"{needed} bytes of a {what} of {end.size} bytes"
+            asked = Asked(0, needed, end.size, end.buffer, end.offset)
+            raise NpuError(C.NPU_ERROR_OUT_OF_RANGE, message, asked=asked)
 
 
 def _disjoint(move: Move) -> Move:

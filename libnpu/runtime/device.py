@@ -22,6 +22,7 @@ from libnpu.runtime.context import Context
 from libnpu.runtime.context_streams import NORMAL
 from libnpu.runtime.device_machine import DeviceMachine
 from libnpu.runtime.guard import Guard, failures_yield_to, public, uninterrupted
+from libnpu.runtime.hold import say_missing, text_of
 from libnpu.runtime.schedule import TIMED, Schedule, schedule_of
 from libnpu.runtime.semantics import ASCEND, Semantics, semantics_of
 from libnpu.runtime.site import Place, calling_place
@@ -199,6 +200,8 @@ class Device(DeviceMachine):
 
     def _take_schedule(self, schedule: Schedule) -> None:
         self.schedule = schedule
+        if schedule.holds:
+            say_missing(text_of(schedule.holds))
         self.times_meaningful = self.times_meaningful and schedule is TIMED
         for context in self._all_contexts():
             context.dispatcher = schedule.dispatcher(context)
@@ -254,6 +257,7 @@ class Device(DeviceMachine):
     def __enter__(self) -> Device:
         return self
 
+    @public
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with failures_yield_to(kind):
             self.close()

@@ -46,6 +46,9 @@ ARGUMENT_ERRORS = (
     TypeError, ValueError, LookupError, ArithmeticError, AttributeError, BufferError, RecursionError, struct.error
 )  # fmt: skip
 INSIDE: set[int] = set()  # threads in a public call
+WRAPPERS: set[CodeType | None] = (
+    set()
+)  # what calls begin and end in, before they have the lock and when they have let it go
 PART_OF = {  # the classes as programs know them
     "ContextMemory": "Context",
     "ContextStreams": "Context",
@@ -188,6 +191,25 @@ def public(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Se
                     _forget_the_way(error)
                     raise
 
+    WRAPPERS.add(_code_of(call))
+    return call
+
+
+def told(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:
+    """Let who watches know when a method of an object with a `guard` is refused that takes no turn: it asks nothing of the device."""
+    owner, _, short = method.__qualname__.partition(".")
+    name = f"{PART_OF.get(owner, owner)}.{short}"
+
+    @functools.wraps(method)
+    def call(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(self, *args, **kwargs)
+        except NpuError as error:
+            if observer.current is not None and get_ident() not in INSIDE:
+                with HOST.lock:
+                    observer.current.refused(self.guard.node, name, error)  # type: ignore[attr-defined]
+            raise
+
     return call
 
 
@@ -212,6 +234,7 @@ def uninterrupted(function: Callable[P, R]) -> Callable[P, R]:
                     _forget_the_way(error)
                     raise
 
+    WRAPPERS.add(_code_of(call))
     return call
 
 
@@ -233,7 +256,7 @@ class _Deferral:
         self._previous = _interrupt if is_default else previous
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if HOST.main_pauses or _is_held_here():
+        if HOST.main_pauses or _is_held_here() or (frame is not None and frame.f_code in WRAPPERS):
             if HOST.pending is None or HOST.main_pauses:
                 HOST.pending = functools.partial(self._previous, number, None)
                 return

@@ -9,16 +9,23 @@ and says the same each time.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, NamedTuple
 
+from libnpu.at_end import at_end
+from libnpu.runtime import observer
 from libnpu.runtime.dispatchers import Lazy, UntilIdle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from libnpu.runtime.context import Context
     from libnpu.runtime.job import Job
     from libnpu.runtime.stream import Stream
+
+
+ENQUEUED: dict[str, dict[str, int]] = {}  # by the list of a schedule: what `missing` takes, of this process
+STREAMS = 8  # that are listed of those that there are
 
 
 class Held(NamedTuple):
@@ -59,6 +66,37 @@ def _name(text: str) -> str:
     return ".".join(str(int(part)) for part in numbers)
 
 
+def missing(text: str, enqueued: Mapping[str, int]) -> str:
+    """Say which operations of the list `text` there never were, and which there were; "" for none. `enqueued`: how many in each stream."""
+    names = {name for held in parse(text) for name in (held.name, held.until) if name is not None}
+    gone = [name for name in names if int(name.rpartition(".")[2]) > enqueued.get(name.rpartition(".")[0], 0)]
+    if not gone:
+        return ""
+    there = [
+        f"{stream}.1" + (f" to {stream}.{count}" if count > 1 else "") for stream, count in sorted(enqueued.items())
+    ]
+    others = ", and more" if len(there) > STREAMS else ""
+    known = f"there is {', '.join(there[:STREAMS])}{others}" if there else "none was enqueued"
+    return f"schedule 'hold:{text}': there never was an operation {' or '.join(sorted(gone))}; {known}"
+
+
+def take_missing(text: str) -> str:
+    """Say what `missing` does of a list that devices of this process have had, once."""
+    return missing(text, ENQUEUED.pop(text)) if text in ENQUEUED else ""
+
+
+def say_missing(text: str) -> None:
+    """Say on stderr when the process ends what of a list there never was, unless somebody watches, who does."""
+
+    def say() -> None:
+        if observer.current is None and ENQUEUED.get(text) and (problem := take_missing(text)):
+            print(f"libnpu: {problem}", file=sys.stderr)
+
+    if text not in ENQUEUED:
+        ENQUEUED[text] = {}
+        at_end(say)
+
+
 class Hold(Lazy):
     """Runs jobs one by one in the order in which they were enqueued, those that are named later."""
 
@@ -67,12 +105,15 @@ class Hold(Lazy):
     def __init__(self, context: Context, holds: Iterable[Held]) -> None:
         super().__init__(context)
         self._run_device = UntilIdle(context)
+        self._enqueued = ENQUEUED.get(text_of(holds), {})
         self._late = {held.name: held for held in holds}
         self._named: dict[str, Job | None] = {held.until: None for held in holds if held.until is not None}
 
     def submit(self, job: Job) -> None:
         """Run what can run by now."""
         self._held[job] = None
+        if job.position:
+            self._enqueued[job.name.rpartition(".")[0]] = job.position
         if job.name in self._named:
             self._named[job.name] = job
         if any(id(signal) in self._awaited for signal in job.written):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from npu_abi import C, name_of
 
-from libnpu.errors import NpuError, Unsupported
+from libnpu.errors import Asked, NpuError, Unsupported
 from libnpu.runtime import host_pages
 from libnpu.runtime.arguments import whole
 from libnpu.runtime.buffer import Buffer
@@ -154,7 +154,8 @@ class Registered(HostBuffer):
                 raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"no writable contiguous memory: {error}") from None
             owner, size = view, view.nbytes if size is None else whole(size, "size")
             if size > view.nbytes:
-                raise NpuError(C.NPU_ERROR_OUT_OF_RANGE, f"{size} bytes of memory that has {view.nbytes}")
+                message = f"{size} bytes of memory that has {view.nbytes}"
+                raise NpuError(C.NPU_ERROR_OUT_OF_RANGE, message, asked=Asked(0, size, view.nbytes))
         else:
             address = whole(memory, "memory")
             if size is None:
@@ -279,6 +280,7 @@ class Mapping:
     def __enter__(self) -> Self:
         return self
 
+    @public
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with failures_yield_to(kind):
             if self in self.buffer.mappings:
@@ -296,7 +298,9 @@ class Mapping:
         offset = whole(offset, "offset")
         length = self.size - offset if size is None else whole(size, "size")
         if offset < 0 or offset + length > self.size:
-            raise NpuError(C.NPU_ERROR_OUT_OF_RANGE, f"{length} bytes at {offset} of a mapping of {self.size} bytes")
+            message = f"{length} bytes at {offset} of a mapping of {self.size} bytes"
+            asked = Asked(offset, offset + length, self.size, self.buffer, self.offset)
+            raise NpuError(C.NPU_ERROR_OUT_OF_RANGE, message, asked=asked)
         return self.offset + offset, length
 
     def _check(self) -> None:

@@ -176,7 +176,7 @@ class IpcEvent(Event):
         stream.check_open()
         if stream.capturing is not None:
             raise stream.capturing.refusal("a wait for an event of several processes")
-        number = self._number()
+        number = self._number(stream)
         self.context.enter()
         own = self._own_job(number)
         if own is not None:
@@ -191,7 +191,7 @@ class IpcEvent(Event):
     def query(self) -> bool:
         """As `Event.query`; of the work itself it knows that it has ended, not how."""
         self._check()
-        number = self._number()
+        number = self._number(asks=True)
         self.context.enter()
         return self._is_told_of(number)
 
@@ -240,6 +240,9 @@ class IpcEvent(Event):
         """As `Event.reset`, for all processes."""
         self._check()
         self.context.enter()
+        number = self._get(CURRENT_OFFSET)
+        if number and self.context.observer is not None:
+            self.context.observer.taken_back(self, number)
         self._set(CURRENT_OFFSET, 0)
 
     @public
@@ -273,12 +276,23 @@ class IpcEvent(Event):
     def _set(self, offset: int, value: int) -> None:
         self._memory[offset : offset + 8] = value.to_bytes(8, "little")
 
-    def _number(self) -> int:
-        """Return the number of the last record, 0 for none. Raises NOT_RECORDED where that is an error."""
+    @property
+    def was_recorded(self) -> bool:
+        """Whether any process has ever recorded it."""
+        return self._get(COUNT_OFFSET) > 0
+
+    def _number(self, stream: Stream | None = None, *, asks: bool = False) -> int:
+        """Return the number of the last record, 0 for none, for a wait of a stream or the host (None), or a query (`asks`). Raises
+        NOT_RECORDED where that is an error.
+        """
         number = self._get(CURRENT_OFFSET)
-        if not number and self.context.semantics.unrecorded_event_is_error:
+        if number:
+            return number
+        if self.context.semantics.unrecorded_event_is_error:
             raise NpuError(C.NPU_ERROR_NOT_RECORDED, "the event was never recorded")
-        return number
+        if self.context.observer is not None:
+            self.context.observer.waited(self, None, stream, asks=asks)
+        return 0
 
     def _own_job(self, number: int) -> Job | None:
         """Return the job of a record, if it is the last from here."""

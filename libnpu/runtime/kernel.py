@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from libnpu.blob import Kernel as ImageKernel
+    from libnpu.errors import Asked
     from libnpu.runtime.buffer import Buffer
     from libnpu.runtime.guard import Guard
     from libnpu.runtime.job import Job
@@ -115,7 +116,7 @@ class Kernel(ABC):
             raise self.refusal(C.NPU_ERROR_WRONG_CONTEXT, param, "has memory of another context")
         _ = span.buffer.handle  # raises STALE_HANDLE
         if span.size < param.size_bytes:
-            raise self.refusal(C.NPU_ERROR_ARG_SIZE, param, f"needs {param.size_bytes} bytes, and has {span.size}")
+            raise self.too_small(param, span, param.size_bytes)
         if span.device_address % self.alignment:
             raise self.refusal(
                 C.NPU_ERROR_MISALIGNED,
@@ -124,9 +125,14 @@ class Kernel(ABC):
             )
         return span
 
-    def refusal(self, result: int, param: Param, problem: str) -> NpuError:
+    def refusal(self, result: int, param: Param, problem: str, asked: Asked | None = None) -> NpuError:
         """Return the error of an argument."""
-        return NpuError(result, f"argument {param.name!r} of {self.name!r} {problem}")
+        return NpuError(result, f"argument {param.name!r} of {self.name!r} {problem}", asked=asked)
+
+    def too_small(self, param: Param, span: Memory, needed: int) -> NpuError:
+        """Return the error of memory that does not have the `needed` bytes of an argument."""
+        problem = f"needs {needed} bytes, and has {span.size}"
+        return self.refusal(C.NPU_ERROR_ARG_SIZE, param, problem, span.asked(0, needed))
 
 
 class ModelKernel(Kernel):

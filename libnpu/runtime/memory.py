@@ -13,7 +13,7 @@ from libnpu.runtime import copies
 from libnpu.runtime.address_book import AddressBook
 from libnpu.runtime.arguments import truth, whole, wrong
 from libnpu.runtime.buffer import Buffer
-from libnpu.runtime.guard import public
+from libnpu.runtime.guard import public, told
 from libnpu.runtime.host_memory import HostBuffer, Registered
 from libnpu.runtime.semantics import InFlight
 from libnpu.runtime.spans import bytes_of
@@ -95,12 +95,15 @@ class ContextMemory:
         stream = self.stream_of(stream, "the stream")
         stream.check_open()
         try:
-            return self.alloc(nbytes)
+            buffer = self.alloc(nbytes)
         except NpuError as error:
             if error.result != C.NPU_ERROR_OUT_OF_DEVICE_MEMORY or not stream.jobs:
                 raise
-        stream.finish_all()
-        return self.alloc(nbytes)
+            stream.finish_all()
+            buffer = self.alloc(nbytes)
+        if self.observer is not None and stream.capturing is None:
+            self.observer.allocated_in(buffer, stream)
+        return buffer
 
     @public
     def alloc_host(self, nbytes: int, flags: int = int(C.NPU_HOST_CACHED)) -> HostBuffer:
@@ -231,6 +234,7 @@ class ContextMemory:
         if copies.fill(stream, dst, value) is not None:
             stream.synchronize()
 
+    @told
     def copy_peer(self, dst: Memory, src: Memory) -> None:
         """Copy memory of any context or device to memory of any other, `src.size` bytes; complete on return.
 
@@ -283,7 +287,10 @@ class ContextMemory:
             raise NpuError(C.NPU_ERROR_ARG_KIND, f"{address:#x} is not device memory")
         left = buffer.device_address + buffer.size - address
         if size > left:
-            raise NpuError(C.NPU_ERROR_ARG_SIZE, f"{left} bytes are left at {address:#x}, {size} are needed")
+            asked = buffer.asked(buffer.size - left, buffer.size - left + size)
+            raise NpuError(
+                C.NPU_ERROR_ARG_SIZE, f"{left} bytes are left at {address:#x}, {size} are needed", asked=asked
+            )
         return buffer
 
     def is_in_flight(self, buffer: Buffer) -> bool:

@@ -204,6 +204,7 @@ class Module:
                     raise NpuError(
                         C.NPU_ERROR_ARG_SIZE,
                         f"{tensor.name!r} has {span.size} bytes, the module expects {tensor.size_bytes}",
+                        asked=span.asked(0, tensor.size_bytes),
                     )
                 if span.buffer.context is not self.context:
                     raise NpuError(C.NPU_ERROR_WRONG_CONTEXT, f"the memory of {tensor.name!r} is another context's")

@@ -112,6 +112,10 @@ class Observer(ABC):
         """`job` records an event of several processes: its record `number`."""
 
     @abstractmethod
+    def taken_back(self, event: IpcEvent, number: int) -> None:
+        """The program has an event of several processes forget its record `number`, whoever made it."""
+
+    @abstractmethod
     def passed(self, event: IpcEvent, number: int, by: Job | Stream | None) -> None:
         """A job waits for a record of an event of several processes; or it is over, and a stream needs no command for it, or the
         host (None) was told.
@@ -146,6 +150,10 @@ class Observer(ABC):
     @abstractmethod
     def allocated(self, buffer: Buffer) -> None:
         """The program has new memory."""
+
+    @abstractmethod
+    def allocated_in(self, buffer: Buffer, stream: Stream) -> None:
+        """New memory, of which `allocated` has told, is for work that is enqueued in `stream` from now on, and what comes behind it."""
 
     @abstractmethod
     def freed(self, buffer: Buffer, job: Job | None) -> None:

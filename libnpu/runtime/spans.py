@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from npu_abi import C
 
-from libnpu.errors import NpuError
+from libnpu.errors import Asked, NpuError
 from libnpu.runtime.arguments import dtype_of, truth, whole, wrong
-from libnpu.runtime.guard import public
+from libnpu.runtime.guard import public, told
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -44,6 +44,7 @@ class Memory(ABC):
     offset: int
     size: int
 
+    @told
     def at(self, offset: int, size: int | None = None) -> DeviceSpan:
         """Return the part of `size` bytes (default: the rest) from `offset`. Raises OUT_OF_RANGE."""
         offset = whole(offset, "offset")
@@ -89,7 +90,8 @@ class Memory(ABC):
             raise NpuError(C.NPU_ERROR_INVALID_VALUE, f"memory cannot be read as {kind}: no bytes have that type")
         lengths = ((self.size - offset) // kind.itemsize,) if shape is None else _lengths(shape)
         if min(lengths, default=0) < 0:
-            raise NpuError(C.NPU_ERROR_OUT_OF_RANGE, f"shape {lengths} at {offset} of a buffer of {self.size} bytes")
+            message = f"shape {lengths} at {offset} of a buffer of {self.size} bytes"
+            raise NpuError(C.NPU_ERROR_OUT_OF_RANGE, message, asked=self.asked(offset, offset))
         return self._load(offset, prod(lengths) * kind.itemsize).view(kind).reshape(lengths)
 
     @public
@@ -148,7 +150,12 @@ class Memory(ABC):
     def _check(self, offset: int, size: int) -> None:
         _ = self.buffer.handle
         if offset < 0 or size < 0 or offset + size > self.size:
-            raise NpuError(C.NPU_ERROR_OUT_OF_RANGE, f"{size} bytes at {offset} of a buffer of {self.size} bytes")
+            message = f"{size} bytes at {offset} of a buffer of {self.size} bytes"
+            raise NpuError(C.NPU_ERROR_OUT_OF_RANGE, message, asked=self.asked(offset, offset + size))
+
+    def asked(self, start: int, end: int) -> Asked:
+        """Return what an error says of bytes [start, end) that it does not have."""
+        return Asked(start, end, self.size, self.buffer, self.offset)
 
 
 class DeviceSpan(Memory):

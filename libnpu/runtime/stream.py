@@ -374,6 +374,7 @@ class Stream(StreamWaits):
     def __enter__(self) -> Stream:
         return self
 
+    @public
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with failures_yield_to(kind):
             self.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from libnpu.checker.witness import WITNESSES
 from libnpu.tools.console import ToolError, UsageError, json_text
 from libnpu.tools.files import check_targets, write_file
-from libnpu.tools.replays import watched
+from libnpu.tools.replays import SCHEDULE, watch
 from libnpu.tools.source import count
 
 if TYPE_CHECKING:
@@ -45,10 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the program. Return 1 when something was found, else the program's exit status, 128 + N when signal N ended it. Raises UsageError."""
+    """Run the program. Return 1 when something was found, 2 when what its schedule names never was, else the program's exit status, 128 + N
+    when signal N ended it. Raises UsageError.
+    """
     from libnpu.checker.report import text
     from libnpu.checker.rules import RULES
     from libnpu.checker.sarif import sarif
+    from libnpu.runtime.hold import missing
 
     if options.rules:
         width = max(map(len, RULES))
@@ -61,15 +65,18 @@ def run(options: argparse.Namespace) -> int:
     suppressions = _checked(options)
     wanted = {"lint": options.lint, "leaks": options.leaks, "guard": options.guard}
     stops = {"stop_unless": suppressions.rows} if options.stop_on_first else {}
-    status, everything = watched(
+    done = watch(
         [options.program, *options.arguments],
         options=wanted | stops,
         schedule=options.schedule,
         witnesses=0 if options.stop_on_first else options.witnesses,
         is_known=suppressions.covers,
     )
-    found = [record for record in everything if not suppressions.covers(record)]
-    left_out = f", {len(everything) - len(found)} suppressed" if len(found) < len(everything) else ""
+    found = [record for record in done.found if not suppressions.covers(record)]
+    left_out = f", {len(done.found) - len(found)} suppressed" if len(found) < len(done.found) else ""
+    unmeant = [*filter(None, (missing(*each) for each in done.enqueued.items()))]
+    for line in (*done.not_checked, *unmeant):
+        print(f"npu check: {line}", file=sys.stderr)
     summary = f"npu check: {len(found)} finding{'s'[: len(found) != 1]}{left_out}\n"
     if options.sarif:
         write_file(options.sarif, json_text(sarif(found)).encode())
@@ -78,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
         write_file(options.output, report.encode())
     else:
         print(report, end="", file=sys.stdout if options.json else sys.stderr)
-    return 1 if found else status
+    return 1 if found else 2 if unmeant else done.status
 
 
 def _checked(options: argparse.Namespace) -> Suppressions:
@@ -88,8 +95,7 @@ def _checked(options: argparse.Namespace) -> Suppressions:
 
     try:
         check_targets({"--output": options.output, "--sarif": options.sarif}, {"--suppress": options.suppress})
-        if options.schedule is not None:
-            schedule_of(options.schedule)
+        schedule_of(options.schedule if options.schedule is not None else os.environ.get(SCHEDULE) or None)
     except (ToolError, NpuError) as error:
         raise UsageError(error.message if isinstance(error, NpuError) else str(error)) from None
     return _suppressions(options.suppress)

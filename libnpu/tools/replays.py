@@ -7,10 +7,12 @@ import os
 import subprocess
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from libnpu.checker import OPTIONS, VARIABLE
+from libnpu.checker.processes import compare
 from libnpu.checker.witness import Run, add_witnesses
 from libnpu.tools.console import ToolError
 
@@ -23,7 +25,25 @@ LEAST_S = 30.0
 FIRST_S = 600.0  # of a replay of a program that has not run
 
 
-def watched(
+@dataclass(frozen=True)
+class Watched:
+    """A run of a program: exit status, what was found in it and in processes that it started, what of it was not checked, and what was
+    enqueued under each list of the schedule `hold` (`hold.missing`).
+    """
+
+    status: int
+    found: list[dict[str, Any]]
+    not_checked: list[str]
+    enqueued: dict[str, dict[str, int]]
+
+
+def watched(*arguments: Any, **options: Any) -> tuple[int, list[dict[str, Any]]]:
+    """Return exit status and findings of what `watch` takes."""
+    run = watch(*arguments, **options)
+    return run.status, run.found
+
+
+def watch(
     command: list[str],
     stdout: int | None = None,
     options: dict[str, Any] | None = None,
@@ -31,10 +51,9 @@ def watched(
     schedule: str | None = None,
     witnesses: int = 0,
     is_known: Callable[[dict[str, Any]], bool] = lambda _: False,
-) -> tuple[int, list[dict[str, Any]]]:
-    """Run a program and return its exit status, and what was found in it and in processes that it started. `stdout`: as that
-    of `subprocess.run`; `options`: as of `checker.OPTIONS`; `witnesses`: replay it for so many findings that are
-    not known, which come last.
+) -> Watched:
+    """Run a program. `stdout`: as that of `subprocess.run`; `options`: as of `checker.OPTIONS`; `witnesses`: replay it for so many
+    findings that are not known, which come last.
     """
     with tempfile.TemporaryDirectory() as folder:
         path, begun_s = Path(folder) / "findings", time.monotonic()
@@ -46,7 +65,12 @@ def watched(
         raise ToolError(
             f"{command[0]} ended with status {status} and was not checked: it opened no device, or did not end by itself"
         )
-    found = [record for records in processes for record in records]
+    between, not_checked = compare([each["shared"] for each in processes])
+    found = [*(record for each in processes for record in each["findings"]), *between]
+    enqueued: dict[str, dict[str, int]] = {}
+    for text, counts in (item for each in processes for item in each["enqueued"].items()):
+        known_counts = enqueued.setdefault(text, {})
+        known_counts.update({stream: max(count, known_counts.get(stream, 0)) for stream, count in counts.items()})
     if witnesses:
         limit_s, known = time_limit(took_s), [*filter(is_known, found)]
         found = [record for record in found if record not in known]
@@ -57,7 +81,7 @@ def watched(
             witnesses,
         )
         found += known
-    return status if status >= 0 else 128 - status, found
+    return Watched(status if status >= 0 else 128 - status, found, not_checked, enqueued)
 
 
 def replay(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from npu_model.profile import load_profile
 
+from libnpu.runtime.hold import take_missing, text_of
+from libnpu.runtime.schedule import schedule_of
 from libnpu.tools import arithmetic, reference, source, values
 from libnpu.tools.console import CheckFailed, ToolError, json_text, print_json, progress
 from libnpu.tools.files import check_targets, write_file
@@ -114,6 +117,9 @@ def run(options: argparse.Namespace) -> int:
         print_json(report)
     else:
         print_report(report, execution, comparisons)
+    schedule = schedule_of(options.schedule or os.environ.get("NPU_SCHEDULE") or None)
+    if unmeant := take_missing(text_of(schedule.holds)):
+        raise CheckFailed(unmeant)
     if options.leak_check and execution.leaked_bytes:
         raise CheckFailed(
             f"{options.model}: {execution.leaked_bytes} bytes of device memory are not free after the run"

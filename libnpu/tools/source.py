@@ -121,6 +121,11 @@ def add_compile_arguments(parser: argparse.ArgumentParser, profile_default: str 
         help="the path of every attention (default auto: by phase and length)",
     )
     parser.add_argument(
+        "--no-cache",
+        action="store_true",
+        help="compile anew, and keep the result out of the cache of what was compiled",
+    )
+    parser.add_argument(
         "--prefetching-level-limit",
         "--prefetchingLevelLimit",
         type=count,
@@ -303,13 +308,19 @@ def compile_source(options: argparse.Namespace, dump: tuple[str, ...] = (), in_p
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", HostPartWarning)  # it is the first of the report's
-            compiled = compile_model(SHAPES[shape_model]() if shape_model else options.model, wanted)
+            model = SHAPES[shape_model]() if shape_model else options.model
+            compiled = compile_model(model, wanted, cache=not getattr(options, "no_cache", False))
     except OpenShape as error:
         raise ToolError(f"{options.model}: {error.what}; give one with --shape {error.input_name}=N,N,...") from None
     if compiled.parts is None and not compiled.image.outputs:
         raise ToolError(f"{options.model}: the model has no outputs, so that there is nothing to compute")
     for warning in compiled.report["warnings"]:
         print(f"npu: warning: {warning}", file=sys.stderr)
+    if compiled.from_cache:
+        print(
+            f"npu: {shape_model or options.model}: from the compile cache; --no-cache compiles it again",
+            file=sys.stderr,
+        )
     return compiled
 
 
@@ -356,6 +367,7 @@ def _no_compile_options(options: argparse.Namespace) -> None:
         "dynamic",
         "disable",
         "strict",
+        "no_cache",
     ):
         if getattr(options, name, None):
             raise ToolError(f"--{name.replace('_', '-')}: {options.model} is a blob, compiled already")

@@ -53,6 +53,8 @@ def slices_of(records: NDArray[np.void], tasks: Sequence[dict[str, Any]] = ()) -
     running: dict[tuple[int, int, int, int], tuple[int, int]] = {}  # DMA ports change between tasks of several jobs
     found: list[Slice] = []
     tracks: dict[tuple[int, int], str] = {}
+    known = len(tasks)
+    named = [_names(entry, task_id) for task_id, entry in enumerate(tasks)]
     start = int(C.NPU_TRACE_START)
     kept = np.isin(records["kind"], (start, C.NPU_TRACE_END))
     kept &= np.isin(records["engine"], (C.NPU_ENGINE_DMA, C.NPU_ENGINE_DPU, C.NPU_ENGINE_SHAVE))
@@ -65,7 +67,7 @@ def slices_of(records: NDArray[np.void], tasks: Sequence[dict[str, Any]] = ()) -
             continue
         started = running.pop((engine, unit, task_id, job_id), None)
         if started is not None:
-            name, layer = _names(tasks, task_id)
+            name, layer = named[task_id] if task_id < known else _names({}, task_id)
             track = tracks.get((engine, unit))
             if track is None:
                 track = tracks[engine, unit] = track_name(engine, unit)
@@ -107,8 +109,8 @@ def instants_of(records: NDArray[np.void]) -> list[Instant]:
     return found
 
 
-def _names(tasks: Sequence[dict[str, Any]], task_id: int) -> tuple[str, str]:
-    entry = tasks[task_id] if task_id < len(tasks) else {}
+def _names(entry: dict[str, Any], task_id: int) -> tuple[str, str]:
+    """Return the name and the layer of a task of which blob.debug says so much."""
     name = str(entry.get("name", f"task {task_id}"))
     return name, str(entry.get("layer", "") or name)
 

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from libnpu.tools.check import watched
+from libnpu.tools.replays import watched
 
 PROGRAM = r"""
 #include <npu.h>

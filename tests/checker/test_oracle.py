@@ -15,11 +15,11 @@ from libnpu.runtime import observer
 
 WEIGHTS = {
     "graph": 0.7, "fill": 6, "copy": 6, "read": 2, "write": 2, "look": 1, "store": 1, "function": 1, "record": 4, "wait": 4, "synchronize": 2,
-    "event_sync": 1, "query": 1, "notify": 2, "free": 0.5, "free_async": 0.5, "copy_2d": 2, "pool": 0.7,
+    "event_sync": 1, "query": 1, "notify": 2, "free": 0.5, "free_async": 0.5, "copy_2d": 2, "pool": 0.7, "lend": 0.25,
 }  # fmt: skip
 IN_PLACE = ("look", "store", "function")  # of pinned memory, buffer 0
-USES = ("graph", "fill", "copy", "copy_2d", "pool", "read", "write", "free", "free_async", *IN_PLACE)
-PAIRS = ("graph", "pool", "notify")  # of two streams
+USES = ("graph", "fill", "copy", "copy_2d", "pool", "lend", "read", "write", "free", "free_async", *IN_PLACE)
+PAIRS = ("graph", "pool", "lend", "notify")  # of two streams
 STREAMS, BUFFERS, PARTS, PART = 3, 3, 4, 64
 EVENTS = 3  # that random programs have; what makes one right has events of its own
 
@@ -134,6 +134,12 @@ def oracle(statements, is_cuda, told=(), is_split=False, *, waits_work=False):
             job(index + 0.1, stream).accesses = [(target, start, end, True), (made, start, end, False)]
             node = job(index + 0.2, other)
             node.accesses, node.frees = [(made, 0, PARTS, True)], True
+        elif kind == "lend":
+            made = BUFFERS + index
+            job(index, other, is_work=False).accesses = [(made, 0, PARTS, True)]  # the allocation, no command
+            node = job(index + 0.1, stream)
+            node.accesses = [(made, start, end, True), (source, start, end, False)]
+            job(index + 0.2, stream)  # the free, which is behind the copy
         elif kind in ("read", "write", "look", "store"):
             writes = kind in ("write", "store")
             nodes[index] = Node([(target, start, end, writes)], set(host), True, context=context)
@@ -285,6 +291,10 @@ def run(device, statements, checker, is_split=False):
                 streams[stream].fill(scratch, number)
                 streams[stream].copy(memory[target][low:high], scratch[low:high])
                 scratch.free_async(streams[other])
+            case "lend":
+                scratch = contexts[context].alloc_async(PARTS * PART, streams[other])
+                streams[stream].copy(scratch[low:high], memory[source][low:high])
+                scratch.free_async(streams[stream])
             case "read":
                 memory[target].read(np.uint8, high - low, low)
             case "write":
@@ -344,7 +354,7 @@ def compare(statements, is_cuda, is_split=False):
     for pair, parts in found.items():
         wanted = most.get(pair)
         assert wanted is not None, (pair, [statements[i] for i in pair], statements)
-        frees = any(statements[i][0] in ("free", "free_async", "pool") for i in pair)
+        frees = any(statements[i][0] in ("free", "free_async", "pool", "lend") for i in pair)
         assert parts <= wanted or frees, (pair, statements)
     for pair, racing in least.items():
         assert racing <= found.get(pair, set()), (pair, [statements[i] for i in pair], statements)
@@ -364,7 +374,7 @@ def repaired(statements, is_cuda, is_split=False):
             one == two
         ):  # which no wait between statements changes: the branches of a graph, memory of a pool freed in another stream
             kind, stream, other, target, source, _, end = statements[one]
-            both = (stream, stream) if kind == "pool" else (stream, other)
+            both = (stream, stream) if kind in ("pool", "lend") else (stream, other)
             statements[one] = (kind, *both, target, source, 1, max(end, 2))
             continue
         event = max([EVENTS - 1, *(other for _, _, other, *_ in statements)]) + 1

@@ -47,13 +47,30 @@ def test_sarif_has_rule_level_and_places(npu, program, tmp_path):
     assert {place["artifactLocation"]["uri"] for place in places} == {program.as_uri()}
 
 
+@pytest.mark.parametrize(
+    ("schedule", "why"),
+    [
+        ("fastest", "'fastest'; there are 'timed', 'eager', 'lazy', 'newest-first', 'seed:0' to "),
+        ("seed:-1", "'seed:-1'; there are 'timed', 'eager', "),
+        ("hold:1.0", "'hold:1.0': '1.0' is no list of operations such as '1.3@2.1,1.5'\n"),
+    ],
+)
+def test_a_schedule_that_cannot_be_meant(npu, program, monkeypatch, schedule, why):
+    _, _, err = npu("check", "--schedule", schedule, "--", sys.executable, program)
+    assert err.startswith(f"npu: error: schedule {why}")
+    monkeypatch.setenv("NPU_SCHEDULE", schedule)
+    assert npu("check", "--", sys.executable, program) == (2, "", err)
+
+
 def test_what_is_suppressed_is_left_out_and_counted(npu, program, tmp_path):
     (tmp_path / "known").write_text("# by hand\nHD-WAW races.py:11  # known\n\nXS-* races.py\n")
     status, _, err = npu("check", "--suppress", "known", "--", sys.executable, program)
     assert (status, err.count("HD-RAW"), err.count("HD-WAW")) == (1, 1, 0)
     assert err.endswith("npu check: 1 finding, 1 suppressed\n")
     (tmp_path / "known").write_text(f"* {tmp_path}/*")
-    assert npu("check", "--suppress", "known", "--", sys.executable, program)[0] == 0
+    status, _, err = npu("check", "--suppress", "known", "--schedule", "hold:9.9", "--", sys.executable, program)
+    never = "npu check: schedule 'hold:9.9': there never was an operation 9.9; there is 1.1 to 1.3\n"
+    assert (status, err) == (2, f"{never}npu check: 0 findings, 2 suppressed\n")
     (tmp_path / "known").write_text("HD-WAW races.py\nHD-RAW\n")
     status, _, err = npu("check", "--suppress", "known", "--", sys.executable, program)
     assert (status, err) == (2, "npu: error: --suppress known: line 2: 'HD-RAW' is no rule and place\n")

@@ -95,6 +95,56 @@ def freed_in_the_order_of_another_stream(device, fixed=False):
     memory.free_async(one if fixed else two)
 
 
+def used_beside_the_stream_that_allocates(device, fixed=False):
+    one, two, event = device.create_stream(), device.create_stream(), device.create_event()
+    memory = device.primary.alloc_async(4096, one)
+    event.record(one)
+    if fixed:
+        two.wait_event(event)
+    two.fill(memory, 1)
+    memory.free_async(two)
+
+
+def filled_in_its_stream_and_read_in_another(device, fixed=False):
+    one, two, event, result = device.create_stream(), device.create_stream(), device.create_event(), device.alloc(4096)
+    memory = device.primary.alloc_async(4096, one)
+    one.fill(memory, 1)
+    event.record(one)
+    if fixed:
+        two.wait_event(event)
+    two.copy(result, memory)
+    two.synchronize()
+    one.synchronize()
+    memory.free()
+
+
+def written_by_the_host_at_once(device, fixed=False):
+    stream = device.create_stream()
+    with device.primary.alloc_async(4096, stream) as memory:
+        if fixed:
+            stream.synchronize()
+        memory.write(bytes(4096))
+
+
+def freed_beside_the_stream_that_allocates(device, fixed=False):
+    one, two = device.create_stream(), device.create_stream()
+    memory = device.primary.alloc_async(4096, one)
+    memory.free_async(one if fixed else two)
+
+
+def freed_in_its_stream_while_another_uses_it(device, fixed=False):
+    one, two, event = device.create_stream(), device.create_stream(), device.create_event()
+    memory = device.primary.alloc_async(4096, one)
+    one.fill(memory, 1)
+    event.record(one)
+    two.wait_event(event)
+    two.fill(memory, 2)
+    event.record(two)
+    if fixed:
+        one.wait_event(event)
+    memory.free_async(one)
+
+
 def tail_never_written(device, fixed=False):
     stream, memory, pinned = device.create_stream(), device.alloc(4096), device.alloc_host(4096)
     stream.fill(memory if fixed else memory[:2048], 1)
@@ -156,6 +206,11 @@ CASES = [
     (kernels_of_two_streams, "XS-RAW", [3, 7]),
     (freed_in_use, "FREE-IN-USE", [2, 5]),
     (freed_in_the_order_of_another_stream, "FREE-IN-USE", [2, 3]),
+    (used_beside_the_stream_that_allocates, "XS-WAW", [2, 6]),
+    (filled_in_its_stream_and_read_in_another, "XS-RAW", [3, 7]),
+    (written_by_the_host_at_once, "HD-WAW", [2, 5]),
+    (freed_beside_the_stream_that_allocates, "FREE-IN-USE", [2, 3]),
+    (freed_in_its_stream_while_another_uses_it, "FREE-IN-USE", [6, 10]),
     (tail_never_written, "UNINIT", [3]),
     (waits_for_nothing, "WAIT-UNRECORDED", [4]),
     (waits_behind_a_reset_in_time, "WAIT-UNRECORDED", [4, 7]),

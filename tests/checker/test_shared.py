@@ -53,6 +53,8 @@ def written_back(both, fixed):
 
 
 def through_a_record_that_is_over(both, fixed):
+    if not fixed:
+        both.event.record(both.here)
     both.here.fill(both.memory, 1)
     if fixed:
         both.event.record(both.here)
@@ -98,6 +100,25 @@ def test_a_race_between_contexts(program, rule):
     assert streams[0] == ("stream 1" if program is not written_back else "stream 1 of context 2")
     assert (streams[1] is None) == rule.startswith("HD")
     assert ("record an interprocess event in stream 1" in fix) == rule.startswith("XS")
+    assert found(program, fixed=True) == []
+
+
+def test_waits_of_the_other_behind_a_reset_and_before_any_record():
+    def program(both, fixed):
+        if not fixed:
+            both.there.wait_event(both.event_there)
+        both.here.fill(both.memory, 1)
+        both.event.record(both.here)
+        if fixed:
+            both.event_there.synchronize()
+        both.event.reset()
+        assert both.event_there.query()  # nothing is recorded
+        if not fixed:
+            both.event_there.synchronize()
+
+    never, asked, waited = found(program, fixed=False)
+    assert never[:2] == ("WAIT-UNRECORDED", [None])
+    assert asked[:2] == waited[:2] == ("EVENT-EARLY-RESET", ["stream 1", None, None])
     assert found(program, fixed=True) == []
 
 

@@ -1,4 +1,4 @@
-/* Mistakes with caches, and the programs without them: `programs NAME` does one and prints what came out, a letter for each byte of a run. */
+/* Mistakes with caches, and the programs without them: `programs VARIANT NAME...` does some and prints of each its name and what came out, a letter for each byte of a run. */
 #define _GNU_SOURCE
 #include <npu.h>
 #include <stdio.h>
@@ -223,8 +223,11 @@ static const struct { const char *name; void (*run)(int right); } PROGRAMS[] = {
 int main(int argc, char **argv)
 {
     need(npu_init(0));
-    for (size_t i = 0; argc == 3 && i < sizeof PROGRAMS / sizeof *PROGRAMS; i++)
-        if (strcmp(PROGRAMS[i].name, argv[1]) == 0)
-            PROGRAMS[i].run(strcmp(argv[2], "right") == 0);
+    for (int k = 2; k < argc; k++)
+        for (size_t i = 0; i < sizeof PROGRAMS / sizeof *PROGRAMS; i++)
+            if (strcmp(PROGRAMS[i].name, argv[k]) == 0) {
+                printf("%s:\n", argv[k]);
+                PROGRAMS[i].run(strcmp(argv[1], "right") == 0);
+            }
     return 0;
 }

@@ -203,6 +203,23 @@ def test_keys_of_a_cache_are_read_where_they_are(run, path):
     np.testing.assert_array_equal(found["present_k"], k)
 
 
+@pytest.mark.parametrize(("past", "tasks"), [(70, 8 + 2), (2, 2)], ids=["of many keys", "of few keys"])
+def test_heads_of_few_keys_share_transfers_and_tasks(run, past, tasks):
+    """The new rows of all heads come at once, and one task of each batch index takes those of four heads; so it does with few keys."""
+    feeds, cache = heads(13, 2, 4, 4, 1, 1, 8), heads(14, 2, 4, 4, 1, past, 8)
+    feeds |= {"past_k": cache["k"], "past_v": cache["v"]}
+    found, compiled = run(operator(feeds), feeds, "incremental", dump=("schedule",))
+    k, v = (np.concatenate([feeds[f"past_{name}"], feeds[name]], axis=2) for name in "kv")
+    np.testing.assert_allclose(found["y"], attention(feeds["q"], k, v), rtol=0, atol=2e-6)
+    assert len(compiled.image.tasks[".npu.tasks.shave_invocation"]) == tasks
+    loads = [name for name in names_of(compiled) if ".load.keys" in name]
+    assert len(loads) == 2  # of the cache, which is small too, and of the new rows
+
+
+def names_of(compiled):
+    return [line.split()[3] for line in compiled.report["dumps"]["schedule"].splitlines()[1:]]
+
+
 def test_e033_e034_flash_has_no_scores_in_ddr_and_decompose_has(run):
     feeds = heads(10, 1, 1, 1, 192, 192, 16)
     moved = {}

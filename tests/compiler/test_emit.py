@@ -19,7 +19,7 @@ SMALL_CMX = 40 << 10
 
 @pytest.fixture
 def graph():
-    """Convolution, hard swish, sum: all three engines."""
+    """Convolution, sigmoid, sum: all three engines."""
     random = np.random.default_rng(0)
     x = Value("x", (1, 16, 40, 40), F16)
     weight = Value("w", (32, 16, 3, 3), F16, random.standard_normal((32, 16, 3, 3)).astype(F16))
@@ -28,7 +28,7 @@ def graph():
     attrs = {"strides": [1, 1], "pads": [1, 1, 1, 1], "dilations": [1, 1], "group": 1, "act": None}
     nodes = [
         Node("Conv", "conv", [x, weight, bias], [a], attrs, ["layer one"]),
-        Node("Elementwise", "swish", [a], [b], {"expr": ("hard_swish", ("in", 0))}),
+        Node("Elementwise", "gate", [a], [b], {"expr": ("sigmoid", ("in", 0))}),
         Node("Elementwise", "sum", [a, b], [c], {"expr": ("add", ("in", 0), ("in", 1))}),
     ]
     return Graph("three engines", [x], [c], nodes)
@@ -62,7 +62,7 @@ def test_every_ddr_address_is_a_relocation_and_every_cmx_address_final(image):
 def test_equal_programs_are_stored_once_and_arguments_are_aligned(image):
     invocations = image.tasks[".npu.tasks.shave_invocation"]
     assert len(invocations) > 2
-    assert len(image.tasks[".npu.tasks.shave_range"]) == 2  # hard swish, and the input's channels side by side
+    assert len(image.tasks[".npu.tasks.shave_range"]) == 2  # sigmoid, and the input's channels side by side
     addends = [r.addend for r in image.relocations if r.symbol == ".data.shave_args"]
     assert len(addends) == len(invocations)
     assert all(a % 64 == 0 for a in addends)
@@ -90,7 +90,7 @@ def test_two_compilations_give_the_same_bytes(graph):
 
 def test_the_debug_record_names_layers_engines_and_cmx(image):
     tasks = image.debug["tasks"]
-    assert {t["layer"] for t in tasks} == {"layer one", "swish", "sum"}
+    assert {t["layer"] for t in tasks} == {"layer one", "gate", "sum"}
     assert {t["engine"] for t in tasks} == {"DMA", "DPU", "SHAVE"}
     for _, address, size, first, last in image.debug["cmx"]:
         assert address % C.NPU_CMX_TILE_STRIDE + size <= SMALL_CMX

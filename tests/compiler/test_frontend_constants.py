@@ -5,9 +5,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from libnpu.compiler.frontend import load
+
 
 def f32(*shape):
     return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_constant_weights_that_a_product_turns_keep_the_bytes_of_the_file_in_order(precision, make_model):
+    """Lowering turns them once more, to [columns, rows]: nothing has been moved then."""
+    node = ("Gemm", ["x", "w"], ["y"], {"transB": 1})
+    graph = load(make_model([node], {"x": f32(2, 5)}, ["y"], {"w": f32(3, 5)}), precision=precision)
+    (product,) = [one for one in graph.nodes if one.op == "MatMul"]
+    weights = product.inputs[1].const
+    assert weights.T.flags.c_contiguous
+    np.testing.assert_array_equal(weights.T, f32(3, 5).astype(weights.dtype))
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,32 @@ def test_output_declared_with_another_type_is_named():
         load(model_of([node], [value_info("x", [2])], [value_info("y", [2], onnx.TensorProto.INT64)]))
 
 
+def test_a_value_declared_with_another_type_is_named():
+    nodes = [helper.make_node("Relu", ["x"], ["t"]), helper.make_node("Neg", ["t"], ["y"])]
+    model = model_of(nodes, [value_info("x", [2])], [value_info("y", [2])])
+    model.graph.value_info.append(value_info("t", [2], onnx.TensorProto.INT32))
+    with pytest.raises(ModelError, match="value t: computed as float32, declared as int32"):
+        load(model)
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer", "notes"),
+    [
+        ([2, 3], ["n", 3], []),
+        (["n", -1], None, []),
+        ([2, 4], [2, 3], ["t is computed as [2, 3], declared as [2, 4]; what is computed counts"]),
+        (["n", 3], [6], ["y is computed as [2, 3], declared as [6]; what is computed counts"]),
+        ([6], ["n", 7], ["t is computed as [2, 3], declared as [6], and 1 more like it; what is computed counts"]),
+    ],
+)
+def test_a_declared_shape_that_is_not_the_computed_one_is_told_and_does_not_count(inner, outer, notes):
+    nodes = [helper.make_node("Relu", ["x"], ["t"]), helper.make_node("Neg", ["t"], ["y"])]
+    model = model_of(nodes, [value_info("x", [2, 3])], [value_info("y", outer)])
+    model.graph.value_info.append(value_info("t", inner))
+    graph = load(model)
+    assert (graph.outputs[0].shape, graph.notes) == ((2, 3), notes)
+
+
 def test_a_computed_shape_names_the_node():
     node = helper.make_node("Reshape", ["x", "s"], ["y"], name="r1")
     inputs = [value_info("x", [1, 3, 4, 4]), value_info("s", [2], onnx.TensorProto.INT64)]
@@ -252,7 +278,25 @@ X4 = (2, 4, 3, 3)
     [
         ("Conv", X4, [(2, 4, 1, 1), (3,)], {}, r"Conv: c1 has shape \(3,\), expected \(2,\)"),
         ("Conv", X4, [(2, 4, 1, 1), (1,)], {}, r"Conv: c1 has shape \(1,\), expected \(2,\)"),
-        ("Conv", X4, [(2, 4, 1, 1)], {"kernel_shape": [3, 3]}, r"kernel_shape \[3, 3\] of Conv, weights are"),
+        ("Conv", X4, [(2, 4, 1, 1)], {"kernel_shape": [3, 3]}, r"Conv of x .* by c0 .*, kernel_shape \[3, 3\]"),
+        ("ConvTranspose", X4, [(4, 2, 1, 1)], {"kernel_shape": [1, 2]}, r"ConvTranspose of .*, kernel_shape \[1, 2\]"),
+        ("Conv", X4, [(2, 4, 1, 1)], {"strides": [-1, 0]}, r"Conv: strides \[-1, 0\] holds -1, the least is 1"),
+        ("Conv", X4, [(2, 4, 1, 1)], {"strides": [1, 1, 1]}, r"Conv: strides \[1, 1, 1\] has 3 items, expected 2"),
+        ("Conv", X4, [(2, 4, 1, 1)], {"dilations": [0, 1]}, r"Conv: dilations \[0, 1\] holds 0, the least is 1"),
+        ("Conv", X4, [(2, 4, 1, 1)], {"pads": [0, 0, -1, 0]}, r"Conv: pads \[0, 0, -1, 0\] holds -1, the least is 0"),
+        ("Conv", X4, [(2, 4, 1, 1)], {"pads": [0, 0]}, r"Conv: pads \[0, 0\] has 2 items, expected 4"),
+        ("Conv", X4, [(2, 4, 1, 1)], {"group": 0}, "Conv: group 0, the least is 1"),
+        ("Conv", X4, [(2, 4, 1, 1)], {"auto_pad": "SAME"}, "Conv: auto_pad 'SAME', one of NOTSET, VALID, SAME_UPPER"),
+        ("ConvTranspose", X4, [(4, 2, 1, 1)], {"strides": [-1, 0]}, r"ConvTranspose: strides \[-1, 0\] holds -1"),
+        (
+            "ConvTranspose",
+            X4,
+            [(4, 2, 1, 1)],
+            {"output_padding": [0]},
+            r"ConvTranspose: output_padding \[0\] has 1 items",
+        ),
+        ("MaxPool", X4, [], {"kernel_shape": [2, 0]}, r"MaxPool: kernel_shape \[2, 0\] holds 0, the least is 1"),
+        ("AveragePool", X4, [], {"kernel_shape": [2]}, r"AveragePool: kernel_shape \[2\] has 1 items, expected 2"),
         ("ConvTranspose", X4, [(4, 2, 1, 1), (3,)], {}, r"ConvTranspose: c1 has shape \(3,\), expected \(2,\)"),
         ("BatchNormalization", X4, [(1,)] * 4, {}, r"BatchNormalization: c0 has shape \(1,\), expected \(4,\)"),
         ("InstanceNormalization", X4, [(3,)] * 2, {}, r"InstanceNormalization: c0 has shape \(3,\), expected \(4,\)"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from libnpu.compiler import CompileOptions, compile_model
 from libnpu.compiler.frontend import load
 from libnpu.compiler.frontend.expr import rewrite
 from libnpu.compiler.frontend.text import graph_text
@@ -154,3 +155,74 @@ def test_text_of_a_graph(make_model, rng):
 )
 def test_rewriting_of_expressions(before, after):
     assert rewrite(before) == after
+
+
+@pytest.mark.parametrize(
+    ("groups", "each", "taken", "padded"),
+    [
+        (4, 28, 4, 112),  # runs of seven channels
+        (4, 10, 4, 48),  # runs of two and three: channels of zeros fill them
+        (2, 6, 1, 12),  # what reads all channels takes them in any order
+        (3, 4, 2, 12),
+        (3, 5, 5, 15),
+    ],
+)
+def test_a_shuffle_of_channels_is_read_by_the_convolution_behind_it(groups, each, taken, padded, check, rng):
+    """With what works channel by channel between: its weights are in the order in which the channels lie."""
+    channels = groups * each
+    nodes = [
+        ("Conv", ["x", "v", "bias"], ["a"], {"group": groups}),
+        ("Reshape", ["a", "apart"], ["b"], {}),
+        ("Transpose", ["b"], ["c"], {"perm": [0, 2, 1, 3, 4]}),
+        ("Reshape", ["c", "whole"], ["d"], {}),
+        ("Conv", ["d", "depthwise", "bias"], ["e"], {"group": channels, "pads": [1, 1, 1, 1]}),
+        ("MaxPool", ["e"], ["m"], {"kernel_shape": [2, 2]}),
+        ("Sigmoid", ["m"], ["s"], {}),
+        ("Conv", ["s", "w"], ["y"], {"group": taken, "strides": [2, 2]}),
+    ]
+    constants = {
+        "v": f32(rng, channels, 2, 1, 1),
+        "bias": f32(rng, channels),
+        "apart": np.array([1, groups, each, 6, 7]),
+        "whole": np.array([1, channels, 6, 7]),
+        "depthwise": f32(rng, channels, 1, 3, 3) / 3,
+        "w": f32(rng, 2 * taken, channels // taken, 1, 1) / 4,
+    }
+    graph = check(nodes, {"x": f32(rng, 1, 2 * groups, 6, 7)}, constants=constants, half_tolerance=2e-2)
+    made = [node.outputs[0].shape[1] for node in graph.nodes if node.op == "Conv"]
+    assert made == [padded, padded, 2 * taken]
+    *_, last = (node for node in graph.nodes if node.op == "Conv")
+    assert last.inputs[1].shape[2:] == ((1, groups) if taken > 1 else (1, 1))
+
+
+def test_a_shuffle_that_others_read_stays(check, rng):
+    nodes = [
+        ("Reshape", ["x", "apart"], ["b"], {}),
+        ("Transpose", ["b"], ["c"], {"perm": [0, 2, 1, 3, 4]}),
+        ("Reshape", ["c", "whole"], ["d"], {}),
+        ("Conv", ["d", "w"], ["e"], {}),
+        ("Add", ["d", "e"], ["y"], {}),
+    ]
+    constants = {"apart": np.array([1, 2, 3, 4, 5]), "whole": np.array([1, 6, 4, 5]), "w": f32(rng, 6, 6, 1, 1)}
+    graph = check(nodes, {"x": f32(rng, 1, 6, 4, 5)}, constants=constants, half_tolerance=2e-2)
+    assert "Transpose" in [node.op for node in graph.nodes]
+
+
+def test_a_shuffle_between_convolutions_moves_nothing(make_model, oracle, run_on_device, rng):
+    """The views that its reader takes are of what the convolution before it has written."""
+    nodes = [
+        ("Conv", ["x", "v"], ["a"], {"group": 4}),
+        ("Reshape", ["a", "apart"], ["b"], {}),
+        ("Transpose", ["b"], ["c"], {"perm": [0, 2, 1, 3, 4]}),
+        ("Reshape", ["c", "whole"], ["d"], {}),
+        ("Conv", ["d", "w"], ["y"], {"group": 4}),
+    ]
+    constants = {"v": f32(rng, 40, 4, 1, 1), "apart": np.array([1, 4, 10, 8, 12]), "whole": np.array([1, 40, 8, 12])}
+    constants["w"] = f32(rng, 16, 10, 1, 1) / 4
+    feeds = {"x": f32(rng, 1, 16, 8, 12)}
+    model = make_model(nodes, feeds, ["y"], constants)
+    compiled = compile_model(model, CompileOptions(precision="fp32"))
+    assert "SHAVE" not in {task["engine"] for task in compiled.image.debug["tasks"]}
+    moved = [t["name"] for t in compiled.image.debug["tasks"] if t["engine"] != "DPU" and "Reshape" in t["name"]]
+    assert not moved
+    np.testing.assert_allclose(run_on_device(model, feeds)["y"], oracle(model, feeds)["y"], rtol=1e-5, atol=1e-5)

@@ -25,7 +25,9 @@ def expose_scores(model):
 
 
 @pytest.mark.models
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "resnet50" else []) for name in MODELS]
+)
 def test_model_matches_onnxruntime(name, oracle):
     path, fixed = model_path(name), shapes(name)
     feeds = inputs(path, 0, fixed)

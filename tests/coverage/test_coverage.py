@@ -152,14 +152,12 @@ def test_program_gets_what_it_expects(coverage, program):
     assert program not in coverage["problems"], coverage["problems"][program]
 
 
-@pytest.mark.parametrize(("function", "result"), c_pairs())
-def test_c_sees(coverage, function, result):
-    assert (function, result) in coverage["c"]
+def test_c_sees_every_result(coverage):
+    assert sorted({*c_pairs()} - coverage["c"]) == []
 
 
-@pytest.mark.parametrize(("function", "result"), python_pairs())
-def test_python_sees(coverage, function, result):
-    assert (function, result) in coverage["python"]
+def test_python_sees_every_result(coverage):
+    assert sorted({*python_pairs()} - coverage["python"]) == []
 
 
 def test_all_that_c_was_given_was_compared(coverage):

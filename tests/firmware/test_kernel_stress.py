@@ -55,8 +55,13 @@ def check_nothing_is_left(rig):
     assert rig.execute(inference(rig, 2)).job_status == C.NPU_JOB_SUCCESS
 
 
+def seeds(quick, count):
+    """Return parameters: some seeds always, the rest in CI."""
+    return [*range(quick), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(quick, count))]
+
+
 @pytest.mark.parametrize("compute", [True, False])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(1, 4))
 def test_random_launches_end_as_they_must(seed, compute):
     def run():
         draw = random.Random(seed)
@@ -89,7 +94,7 @@ def test_random_launches_end_as_they_must(seed, compute):
     assert run() == run()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(2, 6))
 def test_random_aborts_leave_nothing_behind(seed):
     draw = random.Random(seed)
     rig = Rig("npu-37xx")

@@ -109,7 +109,7 @@ def test_patterns_beside_the_cpu_within_fifteen_percent(profile, pattern):
 def test_traffic_makes_nothing_faster_and_priority_nothing_slower(profile, pattern):
     loads = PATTERNS[pattern]
     alone = span_ps(profile, "fast", loads)
-    for cpu in (0.1, 0.3, 0.5, 0.7, 0.9):
+    for cpu in (0.1, 0.5, 0.9):
         first = span_ps(profile, "fast", loads, cpu, 7)
         assert (
             alone <= first <= 1.015 * span_ps(profile, "fast", loads, cpu)

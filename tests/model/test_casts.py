@@ -143,11 +143,15 @@ def test_helpers_are_not_kept_where_others_can_write(tmp_path):
 def test_a_damaged_cache_is_built_again_and_builders_do_not_meet(tmp_path):
     if native.load() is None:
         pytest.skip("no gcc, or the native helpers are turned off")
-    (tmp_path / f"native-{native._key()}.so").write_bytes(b"half a file")
+    (tmp_path / "gcc").write_text('#!/bin/sh\nexec gcc "$@" -O0\n')  # how fast the code is does not matter here
+    (tmp_path / "gcc").chmod(0o755)
+    folder = tmp_path / "cache"
+    folder.mkdir(mode=0o700)
+    (folder / f"native-{native._key()}.so").write_bytes(b"half a file")
     with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(lambda _: native.build_and_load(tmp_path), range(2)))
+        found = list(pool.map(lambda _: native.build_and_load(folder, str(tmp_path / "gcc")), range(2)))
     assert all(one is not None for one in found)
-    assert len(list(tmp_path.iterdir())) == 1  # no temporary file is left
+    assert len(list(folder.iterdir())) == 1  # no temporary file is left
 
 
 @pytest.mark.skipif(os.environ.get("LIBNPU_NATIVE") == "0", reason="the native helpers are turned off")

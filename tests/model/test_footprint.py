@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from npu_abi import C
-from npu_model.footprint import Box, any_overlap, box, dma_footprint, dpu_footprint, overlaps, runs
+from npu_model.descriptors import DescriptorError
+from npu_model.footprint import Box, DpuFootprints, any_overlap, box, dma_footprint, dpu_footprint, overlaps, runs
 
 
 def addresses(addr, width, dims):
@@ -239,3 +240,25 @@ def test_work_beyond_what_cmx_can_hold_is_refused():
     wide = dpu(C.NPU_DPU_MAXPOOL, (1, 1 << 22, 1), 1, kernel=(1, 3), dilation=(1, 2))
     with pytest.raises(ValueError, match="4194300 outputs under a kernel of 3"):
         dpu_footprint(wide, variant(0, 1, 0, (1 << 22) - 4, 0, 1))
+
+
+def test_footprints_of_a_list_are_those_of_each_task():
+    """Tasks that are alike at other places, in another tile, with operands that are one, and with and without a table."""
+    stride, cmx = C.NPU_CMX_TILE_STRIDE, C.NPU_CMX_BASE
+    places = [
+        {"act_addr": cmx + 64 * k, "act2_addr": cmx + 64 * k, "wt_addr": cmx + stride - 64 * k, "wt_table_addr": TABLE * (k % 2),
+         "out_addr": cmx + stride * (k % 3) + 64 * k, "out_tiles": 0b111, "task_id": k, "sched_start_after": k}
+        for k in range(6)
+    ]  # fmt: skip
+    kinds = [(C.NPU_DPU_MATMUL, (1, 10, 8), 20), (C.NPU_DPU_ELTWISE_ADD, (1, 10, 20), 20)]
+    records = np.array([dpu(*kind, **place, variant_count=2) for kind in kinds for place in places])
+    records["variant_first"] = 2 * np.arange(len(records))
+    both = np.concatenate([variant(0, 1, 0, 10, 0, 16), variant(0, 1, 0, 10, 16, 4)])
+    variants = np.tile(both, len(records))
+    variants["invariant_index"] = np.repeat(np.arange(len(records)), 2)
+    found = DpuFootprints(records, variants)
+    assert [found.of(k) for k in range(len(records))] == [dpu_footprint(record, both) for record in records]
+    records[3]["in_z"] = 7  # not as many channels as the output of a sum has
+    records[3]["op"] = C.NPU_DPU_ELTWISE_MUL
+    with pytest.raises(DescriptorError, match="in_z 7 and out_z 20"):
+        DpuFootprints(records, variants).of(3)

@@ -164,10 +164,12 @@ def test_readelf_lists_the_sections_and_warns_of_nothing(chain_blob):
     assert "MappedInference" in found.stdout
 
 
-def test_an_invariant_has_several_variants_that_cover_its_output(npu, npu_json, models, tmp_path):
+def test_an_invariant_has_several_variants_that_cover_its_output(npu, npu_json, maker, tmp_path):
     """E042."""
-    blob = tmp_path / "chain.blob"
-    assert npu("compile", models["chain"], "--tiles", "1", "-o", blob)[0] == 0
+    blob, model, make = tmp_path / "wide.blob", tmp_path / "wide.onnx", maker()
+    make.node("Conv", ["x", make.weights("w", 400, 16, 1, 1)], "y")
+    onnx.save(make.model({"x": [1, 16, 12, 12]}, {"y": [1, 400, 12, 12]}), model)
+    assert npu("compile", model, "--tiles", "1", "-o", blob)[0] == 0
     status, out, _ = npu("objdump", blob, "--dpu")
     assert status == 0
     assert ", 2 variants" in out

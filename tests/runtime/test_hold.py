@@ -7,6 +7,7 @@ import pytest
 
 import libnpu
 from libnpu.errors import NpuError
+from libnpu.runtime.hold import missing, take_missing
 
 
 @pytest.fixture
@@ -147,3 +148,15 @@ def test_the_name_of_a_schedule_is_what_chooses_it(make, monkeypatch):
     monkeypatch.setenv("NPU_SCHEDULE", "hold:1.1")
     with libnpu.open("unit") as device:
         assert (device.schedule.name, device.times_meaningful) == ("hold:1.1", False)
+
+
+def test_names_that_nothing_ever_had_are_said_with_those_that_there_are(make):
+    text = "1.2@4.1,2.3,9.9"
+    three_writers(make(f"hold:{text}"))
+    expected = (
+        f"schedule 'hold:{text}': there never was an operation 4.1 or 9.9; there is 1.1 to 1.3, 2.1 to 2.3, 3.1 to 3.3"
+    )
+    assert (take_missing(text), take_missing(text)) == (expected, "")
+    assert missing("1.2@4.1", {"1": 2, "4": 1}) == missing("", {}) == ""
+    assert missing("2.1.1", {}).endswith("there never was an operation 2.1.1; none was enqueued")
+    assert missing("9.1", {str(i): 1 for i in range(1, 9)} | {"2.1": 3}).endswith(" 7.1, and more")

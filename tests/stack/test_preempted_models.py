@@ -9,7 +9,7 @@ from tests.preemption.conftest import Pair, X, small_model
 pytestmark = [pytest.mark.models, pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+@pytest.mark.parametrize("precision", ["fp16", pytest.param("fp32", marks=pytest.mark.slow)])
 def test_ppocr_v2_cls_gives_the_same_bytes_however_often_it_is_preempted(models, precision):
     path, shapes = models.model_path("ppocr_v2_cls"), models.shapes("ppocr_v2_cls")
     blob = compile_model(path, CompileOptions(precision=precision, shapes=shapes, tiles=1)).blob

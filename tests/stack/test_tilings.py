@@ -62,7 +62,7 @@ def test_less_cmx_means_more_tiles_and_spills_but_the_same_bits(precision):
     whole = compile_model(model(), CompileOptions(precision=precision))
     expected = run(whole, feeds)
     tasks, spills = [], []
-    for kib in (512, 256, 128, 96, 64, 48, 40, 32, 24):
+    for kib in (512, 256, 128, 64, 48, 32, 24):
         try:
             compiled = compile_model(model(), CompileOptions(precision=precision, cmx_bytes=kib << 10))
         except ValueError as error:

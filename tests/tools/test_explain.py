@@ -43,6 +43,7 @@ def test_e086_what_the_host_hands_over(explained):
     assert explained["vocabulary"]["terms"]["management core"]["word"] == "warp scheduler"
 
 
+@pytest.mark.slow
 def test_e086_three_blocks_are_printed_without_a_model_of_ones_own(npu):
     status, out, err = npu("explain", "npu-vs-gpu")
     assert (status, err) == (0, "")

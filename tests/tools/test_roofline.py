@@ -242,9 +242,13 @@ def test_b10_r002_resnet_50_in_int8_does_171_to_223_operations_a_byte_and_stays_
     assert 0 < resnet["utilisation"] < min(0.40, resnet["whole"]["intensity"] / resnet["ridge"])
 
 
-def test_a_model_of_shapes_takes_a_type_and_has_one_length(npu):
+@pytest.mark.slow
+def test_a_model_of_shapes_takes_a_type(npu):
     half = answer(npu, "--model", "resnet50-shape", "--profile", "aie-like", "--dtype", "fp16")
     assert (half["type"], half["roofs"]["f16"]) == ("f16", 15 * 10**12)
+
+
+def test_a_model_of_shapes_has_one_length_and_types_of_its_own(npu):
     for arguments, message in (
         (("--model", "resnet50-shape", "--seq", "4"), "--seq: resnet50-shape has one length and no weights"),
         (("--model", "bert-layer", "--dtype", "int8"), "--dtype int8 is of --model resnet50-shape, llama7b-shape"),

@@ -50,6 +50,7 @@ def stages(
     """
     from libnpu.compiler.frontend.data_mask import mask_padding
     from libnpu.compiler.frontend.fold import fold, remove_dead
+    from libnpu.compiler.frontend.fold_shuffle import fold_shuffles
     from libnpu.compiler.frontend.fuse_activation import fuse_activation
     from libnpu.compiler.frontend.fuse_affine import fuse_affine
     from libnpu.compiler.frontend.fuse_elementwise import fuse_elementwise
@@ -74,7 +75,8 @@ def stages(
     yield "DynamicDataMask", graph
     graph = verify(fuse_activation(fuse_affine(graph)), "fuse-engine")
     yield "fuse-engine", graph
-    graph = verify(remove_dead(recognise_softmax(simplify(fuse_elementwise(graph)))), "fuse-elementwise")
+    graph = fold_shuffles(recognise_softmax(simplify(fuse_elementwise(graph))))
+    graph = verify(remove_dead(graph), "fuse-elementwise")
     yield "fuse-elementwise", graph
     graph = verify(remove_dead(fuse_rope(graph)), "fuse_rope")
     yield "fuse_rope", graph

@@ -98,6 +98,9 @@ class Builder:
         return x if final == x.shape else self.emit("Reshape", [x], {}, shape=final)
 
     def transpose(self, x: Value, perm: Sequence[int]) -> Value:
+        """Transpose; of a constant a view, which moves no bytes: lowering may turn it back."""
+        if x.const is not None:
+            return self.const(x.const.transpose(perm), x.name)
         return self.emit("Transpose", [x], {"perm": list(perm)})
 
     def expand(self, x: Value, shape: Sequence[int]) -> Value:

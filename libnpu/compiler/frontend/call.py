@@ -113,6 +113,27 @@ class Call:
         same: Expr = ("where", ("eq", ("in", 1), ("const", 0)), ("in", 0), ("in", 0))
         return build.elementwise(same, [result, zero])
 
+    def per_axis(
+        self, attr: str, count: int, default: int, least: int, given: Sequence[int] | None = None
+    ) -> list[int]:
+        """Return the integers of an attribute, one for each of `count` axes (pads: ends of axes), none below `least`.
+
+        `default` is each one's when the attribute is left out; `given` are the integers where they are no attribute. Raises ModelError.
+        """
+        values = [int(item) for item in (self.attrs.get(attr, [default] * count) if given is None else given)]
+        if len(values) != count:
+            raise ModelError(f"node {self.name}: {self.op}: {attr} {values} has {len(values)} items, expected {count}")
+        if min(values, default=least) < least:
+            raise ModelError(f"node {self.name}: {self.op}: {attr} {values} holds {min(values)}, the least is {least}")
+        return values
+
+    def groups(self, attr: str = "group") -> int:
+        """Return how many groups of channels there are; raises ModelError."""
+        count = int(self.attrs.get(attr, 1))
+        if count < 1:
+            raise ModelError(f"node {self.name}: {self.op}: {attr} {count}, the least is 1")
+        return count
+
     def scalar(self, index: int, attr: str, since: int) -> float | int | None:
         """As `ints`, for one number of either type."""
         if self.opset >= since:

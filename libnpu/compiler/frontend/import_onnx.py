@@ -24,10 +24,12 @@ from libnpu.compiler.frontend.infer import ShapeMismatch
 from libnpu.compiler.frontend.source import (
     STANDARD_DOMAINS,
     ModelError,
+    contradicts,
     declared_shape,
     input_shapes,
     may_lack_data,
     opset_of,
+    spelled_shape,
 )
 from libnpu.compiler.frontend.types import check_types, check_version
 from libnpu.compiler.frontend.unroll import batched_scan, loop, scan
@@ -54,7 +56,8 @@ def import_model(model: onnx.ModelProto, shapes: Mapping[str, Shape], is_plan: b
     scope, inputs = begin(walk, model, shapes, is_plan)
     walk.nodes(model.graph.node, Body(scope, {}, "", 0))
     outputs = _bind_outputs(walk.build, model.graph.output, scope, inputs)
-    return Graph(model.graph.name or "model", inputs, outputs, walk.build.nodes, is_plan=is_plan)
+    notes = walk.declarations(model.graph, scope)
+    return Graph(model.graph.name or "model", inputs, outputs, walk.build.nodes, notes, is_plan)
 
 
 def begin(
@@ -179,6 +182,24 @@ class Walk:
             for output, value in zip(node.output, results, strict=False):
                 if output:
                     body.scope[output] = value
+
+    def declarations(self, graph: onnx.GraphProto, scope: Scope) -> list[str]:
+        """Return what to say of values whose declared shape is not the one computed: onnxruntime takes the computed one too, and warns.
+
+        Raises ModelError for an element type that is not the one computed.
+        """
+        made = {name for node in graph.node for name in node.output}
+        wrong = []
+        for info in (*graph.value_info, *graph.output):
+            value = scope.get(info.name)
+            if value is None or info.name not in made:
+                continue
+            if info.type.tensor_type.elem_type and value.dtype != _dtype(info):
+                raise ModelError(f"value {info.name}: computed as {value.dtype}, declared as {_dtype(info)}")
+            if contradicts(info, value.shape):
+                wrong.append(f"{info.name} is computed as {list(value.shape)}, declared as {spelled_shape(info)}")
+        more = f", and {len(wrong) - 1} more like it" if len(wrong) > 1 else ""
+        return [f"{wrong[0]}{more}; what is computed counts"] if wrong else []
 
     def _operand(self, source: str, scope: Scope, name: str) -> Value | None:
         if source not in scope:

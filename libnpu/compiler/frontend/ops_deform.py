@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from libnpu.compiler.frontend.ops_index import INT32
-from libnpu.compiler.frontend.ops_window import window_of
+from libnpu.compiler.frontend.ops_window import kernel_of, window_of
 from libnpu.compiler.frontend.source import ModelError
 
 if TYPE_CHECKING:
@@ -28,9 +28,8 @@ def deform_conv(call: Call) -> Value:
     x, w, offset, build = call.input(0), call.input(1), call.input(2), call.build
     if len(x.shape) != 4:
         raise call.unimplemented(f"{len(x.shape) - 2} spatial axes")
-    (n, c, *sizes), group = x.shape, int(call.attrs.get("group", 1))
-    groups = int(call.attrs.get("offset_group", 1))
-    window = window_of(call, x, w.shape[2:])
+    (n, c, *sizes), group = x.shape, call.groups()
+    groups, window = call.groups("offset_group"), window_of(call, x, kernel_of(call, x, w))
     outputs, taps = window.counts(x.shape[2:]), prod(window.kernel)
     places = (n, groups, taps, *outputs)
     if c % groups or w.shape[0] % group or w.shape[1] * group != c or offset.shape != (n, groups * taps * 2, *outputs):

@@ -8,7 +8,7 @@ import numpy as np
 
 from libnpu.compiler.frontend.call import is_float
 from libnpu.compiler.frontend.ops_quantised import of_integers
-from libnpu.compiler.frontend.ops_window import MAX_KERNEL, convolve, max_by_taps, mean_by_taps, window_of
+from libnpu.compiler.frontend.ops_window import MAX_KERNEL, convolve, kernel_of, max_by_taps, mean_by_taps, window_of
 from libnpu.compiler.frontend.source import ModelError
 
 if TYPE_CHECKING:
@@ -21,17 +21,13 @@ def conv(call: Call) -> Value:
     x, w, bias = call.input(0), call.input(1), call.optional(2)
     if not is_float(x):
         raise call.unimplemented(f"input type {x.dtype}")
-    kernel = w.shape[2:]
+    kernel = kernel_of(call, x, w)
     call.expect(2, w.shape[:1])
-    if list(call.attrs.get("kernel_shape", kernel)) != list(kernel) or len(w.shape) != len(x.shape):
-        raise ModelError(
-            f"node {call.name}: kernel_shape {call.attrs.get('kernel_shape')} of Conv, weights are {w.shape}"
-        )
     if (whole := of_integers(call)) is not None:
         return whole
     if bias is not None and bias.const is not None and not np.any(bias.const):
         bias = None
-    return convolve(call, x, w, bias, window_of(call, x, kernel), int(call.attrs.get("group", 1)))
+    return convolve(call, x, w, bias, window_of(call, x, kernel), call.groups())
 
 
 def max_pool(call: Call) -> list[Value]:
@@ -96,7 +92,7 @@ def gemm(call: Call) -> Value:
     if call.attrs.get("transA", 0):
         a = build.transpose(a, [1, 0])
     if call.attrs.get("transB", 0):
-        b = build.transpose(b, [1, 0]) if b.const is None else build.const(np.ascontiguousarray(b.const.T), b.name)
+        b = build.transpose(b, [1, 0])
     columns = b.shape[1]
     call.expect_broadcast(2, (a.shape[0], columns))
     bias: Value | None = None

@@ -17,7 +17,7 @@ import numpy as np
 from libnpu.compiler import products
 from libnpu.compiler.frontend import ops_integer as integer
 from libnpu.compiler.frontend.builder import Dequantised, Sums
-from libnpu.compiler.frontend.ops_window import MAX_KERNEL, window_of
+from libnpu.compiler.frontend.ops_window import MAX_KERNEL, kernel_of, window_of
 from libnpu.compiler.frontend.source import ModelError
 from libnpu.errors import Unimplemented, Unsupported
 
@@ -128,8 +128,7 @@ def _integer_product(call: Call, a: Dequantised, b: Dequantised) -> tuple[Value,
         if call.attrs.get("transA", 0):
             left = build.transpose(left, [1, 0])
         if call.attrs.get("transB", 0):
-            turned = None if right.const is None else np.ascontiguousarray(right.const.T)
-            right = build.transpose(right, [1, 0]) if turned is None else build.const(turned, right.name)
+            right = build.transpose(right, [1, 0])
     return product(call, left, right, a.zero, b.zero), -1
 
 
@@ -213,12 +212,12 @@ def convolution(call: Call, x: Value, w: Value, x_zero: Value | None, w_zero: Va
     """Return the int32 convolution of two 8-bit values less their zero points; padding adds nothing. Weights are constant."""
     build = call.build
     _check_types(call, x, w)
-    kernel, group = w.shape[2:], int(call.attrs.get("group", 1))
+    kernel, group = kernel_of(call, x, w), call.groups()
     window = window_of(call, x, kernel)
-    if len(w.shape) != len(x.shape) or w.shape[1] * group != x.shape[1] or w.shape[0] % group or 0 in w.shape:
+    if w.shape[1] * group != x.shape[1] or w.shape[0] % group or 0 in w.shape:
         raise ModelError(f"node {call.name}: {call.op} of {x.name} {x.shape} by {w.name} {w.shape}, {group} groups")
     if window.rank > 2 or max(kernel) > MAX_KERNEL:
-        raise call.unimplemented(f"a kernel of {list(kernel)}, at most two axes of {MAX_KERNEL}")
+        raise call.unimplemented(f"a kernel of {kernel}, at most two axes of {MAX_KERNEL}")
     weights, w_known = _constant_weights(call, w, w_zero)
     x_known, rest = _zero_point(call, x_zero)
     if window.rank == 1:
@@ -363,7 +362,7 @@ def qgemm(call: Call) -> Value:
     if call.attrs.get("transA", 0):
         a = build.transpose(a, [1, 0])
     if call.attrs.get("transB", 0):
-        b = build.transpose(b, [1, 0]) if b.const is None else build.const(np.ascontiguousarray(b.const.T), b.name)
+        b = build.transpose(b, [1, 0])
     total = product(call, a, b, a_zero, b_zero)
     if c is not None:
         total = build.elementwise(("add", X, Y), [total, c])

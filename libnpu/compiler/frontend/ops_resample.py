@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from libnpu.compiler.frontend.call import is_float
-from libnpu.compiler.frontend.ops_window import Window, convolve, turned
+from libnpu.compiler.frontend.ops_window import Window, auto_pad_of, convolve, kernel_of, turned
 from libnpu.compiler.frontend.source import ModelError
 
 if TYPE_CHECKING:
@@ -97,13 +97,13 @@ def conv_transpose(call: Call) -> Value:
     """ConvTranspose: zeros between the elements, then a convolution with the turned kernel."""
     x, weights, bias, build = call.input(0), call.input(1), call.optional(2), call.build
     rank = len(x.shape) - 2
-    group = int(call.attrs.get("group", 1))
-    if len(weights.shape) != len(x.shape) or weights.shape[0] != x.shape[1] or x.shape[1] % group:
+    group = call.groups()
+    kernel_of(call, x, weights)
+    if weights.shape[0] != x.shape[1] or x.shape[1] % group:
         raise ModelError(f"node {call.name}: ConvTranspose of {x.name} {x.shape} by {weights.name} {weights.shape}")
     call.expect(2, (weights.shape[1] * group,))
-    strides = [int(step) for step in call.attrs.get("strides", [1] * rank)]
-    dilations = [int(step) for step in call.attrs.get("dilations", [1] * rank)]
-    extra = [int(size) for size in call.attrs.get("output_padding", [0] * rank)]
+    strides, dilations = call.per_axis("strides", rank, 1, 1), call.per_axis("dilations", rank, 1, 1)
+    extra = call.per_axis("output_padding", rank, 0, 0)
     reach = [dilations[i] * (weights.shape[2 + i] - 1) for i in range(rank)]
     cut = _transposed_pads(call, x, strides, reach, extra)
     pads = [(reach[i] - cut[i], reach[i] - cut[rank + i] + extra[i] - (strides[i] - 1)) for i in range(rank)]
@@ -291,13 +291,13 @@ def _blend(call: Call, x: Value, matrix: NDArray[np.float64], axis: int) -> Valu
 
 def _transposed_pads(call: Call, x: Value, strides: list[int], reach: list[int], extra: list[int]) -> list[int]:
     """Return what the output loses on each side, before on all axes, then after; below 0 it grows by zeros."""
-    auto_pad = call.attrs.get("auto_pad", b"NOTSET").decode()
+    auto_pad = auto_pad_of(call)
     shape: Any = call.attrs.get("output_shape")
     rank = len(x.shape) - 2
     if auto_pad.startswith("SAME") and shape is None:
         shape = [x.shape[2 + i] * strides[i] for i in range(rank)]
     if shape is None:
-        return [int(pad) for pad in call.attrs.get("pads", [0] * 2 * rank)] if auto_pad == "NOTSET" else [0] * 2 * rank
+        return call.per_axis("pads", 2 * rank, 0, 0) if auto_pad == "NOTSET" else [0] * 2 * rank
     cut = [0] * 2 * rank
     for i in range(rank):
         total = strides[i] * (x.shape[2 + i] - 1) + extra[i] + reach[i] + 1 - int(list(shape)[-rank + i])

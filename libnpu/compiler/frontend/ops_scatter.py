@@ -90,13 +90,11 @@ def max_unpool(call: Call) -> Value:
     """MaxUnpool: zeros, but for the elements that a pooling has found, at the places in the whole tensor where it has."""
     x, indices, build = call.input(0), call.input(1), call.build
     rank = len(x.shape) - 2
-    kernel = [int(size) for size in call.attrs["kernel_shape"]]
-    strides, pads = call.attrs.get("strides", [1] * rank), call.attrs.get("pads", [0] * 2 * rank)
-    if indices.shape != x.shape or len(kernel) != rank:
+    kernel, strides = call.per_axis("kernel_shape", rank, 1, 1), call.per_axis("strides", rank, 1, 1)
+    pads = call.per_axis("pads", 2 * rank, 0, 0)
+    if indices.shape != x.shape:
         raise ModelError(f"node {call.name}: MaxUnpool of {x.shape} at {indices.shape} with a kernel of {kernel}")
-    sizes = [
-        (x.shape[2 + i] - 1) * int(strides[i]) + kernel[i] - int(pads[i]) - int(pads[rank + i]) for i in range(rank)
-    ]
+    sizes = [(x.shape[2 + i] - 1) * strides[i] + kernel[i] - pads[i] - pads[rank + i] for i in range(rank)]
     shape = (*x.shape[:2], *sizes)
     declared = call.shape()
     wanted = call.implied(2, "output_shape", list(declared) if declared else None) if call.optional(2) else list(shape)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 X: Expr = ("in", 0)
 Y: Expr = ("in", 1)
 MAX_KERNEL = 255  # npu_dpu_invariant.kernel_x and kernel_y are 8 bits wide
+AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 MAX_TAPS = 1024  # chosen: a graph of so many nodes for one operator
 
 
@@ -68,13 +69,12 @@ class Window:
 def window_of(call: Call, x: Value, kernel: Any) -> Window:
     """Return the window that a node's attributes describe; `auto_pad` and `ceil_mode` become pads."""
     rank = len(x.shape) - 2
-    kernel = [int(size) for size in kernel]
-    strides = [int(step) for step in call.attrs.get("strides", [1] * rank)]
-    dilations = [int(step) for step in call.attrs.get("dilations", [1] * rank)]
-    pads = [int(pad) for pad in call.attrs.get("pads", [0] * 2 * rank)]
-    if rank < 1 or min(kernel + strides + dilations) < 1 or min(pads) < 0 or len(pads) != 2 * rank:
-        raise ModelError(f"node {call.name}: {call.op} with {kernel=}, {strides=}, {dilations=}, {pads=}")
-    auto_pad = call.attrs.get("auto_pad", b"NOTSET").decode()
+    if rank < 1:
+        raise ModelError(f"node {call.name}: {call.op} of {x.name} {x.shape}, which has no axis behind the channels")
+    kernel = call.per_axis("kernel_shape", rank, 1, 1, kernel)
+    strides, dilations = call.per_axis("strides", rank, 1, 1), call.per_axis("dilations", rank, 1, 1)
+    pads = call.per_axis("pads", 2 * rank, 0, 0)
+    auto_pad = auto_pad_of(call)
     if auto_pad != "NOTSET":
         pads = [0] * 2 * rank
     extra = [0] * rank
@@ -93,6 +93,25 @@ def window_of(call: Call, x: Value, kernel: Any) -> Window:
                 pads[rank + i] = (count - 1) * strides[i] + reach - size - before
                 extra[i] = pads[rank + i] - after
     return Window(kernel, strides, dilations, pads, extra)
+
+
+def kernel_of(call: Call, x: Value, w: Value) -> list[int]:
+    """Return the kernel of weights [., ., kernel...] over an image `x`; raises ModelError where `kernel_shape` says another."""
+    kernel = list(w.shape[2:])
+    if list(call.attrs.get("kernel_shape", kernel)) != kernel or len(w.shape) != len(x.shape):
+        stated = call.attrs.get("kernel_shape")
+        raise ModelError(
+            f"node {call.name}: {call.op} of {x.name} {x.shape} by {w.name} {w.shape}, kernel_shape {stated}"
+        )
+    return kernel
+
+
+def auto_pad_of(call: Call) -> str:
+    """Return the attribute `auto_pad`; raises ModelError."""
+    auto_pad: str = call.attrs.get("auto_pad", b"NOTSET").decode()
+    if auto_pad not in AUTO_PADS:
+        raise ModelError(f"node {call.name}: {call.op}: auto_pad {auto_pad!r}, one of {', '.join(AUTO_PADS)}")
+    return auto_pad
 
 
 def taps(call: Call, x: Value, window: Window, fill: float) -> Iterator[Value]:
@@ -298,9 +317,9 @@ def col2im(call: Call) -> Value:
     kernel = call.ints(2, "block_shape", 18)
     assert kernel is not None
     rank, count = len(sizes), math.prod(kernel)
-    whole = [int(pad) for pad in call.attrs.get("pads", [0] * 2 * rank)]
-    strides = [int(step) for step in call.attrs.get("strides", [1] * rank)]
-    window = Window(kernel, strides, [int(d) for d in call.attrs.get("dilations", [1] * rank)], whole)
+    kernel = call.per_axis("block_shape", rank, 1, 1, kernel)
+    whole, strides = call.per_axis("pads", 2 * rank, 0, 0), call.per_axis("strides", rank, 1, 1)
+    window = Window(kernel, strides, call.per_axis("dilations", rank, 1, 1), whole)
     outputs = window.counts(tuple(sizes))
     if x.shape[1] % count or x.shape[2:] != (math.prod(outputs),):
         raise ModelError(f"node {call.name}: Col2Im of {x.name} {x.shape} into {sizes} by {kernel}")

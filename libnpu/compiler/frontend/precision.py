@@ -209,6 +209,11 @@ def _narrowed(array: NDArray[Any], target: np.dtype[Any]) -> tuple[NDArray[Any],
     """Return `array` as `target`, finite values saturated, and how many were."""
     if is_hollow(array):
         return hollow(array.shape, target), 0
+    if (
+        array.flags.f_contiguous and not array.flags.c_contiguous
+    ):  # stays so: a matrix that is turned once more is dense
+        turned, count = _narrowed(array.T, target)
+        return turned.T, count
     if target == HALF:
         with np.errstate(over="ignore"):
             half = casts.f32_to_f16(array).view(HALF) if array.dtype == SINGLE else array.astype(HALF)

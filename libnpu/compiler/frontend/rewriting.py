@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from libnpu.compiler.ir import Graph, Node, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
 def copy_graph(graph: Graph) -> Graph:
@@ -109,6 +109,13 @@ class Rewriter:
     def remove(self, node: Node) -> None:
         self.set_inputs(node, [])
         self._removed.add(node)
+
+    def put_before(self, node: Node, moved: Sequence[Node]) -> None:
+        """Put nodes, removed or not, right before `node` in the order of execution; their operands are to be set."""
+        nodes = [other for other in self.graph.nodes if other not in moved]
+        at = nodes.index(node)
+        self.graph.nodes = [*nodes[:at], *moved, *nodes[at:]]
+        self._removed.difference_update(moved)
 
     def done(self) -> Graph:
         """Return the graph as edited."""

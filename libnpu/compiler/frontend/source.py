@@ -109,6 +109,23 @@ def declared_shape(info: onnx.ValueInfoProto) -> Shape | None:
     return None if any(size < 0 for size in dims) else dims
 
 
+def contradicts(info: onnx.ValueInfoProto, shape: Shape) -> bool:
+    """Whether a value of `shape` is not what the model says of it: another rank, or another size of an axis that it fixes."""
+    tensor = info.type.tensor_type
+    if info.type.WhichOneof("value") != "tensor_type" or not tensor.HasField("shape"):
+        return False
+    dims = tensor.shape.dim
+    return len(dims) != len(shape) or any(
+        dim.HasField("dim_value") and dim.dim_value not in (size, -1) for dim, size in zip(dims, shape, strict=True)
+    )
+
+
+def spelled_shape(info: onnx.ValueInfoProto) -> str:
+    """Return the shape that the model says of a value, for people."""
+    dims = info.type.tensor_type.shape.dim
+    return _spelled([(dim.dim_value if dim.HasField("dim_value") else None, dim.dim_param) for dim in dims])
+
+
 def may_lack_data(tensor: onnx.TensorProto) -> bool:
     """Whether a plan needs no values of an initialiser: it is large, or has none, and cannot be a shape, an axis or a scalar."""
     elements = prod(tensor.dims)

@@ -15,6 +15,7 @@ from libnpu.compiler.kernels.gather import gather
 from libnpu.compiler.kernels.program import ArgsTemplate, Operand, Program
 from libnpu.compiler.kernels.rope import rope
 from libnpu.compiler.kernels.rows import argmax, reduce, softmax
+from libnpu.compiler.kernels.turning import unary
 from libnpu.compiler.kernels.unpack import unpack
 from libnpu.errors import Unsupported
 
@@ -33,5 +34,6 @@ __all__ = [
     "reduce",
     "rope",
     "softmax",
+    "unary",
     "unpack",
 ]

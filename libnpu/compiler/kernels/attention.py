@@ -43,14 +43,16 @@ def incremental_sdpa(
     parts: int,
     first: bool,
     last: bool,
+    heads: bool = False,
 ) -> Program:
     """Return attention of single queries over `parts` runs of keys and values, in fp32 throughout.
 
     Operands: queries [rows, d], for each part keys [n, d], values [n, dv] and masks [rows, n], then, unless it is both the
     `first` and the `last` of a chain, running maximum and sum [rows] and output [rows, dv], all fp32, and with `last` the
-    result [rows, dv]. `value_dtypes` are those of queries, of keys and values, and of the result.
+    result [rows, dv]. `value_dtypes` are those of queries, of keys and values, and of the result. With `heads` each row has
+    keys and values of its own: [rows, n, d] and [rows, n, dv].
     """
-    return _incremental_sdpa(normalise(expr), tuple(mask_dtypes), float(scale), value_dtypes, parts, first, last)
+    return _incremental_sdpa(normalise(expr), tuple(mask_dtypes), float(scale), value_dtypes, parts, first, last, heads)
 
 
 def _scores(b: Builder, expr: Expr, mask_dtypes: tuple[int, ...]) -> Lowering:
@@ -212,6 +214,7 @@ def _incremental_sdpa(
     parts: int,
     first: bool,
     last: bool,
+    heads: bool,
 ) -> Program:
     query_dtype, kv_dtype, out_dtype = value_dtypes
     for dtype in value_dtypes:
@@ -222,6 +225,7 @@ def _incremental_sdpa(
     for p in range(parts):
         words += [f"{name}_{p}" for name in ("n", "step", "keys", "key_row", "values", "value_row")]
         words += [f"{name}{k}_{p}" for k in range(len(mask_dtypes)) for name in ("mask", "mask_row", "mask_col")]
+        words += [f"key_head_{p}", f"value_head_{p}"] if heads else []
     words += ["most", "total", "output", "output_row"] if chained else []
     words += ["result", "result_row"] if last else []
     b = Builder("incremental_sdpa", words)
@@ -240,6 +244,13 @@ def _incremental_sdpa(
         b.arg(base, at)
         b.advance(at, index, width, t)
 
+    def place_in_head(what: str, p: int) -> None:
+        """Point `at` to the keys or values of this step, whose rows are `stride` apart."""
+        b.arg(f"{what}s_{p}", at)
+        if heads:
+            b.advance(at, row, b.arg(f"{what}_head_{p}", stride), t)
+        b.advance(at, position, b.arg(f"{what}_row_{p}", stride), t)
+
     def state(mnemonic: str) -> None:
         b.emit("setvl", one, one)
         for word, register in (("most", most), ("total", total)):
@@ -255,7 +266,7 @@ def _incremental_sdpa(
         with b.loop(position, n, step):
             b.rest(count, n, position, step)
             b.emit("setvl", count, d)
-            place(f"keys_{p}", position, b.arg(f"key_row_{p}", stride))
+            place_in_head("key", p)
             score = b.vreg()
             b.emit(f"vld.{memory_type(kv_dtype)}", score, at, stride, kv_size, 0)
             b.emit("vmul.f32", score, score, query)
@@ -277,7 +288,7 @@ def _incremental_sdpa(
             b.emit("vmul.f32", total, total, most)
             b.emit("vadd.f32", total, total, part_sum)
             b.emit("setvl", count, dv)
-            place(f"values_{p}", position, b.arg(f"value_row_{p}", stride))
+            place_in_head("value", p)
             b.emit(f"vld.{memory_type(kv_dtype)}", part_sum, at, stride, kv_size, 0)
             b.emit("vmul.f32", part_sum, part_sum, score)
             b.emit("vrsum.f32.row", part_sum, part_sum)
@@ -315,12 +326,14 @@ def _incremental_sdpa(
             keys, value, *masks = rest[: 2 + len(mask_dtypes)]
             rest = rest[2 + len(mask_dtypes) :]
             _expect(b, (keys, value, *masks), (kv_dtype, kv_dtype, *mask_dtypes))
-            values["dv"] = value.dims[1]
-            wide = max(count_d, value.dims[1])
+            values["dv"] = value.dims[-1]
+            wide = max(count_d, value.dims[-1])
             if wide > VECTOR_CAPACITY:
                 raise Unsupported(f"incremental_sdpa: rows of {wide} elements, at most {VECTOR_CAPACITY}")
-            values |= {f"n_{p}": keys.dims[0], f"step_{p}": min(keys.dims[0], VECTOR_CAPACITY // wide)}
-            values |= {f"key_row_{p}": keys.strides[0], f"value_row_{p}": value.strides[0]}
+            values |= {f"n_{p}": keys.dims[-2], f"step_{p}": min(keys.dims[-2], VECTOR_CAPACITY // wide)}
+            values |= {f"key_row_{p}": keys.strides[-2], f"value_row_{p}": value.strides[-2]}
+            if heads:
+                values |= {f"key_head_{p}": keys.strides[0], f"value_head_{p}": value.strides[0]}
             places |= {f"keys_{p}": keys, f"values_{p}": value}
             for k, mask in enumerate(masks):
                 places[f"mask{k}_{p}"] = mask

@@ -18,8 +18,8 @@ from libnpu.compiler.kernels.program import ArgsTemplate, Operand, Program
 from libnpu.errors import Unsupported
 
 MAX_DIMS = 4
-_HEADER = ("d0", "d1", "rows", "cols", "tile_rows", "tile_cols")
-_OPERAND = ("base", "s0", "s1", "row_stride", "col_stride")
+HEADER = ("d0", "d1", "rows", "cols", "tile_rows", "tile_cols")
+OPERAND = ("base", "s0", "s1", "row_stride", "col_stride")
 _MERGE_GAIN = 4  # how much larger a tile must be to make up for a strided inner dim
 
 
@@ -36,7 +36,7 @@ def elementwise(expr: Expr, in_dtypes: tuple[int, ...], out_dtype: int) -> Progr
 def _elementwise(expr: Expr, in_dtypes: tuple[int, ...], out_dtype: int) -> Program:
     count = len(in_dtypes) + 1
     lowering = Lowering(expr, in_dtypes, out_dtype)
-    kernel = _Kernel(lowering, in_dtypes, out_dtype)
+    kernel = Kernel(lowering, in_dtypes, out_dtype)
     builder = kernel.build()
 
     def pack(operands: Sequence[Operand]) -> ArgsTemplate:
@@ -53,19 +53,19 @@ def convert(in_dtype: int, out_dtype: int) -> Program:
     return elementwise(("in", 0), (in_dtype,), out_dtype)
 
 
-class _Kernel:
+class Kernel:
     """Emits the loops and the steps of one expression."""
 
     def __init__(self, lowering: Lowering, in_dtypes: tuple[int, ...], out_dtype: int) -> None:
         self.lowering = lowering
         self.dtypes = (*in_dtypes, out_dtype)
-        words = [*_HEADER, *(f"{word}{k}" for k in range(len(self.dtypes)) for word in _OPERAND)]
+        words = [*HEADER, *(f"{word}{k}" for k in range(len(self.dtypes)) for word in OPERAND)]
         self.b = Builder(f"elementwise {lowering.expr!r}", words)
         self.hoisted: dict[int, tuple[str, str, str]] = {}  # operand -> pointer, row stride, column stride
 
     def build(self) -> Builder:
         b = self.b
-        d0, d1, rows, cols, tile_rows, tile_cols = b.args(*_HEADER)
+        d0, d1, rows, cols, tile_rows, tile_cols = b.args(*HEADER)
         self.i0, self.i1, self.r, self.c, vr, vc = (b.reg() for _ in range(6))
         self.q, self.t, self.u = b.reg(), b.reg(), b.reg()
         for k in reversed(range(len(self.dtypes))):  # the output first: it is always used
@@ -73,23 +73,23 @@ class _Kernel:
                 self.hoisted[k] = (b.reg(), b.arg(f"row_stride{k}"), b.arg(f"col_stride{k}"))
         with b.loop(self.i0, d0), b.loop(self.i1, d1):
             for k, (pointer, _, _) in self.hoisted.items():
-                self._outer(pointer, k)
+                self.outer(pointer, k)
             with b.loop(self.r, rows, tile_rows):
                 b.rest(vr, rows, self.r, tile_rows)
                 with b.loop(self.c, cols, tile_cols):
                     b.rest(vc, cols, self.c, tile_cols)
                     b.emit("setvl", vr, vc)
-                    self._body()
+                    self.body()
         return b
 
-    def _outer(self, pointer: str, k: int) -> None:
+    def outer(self, pointer: str, k: int) -> None:
         """Set `pointer` to the start of operand k's current [rows, cols]."""
         b = self.b
         b.arg(f"base{k}", pointer)
         for counter, word in ((self.i0, "s0"), (self.i1, "s1")):
             b.advance(pointer, counter, b.arg(f"{word}{k}", self.t), self.t)
 
-    def _address(self, k: int) -> tuple[str, str, str]:
+    def address(self, k: int) -> tuple[str, str, str]:
         """Return registers with operand k's address in this tile and its strides."""
         b = self.b
         if k in self.hoisted:
@@ -98,7 +98,7 @@ class _Kernel:
             b.emit("add", self.q, pointer, self.t)
             b.advance(self.q, self.c, col_stride, self.t)
             return self.q, row_stride, col_stride
-        self._outer(self.q, k)
+        self.outer(self.q, k)
         b.arg(f"row_stride{k}", self.t)
         b.advance(self.q, self.r, self.t, self.t)
         b.arg(f"col_stride{k}", self.u)
@@ -107,7 +107,12 @@ class _Kernel:
         b.emit("ld.i64", self.u, ARGS, 8 * b.words[f"col_stride{k}"])
         return self.q, self.t, self.u
 
-    def _body(self) -> None:
+    def load(self, register: str, k: int) -> None:
+        """Load operand k's tile."""
+        self.b.emit(f"vld.{memory_type(self.dtypes[k])}", register, *self.address(k), 0)
+
+    def body(self) -> None:
+        """Emit the steps of one tile, and its store."""
         b, steps = self.b, self.lowering.steps
         result = self.lowering.result
         last = last_uses(steps, result.step)
@@ -119,8 +124,7 @@ class _Kernel:
                     b.free(where.pop(source))
             target = where[index] = b.vreg(f"{self.lowering.expr!r}")
             if step.mnemonic == "load":
-                address, row_stride, col_stride = self._address(step.operand)
-                b.emit(f"vld.{memory_type(self.dtypes[step.operand])}", target, address, row_stride, col_stride, 0)
+                self.load(target, step.operand)
             elif step.scalar is None:
                 b.emit(step.mnemonic, target, *sources)
             else:
@@ -133,7 +137,7 @@ class _Kernel:
             if last[index] == index:
                 b.free(where.pop(index))
         register = where[result.step]
-        address, row_stride, col_stride = self._address(len(self.dtypes) - 1)
+        address, row_stride, col_stride = self.address(len(self.dtypes) - 1)
         store(b, register, result.is_float, self.dtypes[-1], address, row_stride, col_stride, "")
         b.free(register)
 
@@ -143,14 +147,26 @@ def _template(b: Builder, operands: Sequence[Operand]) -> ArgsTemplate:
     if len(dims) > MAX_DIMS:
         raise Unsupported(f"{b.name}: {len(dims)} dims that do not merge, {[op.dims for op in operands]}")
     order = _tile_order(dims, strides[-1])
-    dims = [1] * (MAX_DIMS - len(dims)) + [dims[i] for i in order]
-    cols = min(dims[3], VECTOR_CAPACITY)
-    rows = min(dims[2], VECTOR_CAPACITY // cols)
-    values = dict(zip(_HEADER, (*dims, rows, cols), strict=True))
+    *_, rows, cols = 1, 1, *(dims[i] for i in order)
+    cols = min(cols, VECTOR_CAPACITY)
+    return block(b, operands, dims, strides, order, (min(rows, VECTOR_CAPACITY // cols), cols))
+
+
+def block(
+    b: Builder,
+    operands: Sequence[Operand],
+    dims: Sequence[int],
+    strides: Sequence[Sequence[int]],
+    order: Sequence[int],
+    tile: tuple[int, int],
+) -> ArgsTemplate:
+    """Return the argument block for merged dims and strides, walked in `order` in tiles of (rows, columns)."""
+    sizes = [1] * (MAX_DIMS - len(order)) + [dims[i] for i in order]
+    values = dict(zip(HEADER, (*sizes, *tile), strict=True))
     addresses = {}
     for k, (operand, steps) in enumerate(zip(operands, strides, strict=True)):
         padded = [0] * (MAX_DIMS - len(order)) + [steps[i] for i in order]
-        values |= {f"{word}{k}": value for word, value in zip(_OPERAND[1:], padded, strict=True)}
+        values |= {f"{word}{k}": value for word, value in zip(OPERAND[1:], padded, strict=True)}
         addresses[f"base{k}"] = operand.address_index
     return b.template(values, addresses)
 

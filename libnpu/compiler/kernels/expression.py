@@ -37,6 +37,9 @@ _SAME_TYPE = {"neg": "vneg", "abs": "vabs", "sign": "vsign"}
 _BINARY = {"add": "vadd", "sub": "vsub", "mul": "vmul", "div": "vdiv", "max": "vmax", "min": "vmin"}
 _COMPARE = {"eq": "veq", "ne": "vne", "lt": "vlt", "le": "vle", "gt": "vgt", "ge": "vge"}
 _BITS = {"bit_and": "vand", "bit_or": "vor", "bit_xor": "vxor", "shl": "vshl", "shr": "vshr"}
+_EXACT = frozenset(
+    {"vmax", "vmin", *_ROUNDING.values(), *_SAME_TYPE.values()}
+)  # their results are of their operands' type
 _LOGIC = {"and": "vand", "or": "vor", "xor": "vxor"}
 
 
@@ -92,8 +95,7 @@ class Lowering:
         self._terms: dict[Expr, Term] = {}
         self._needs: dict[Expr, int] = {}
         self.result = self._vector(self._term(expr))
-        if out_dtype == dtypes.F16:
-            self._narrow(self.result.step)
+        self._narrow(self.result.step if out_dtype == dtypes.F16 else -1)
 
     def _error(self, reason: str) -> Unsupported:
         return Unsupported(f"{reason} in expression {self.expr!r}")
@@ -135,6 +137,8 @@ class Lowering:
             return Const(expr[1], False)
         if _ARITY.get(name) != len(expr) - 1:
             raise self._error(f"operator {name!r} with {len(expr) - 1} operands")
+        if name == "add" and (line := self._line(expr)) is not None:
+            return line
         terms: dict[int, Term] = {}
         for index in sorted(range(1, len(expr)), key=lambda i: -self._need(expr[i])):
             terms[index] = self._term(expr[index])
@@ -147,18 +151,24 @@ class Lowering:
 
     # -- types
 
-    def _narrow(self, index: int) -> None:
-        """Let the last step, if it is a special function of fp16, compute in fp16: cheaper, and the store rounds alike."""
-        step = self.steps[index]
-        name, _, type_ = step.mnemonic.partition(".")
-        halves = all(map(self._is_half, step.sources)) and (step.scalar is None or _is_half(step.scalar))
-        if name in SPECIAL and type_.startswith("f32") and halves:
-            self.steps[index] = replace(step, mnemonic=step.mnemonic.replace("f32", "f16"))
+    def _narrow(self, rounded: int) -> None:
+        """Let steps of fp16 operands compute in fp16 where that changes no bit, which is cheaper.
 
-    def _is_half(self, index: int) -> bool:
-        """Say whether a step loads fp16."""
-        step = self.steps[index]
-        return step.mnemonic == "load" and self.in_dtypes[step.operand] == dtypes.F16
+        These are steps that select or round to whole numbers, and step `rounded`, which is stored as fp16, if it is a special function.
+        """
+        halves: set[int] = set()
+        for index, step in enumerate(self.steps):
+            name, _, type_ = step.mnemonic.partition(".")
+            if step.mnemonic == "load" and self.in_dtypes[step.operand] == dtypes.F16:
+                halves.add(index)
+            elif (
+                type_.startswith("f32")
+                and (name in _EXACT or (index == rounded and name in SPECIAL))
+                and halves.issuperset(step.sources)
+                and (step.scalar is None or _is_half(step.scalar))
+            ):
+                halves.add(index)
+                self.steps[index] = replace(step, mnemonic=step.mnemonic.replace("f32", "f16"))
 
     # -- steps
 
@@ -252,10 +262,23 @@ class Lowering:
                 return self._bool(value)
             case "hard_swish":
                 value = self._float_vector(value)
-                gate = self._two("vadd", value, Const(3.0, True))
-                gate = self._two("vmin", self._two("vmax", gate, Const(0.0, True)), Const(6.0, True))
-                return self._two("vmul", value, self._two("vmul", gate, Const(1.0 / 6.0, True)))  # in range for any x
+                line = self._fused(self._two("vmin", value, Const(3.0, True)), Const(1 / 6, True), Const(0.5, True))
+                return self._two("vmul", value, self._two("vmax", line, Const(0.0, True)))  # in range for any x
         raise self._error(f"operator {name!r}")
+
+    def _fused(self, x: Term, y: Term, z: Term) -> Value:
+        """Add x * y + z of floats, rounded once."""
+        sources = tuple(self._float_vector(term).step for term in (x, y, z))
+        return self._add(Step("vfma.f32", sources), True)
+
+    def _line(self, expr: Expr) -> Value | None:
+        """Return a product with a constant, plus a constant, as one instruction; None for another expression, or integers."""
+        for product, constant in (expr[1:], expr[:0:-1]):
+            if product[0] == "mul" and constant[0] == "const" and any(child[0] == "const" for child in product[1:]):
+                x, y, z = (self._term(child) for child in (*product[1:], constant))
+                if any(isinstance(term, Value) and term.is_float for term in (x, y)):
+                    return self._fused(x, y, z)
+        return None
 
     def _binary(self, name: str, x: Term, y: Term) -> Value:
         if name in _BINARY:
@@ -355,7 +378,10 @@ class Lowering:
             case "clip":
                 return self._two("vmin", self._two("vmax", x, y), z)
             case "hard_sigmoid":
-                line = self._two("vadd", self._two("vmul", self._float(x), self._float(y)), self._float(z))
+                if isinstance(y, Const) and isinstance(z, Const):
+                    line = self._fused(x, y, z)
+                else:
+                    line = self._two("vadd", self._two("vmul", self._float(x), self._float(y)), self._float(z))
                 return self._two("vmax", self._two("vmin", line, Const(1.0, True)), Const(0.0, True))
         raise self._error(f"operator {name!r}")
 

@@ -23,6 +23,7 @@ from libnpu.compiler.lower.movement import (
     lower_transpose,
     plan_concats,
 )
+from libnpu.compiler.lower.pass_tiler import lower_passes
 from libnpu.compiler.lower.rope import lower_rope
 from libnpu.compiler.lower.shave_tiler import (
     lower_argmax,
@@ -45,7 +46,7 @@ __all__ = ["CompileError", "lower"]
 
 
 def _lower_elementwise(builder: Builder, node: Node) -> None:
-    if not lower_eltwise(builder, node):
+    if not lower_eltwise(builder, node) and not lower_passes(builder, node):
         lower_elementwise(builder, node)
 
 

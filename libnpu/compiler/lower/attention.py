@@ -12,7 +12,8 @@ Tiles are as large as CMX allows: no score ever leaves it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,9 @@ _OPERATIONS = 4  # of a SHAVE on each score, about
 LEAST_KEYS = (
     64  # of a task of IncrementalSDPA, where there are as many; chosen: its start then costs less than its work
 )
+LEAST_BYTES = (
+    1 << 16
+)  # of a transfer of keys or values, where there are as many; chosen: its latency then is a small part of it
 _GAPS = 512  # what alignment takes of the buffers of a chain
 _FILL = 0.7  # of the room that tiles take: they have different lives, which leaves gaps; chosen by trials
 _SINGLE = np.dtype(np.float32)
@@ -95,11 +99,11 @@ class _Attention:
         return self.in_cmx(self.stored[key].broadcast(shape), "mask")
 
     def in_cmx(self, box: View, what: str) -> View:
-        """Return a matrix that a SHAVE can read row by row: where it is, or in a buffer of its own."""
+        """Return matrices that a SHAVE can read row by row: where they are, or in a buffer of their own."""
         one_run = all(
             s in (0, box.dtype.itemsize) for s, n in zip(box.strides[-1:], box.shape[-1:], strict=True) if n > 1
         )
-        return box if box.in_cmx and one_run else self.builder.fetch(box, (0, 1), self.node, what)
+        return box if box.in_cmx and one_run else self.builder.fetch(box, tuple(range(len(box.shape))), self.node, what)
 
 
 def _attention(builder: Builder, node: Node) -> _Attention:
@@ -403,7 +407,7 @@ def _finish(of: _Attention, chain: _Chain) -> None:
     sums = ("in", 1) if len(inputs) == 2 else ("add", ("in", 1), ("in", 2))
     codes = tuple(code_of_numpy(view.dtype) for view in inputs)
     program = kernels.elementwise(("div", sums, ("in", 0)), codes, code_of_numpy(tile.dtype))
-    launch_element_by_element(of.builder, of.node, program, [*inputs, tile])
+    launch_element_by_element(of.builder, of.node, [program], [*inputs, tile])
     if tile is not box:
         of.builder.flush(box, tile, of.node)
 
@@ -423,64 +427,108 @@ def _launch(
 # ---- incremental ----------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True, frozen=True)
+class _Rows:
+    """Single queries that one task computes: they share keys and values or, with `own_keys`, each is a head that has its own."""
+
+    query: View  # [R, D]
+    out: View  # [R, E]
+    places: list[tuple[Index, int]]  # (index, query) of each row
+    own_keys: bool = False
+
+
 def lower_incremental(builder: Builder, node: Node) -> None:
     """Append the tasks of an IncrementalSDPA node: for each head of keys, the queries that share it, run by run of keys."""
     of = _attention(builder, node)
     rows, keys, units = _incremental_plan(of)
+    of.query = _brought(of, of.query, "queries")
+    of.keys, of.values = (
+        [_brought(of, v, what) for v in views] for views, what in ((of.keys, "keys"), (of.values, "values"))
+    )
     groups, runs = list(_groups(of, rows)), list(_runs(of.lengths, keys))
     builder.expect_ops(node, len(groups) * len(runs))
     for first in range(0, len(groups), units):
         batch = groups[first : first + units]
-        states = [_states(of, query.shape[0]) if len(runs) > 1 else [] for query, _, _ in batch]
-        queries = [of.in_cmx(query, "queries") for query, _, _ in batch]
-        boxes = [out for _, out, _ in batch]
-        tiles = [box if box.in_cmx else builder.scratch_tile(box, (0, 1), node) for box in boxes]
+        states = _states(of, sum(len(group.places) for group in batch)) if len(runs) > 1 else []
+        batch = [replace(group, query=of.in_cmx(group.query, "queries")) for group in batch]
+        done = []
         for number, run in enumerate(runs):
-            for at, (_, _, places) in enumerate(batch):
-                out = tiles[at] if number == len(runs) - 1 else None
-                _run(of, places, run, queries[at], states[at], out, number == 0)
-        for box, tile in zip(boxes, tiles, strict=True):
+            row = 0
+            for group in _together(of, batch, run):
+                count, tile = len(group.places), None
+                if number == len(runs) - 1:
+                    tile = group.out if group.out.in_cmx else builder.scratch_tile(group.out, (0, 1), node)
+                    done.append((group.out, tile))
+                own = [v.sliced((row, *[0] * (len(v.shape) - 1)), (count, *v.shape[1:])) for v in states]
+                _run(of, group, run, own, tile, number == 0)
+                row += count
+        for box, tile in done:
             if tile is not box:
                 builder.flush(box, tile, node)
 
 
+def _brought(of: _Attention, view: View, what: str) -> View:
+    """Return an operand of all heads where it is, or in CMX by one transfer when it is no larger than a transfer should be at least."""
+    return of.in_cmx(view, what) if view.nbytes <= LEAST_BYTES else view
+
+
 def _incremental_plan(of: _Attention) -> tuple[int, int, int]:
-    """Return (queries of a task, keys of a task, tasks side by side): as many as fit, with the keys and values of the next."""
+    """Return (queries of a task, keys of a task, tasks side by side): as many as fit, with the keys and values of the next task.
+
+    Those are what the ports bring meanwhile, one task's after the other. The keys are shared evenly by the tasks that they take.
+    """
     builder, size, total = of.builder, of.keys[0].dtype.itemsize, sum(of.lengths)
     depth, wide = of.keys[0].shape[-1], of.out.shape[-1]
     shared = of.batch[-1] // min(part.shape[-3] for part in of.keys + of.values) if of.batch else 1
     masks = sum(4 if view is None else view.dtype.itemsize for view in of.masks)
-    room, one = _room(of)
-    copies = 2 if builder.pingpong else 1
+    rooms = builder.rooms([view for view in (of.query, *of.keys, *of.values, of.out) if view.in_cmx])
+    room, one = max(rooms[0], rooms[1] * 3 // 4), rooms[-1]
     best = (0, 0, 0)
     for units in (builder.shaves, 1):
         for queries in QUERIES:
             rows = max(min(queries, of.query.shape[-2]), shared if of.query.shape[-2] == 1 else 1)
             each, state = (depth + wide) * size + rows * masks, rows * (depth * 4 + wide * 8 + 8) + _GAPS
-            keys = min((room // units - state) // (each * copies), (one - state) // each, total)
+            sets = units + 1 if builder.pingpong else units
+            keys = min((room - units * state) // (each * sets), (one - state) // each, total)
             if keys > best[1]:
                 best = (rows, keys, units)
             if keys >= min(LEAST_KEYS, total):
-                return best
+                return rows, -(-total // -(-total // keys)), units
     if not best[1]:
         raise does_not_fit(f"{of.node.name} (IncrementalSDPA)", "one key and its value", each + state, one)
     return best
 
 
-def _groups(of: _Attention, size: int) -> Iterator[tuple[View, View, list[tuple[Index, int]]]]:
-    """Yield (queries [R, D], results [R, E], (index, query) of each row) of up to `size` rows that share keys."""
+def _groups(of: _Attention, size: int) -> Iterator[_Rows]:
+    """Yield the queries in groups of up to `size` rows that share keys."""
     heads = min(part.shape[-3] for part in of.keys + of.values) if of.batch else 1
     shared, queries = of.batch[-1] // heads if of.batch else 1, of.query.shape[-2]
     for index in np.ndindex(*of.batch):
         if queries == 1 and shared > 1:
             if index[-1] % shared == 0:
-                views = [_heads(v, index, shared) for v in (of.query, of.out)]
-                yield views[0], views[1], [((*index[:-1], index[-1] + k), 0) for k in range(shared)]
+                places = [((*index[:-1], index[-1] + k), 0) for k in range(shared)]
+                yield _Rows(_heads(of.query, index, shared), _heads(of.out, index, shared), places)
             continue
         for first in range(0, queries, size):
             count = min(size, queries - first)
-            views = [_matrix(v, index).sliced((first, 0), (count, v.shape[-1])) for v in (of.query, of.out)]
-            yield views[0], views[1], [(index, first + k) for k in range(count)]
+            query, out = (_matrix(v, index).sliced((first, 0), (count, v.shape[-1])) for v in (of.query, of.out))
+            yield _Rows(query, out, [(index, first + k) for k in range(count)])
+
+
+def _together(of: _Attention, groups: list[_Rows], run: list[tuple[int, slice, int]]) -> Iterator[_Rows]:
+    """Yield the groups of each task of a run of keys: heads of one query side by side where one alone has few keys."""
+    keys = sum(columns.stop - columns.start for _, columns, _ in run)
+    size = max(1, LEAST_KEYS // keys) if of.query.in_cmx and of.query.shape[-2] == 1 and of.batch else 1
+    for _, same in groupby(groups, key=lambda group: group.places[0][0][:-1]):
+        heads = list(same)
+        for first in range(0, len(heads), size):
+            some = heads[first : first + size]
+            places = [place for group in some for place in group.places]
+            if len(some) == 1 or len(places) > len(some):  # heads that share keys stay by themselves
+                yield from some
+            else:
+                query, out = (_heads(v, places[0][0], len(places)) for v in (of.query, of.out))
+                yield _Rows(query, out, places, own_keys=True)
 
 
 def _heads(view: View, index: Index, count: int) -> View:
@@ -490,16 +538,18 @@ def _heads(view: View, index: Index, count: int) -> View:
 
 
 def _runs(lengths: Sequence[int], size: int) -> Iterator[list[tuple[int, slice, int]]]:
-    """Yield the runs of keys of each task, as (part, keys of it, keys before it): of several parts where they fit."""
+    """Yield the runs of keys of each task, as (part, keys of it, keys before it): of several parts where they fit and the first
+    are few, as the tasks of enough keys can start before the other parts are there.
+    """
     run: list[tuple[int, slice, int]] = []
-    left = size
+    count = 0
     for part, columns, start in _key_tiles(lengths, size):
-        count = columns.stop - columns.start
-        if run and count > left:
+        more = columns.stop - columns.start
+        if run and (count + more > size or count >= LEAST_KEYS):
             yield run
-            run, left = [], size
+            run, count = [], 0
         run.append((part, columns, start))
-        left -= count
+        count += more
     yield run
 
 
@@ -509,34 +559,35 @@ def _states(of: _Attention, rows: int) -> list[View]:
 
 
 def _run(
-    of: _Attention,
-    rows: list[tuple[Index, int]],
-    run: list[tuple[int, slice, int]],
-    query: View,
-    states: list[View],
-    out: View | None,
-    first: bool,
+    of: _Attention, group: _Rows, run: list[tuple[int, slice, int]], states: list[View], out: View | None, first: bool
 ) -> None:
     """Append the task of one run of keys; `out` of the last one."""
-    read, operands = [query], [query]
+    operands = [group.query]
     numbers = range(len(of.masks))
     for part, columns, start in run:
         whole = slice(start + columns.start, start + columns.stop)
         for views, what in ((of.keys, "keys"), (of.values, "values")):
-            box = _matrix(views[part], of.kv_index(rows[0][0], views[part]))
-            box = box.sliced((columns.start, 0), (columns.stop - columns.start, box.shape[-1]))
-            operands.append(of.in_cmx(box, what))
-        operands += [_mask_rows(of, number, rows, whole) for number in numbers]
-    read += operands[1:]
+            operands.append(of.in_cmx(_keys_of(of, group, views[part], columns), what))
+        operands += [_mask_rows(of, number, group.places, whole) for number in numbers]
+    read = [*operands, *([] if first else states)]
     codes = tuple(code_of_numpy(operands[3 + number].dtype) for number in numbers)
-    kinds = (code_of_numpy(query.dtype), code_of_numpy(of.keys[0].dtype), code_of_numpy(of.out.dtype))
+    kinds = (code_of_numpy(group.query.dtype), code_of_numpy(of.keys[0].dtype), code_of_numpy(of.out.dtype))
     program = kernels.incremental_sdpa(
-        of.node.attrs["expr"], codes, of.node.attrs["scale"], kinds, len(run), first, out is not None
+        of.node.attrs["expr"], codes, of.node.attrs["scale"], kinds, len(run), first, out is not None, group.own_keys
     )
-    written = list(states) if out is None else [out]
-    _launch(
-        of, program, [*operands, *states, *([] if out is None else [out])], [*read, *([] if first else states)], written
+    results = [] if out is None else [out]
+    _launch(of, program, [*operands, *states, *results], read, results or states)
+
+
+def _keys_of(of: _Attention, group: _Rows, part: View, columns: slice) -> View:
+    """Return rows `columns` of the keys or values of a group: [n, D], or [R, n, D] of heads that have their own."""
+    index = group.places[0][0]
+    box = _matrix(part, of.kv_index(index, part)).sliced(
+        (columns.start, 0), (columns.stop - columns.start, part.shape[-1])
     )
+    if not group.own_keys:
+        return box
+    return replace(box, shape=(len(group.places), *box.shape), strides=(part.strides[-3], *box.strides))
 
 
 def _mask_rows(of: _Attention, number: int, rows: list[tuple[Index, int]], columns: slice) -> View:

@@ -76,13 +76,14 @@ def tile_boxes(
     units: int,
     emit: Emit,
     beside: Sequence[View] = (),
+    between: int = 0,
 ) -> None:
     """Call `emit(input tiles, output tile)` for every box of the iteration space `shape`, with loads before and stores after.
 
     `inputs` and `out` have the iteration space's rank, with one element where they do not vary. Boxes are cut along `axes`
     (outermost first). `usable[i]` says that input i is read in place; the others, and an output in DDR, pass through tile
     buffers that are dense in `orders` (inputs, then the output). `units` engines can work at once. `beside` are further
-    operands that stay in CMX all the while.
+    operands that stay in CMX all the while, `between` the bytes that `emit` allocates for each element of a box.
     """
     streamed = [view for view, used in zip(inputs, usable, strict=True) if not used]
     streamed += [] if out.in_cmx else [out]
@@ -96,7 +97,7 @@ def tile_boxes(
                 * v.dtype.itemsize
             )
             for v in streamed
-        )
+        ) + aligned(prod(size) * between)
 
     size = _box_size(builder, node, shape, axes, tile_bytes, builder.rooms(resident))
     pieces = _count(shape, size)

@@ -18,6 +18,7 @@ from npu_model import cycles
 
 from libnpu.compiler.lower.copy import copies
 from libnpu.compiler.lower.errors import CompileError
+from libnpu.compiler.lower.invariant import variant_channels, variants
 from libnpu.compiler.lower.mirror import mirror
 from libnpu.compiler.lower.records import dma_records, dpu_records
 from libnpu.compiler.lower.relayout import relayout
@@ -283,11 +284,14 @@ class Builder:
         return max(0, fill - _total(own | self._live())), max(0, fill - _total(own)), one
 
     def relieve(self, values: Sequence[Value], reserve_bytes: int, node: Node) -> None:
-        """Move resident operands of `node` to DDR, the largest first, until `reserve_bytes` fit beside them."""
+        """Move resident operands of `node` to DDR, the largest first, until `reserve_bytes` fit beside them, and as many of
+        them as half a tile has in one tile.
+        """
         while True:
             homes = [self.home(v) for v in values]
             resident = [home.target for home in homes if isinstance(home.target, Buffer)]
-            if not resident or min(self.rooms(homes)[1:]) >= reserve_bytes:
+            _, room, one = self.rooms(homes)
+            if not resident or (room >= reserve_bytes and one >= min(reserve_bytes, self.tile_bytes // 2)):
                 return
             self.evict(max(resident, key=lambda b: b.size_bytes), node)
 
@@ -403,8 +407,9 @@ class Builder:
         ops = [op for op in self.ops if isinstance(op.payload, DpuPayload)]
         if not ops:
             return
-        invariants, variants = dpu_records([op.payload for op in ops if isinstance(op.payload, DpuPayload)])
-        grids = cycles.fastest_grids(self.profile, invariants, variants)
+        self._keep_rows([op.payload for op in ops if isinstance(op.payload, DpuPayload)])
+        invariants, parts = dpu_records([op.payload for op in ops if isinstance(op.payload, DpuPayload)])
+        grids = cycles.fastest_grids(self.profile, invariants, parts)
         invariants["mpe_grid"] = grids
         for op, grid in zip(ops, grids.tolist(), strict=True):
             if isinstance(op.payload, DpuPayload):
@@ -414,10 +419,30 @@ class Builder:
             moved = invariants.copy()
             for name, bit in FAR.items():
                 moved[name][(moved[name] != 0) & bool(mask & bit)] += C.NPU_CMX_TILE_STRIDE
-            counts = cycles.dpu_cycles(self.profile, moved, variants).tolist()
+            counts = cycles.dpu_cycles(self.profile, moved, parts).tolist()
             columns.append([_ps(count, self.profile.dpu.clock_hz) for count in counts])
         for op, costs in zip(ops, zip(*columns, strict=True), strict=True):
             op.cost_ps, op.far_ps = costs[0], costs if self.tiles > 1 else ()
+
+    def _keep_rows(self, payloads: list[DpuPayload]) -> None:
+        """Give tasks workloads of few channels where the engine keeps rows of their kernels, and is done earlier for that."""
+        own, cut = [], []
+        for payload in payloads:
+            fields, whole = payload.invariant, payload.variants[0]
+            steps = variant_channels(fields, self.profile.dpu)
+            if len(steps) > 1 and fields["out_z"] > min(steps):
+                shape = fields["out_y"], fields["out_x"], fields["out_z"]
+                pads = {name: whole[name] for name in ("pad_left", "pad_right", "pad_top", "pad_bottom")}
+                own.append(payload)
+                cut.append(replace(payload, variants=list(variants(shape, pads, min(steps)))))
+        if own:
+            counts = []
+            for some in (own, cut):
+                records = dpu_records(some)
+                records[0]["mpe_grid"] = cycles.fastest_grids(self.profile, *records)
+                counts.append(cycles.dpu_cycles(self.profile, *records))
+            for payload, other, gains in zip(own, cut, (counts[1] < counts[0]).tolist(), strict=True):
+                payload.variants = other.variants if gains else payload.variants
 
 
 def _content(array: NDArray[Any], dtype: np.dtype[Any]) -> bytes:

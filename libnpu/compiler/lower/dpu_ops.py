@@ -18,7 +18,7 @@ from npu_model.dtypes import code_of_numpy
 from libnpu.compiler.lower.dpu_tiler import SLACK_PERCENT, Geometry, TilePlan, plan_tiles
 from libnpu.compiler.lower.eltwise import block_rows
 from libnpu.compiler.lower.errors import CompileError
-from libnpu.compiler.lower.invariant import VARIANT_CHANNELS, variants
+from libnpu.compiler.lower.invariant import variant_channels, variants
 from libnpu.compiler.lower.view import View, aligned
 from libnpu.compiler.lower.weights import ActivationWeights, ConstantWeights, Loaded, WeightSource
 from libnpu.compiler.program import Buffer, DpuPayload
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 MPE_PIXELS = 16  # pixels of a MAC block, which a matmul fills from its rows one after the other
 _MEMORY_ORDER = (0, 1, 2, 3)
+SMALL_PARTS = (
+    1 << 10
+)  # bytes of a task's result, chosen: to store as much, or to add to it, takes less than the start of a task
+MOST_WHOLE = 1 << 16  # bytes of a result that waits for all of its tasks, chosen: the last store is that much longer
 _CHAIN_FILL = 0.9  # of the room of one operation: a chain has more buffers, of different lives; chosen by trials
 
 
@@ -121,9 +125,32 @@ def emit_job(builder: Builder, job: Job) -> None:
     row_tiles = _row_tiles(images, rows, plan.rows)
     channel_tiles = [(c0, min(c0 + plan.channels, channels)) for c0 in range(0, channels, plan.channels)]
     builder.expect_ops(job.node, len(row_tiles) * len(channel_tiles))
+    whole = _whole_tile(builder, job, len(channel_tiles))
+    if whole is not None:
+        for task in _tasks(builder, job, plan, row_tiles, channel_tiles, whole):
+            last = task
+        replace(last, box=job.out, tile=whole, other=None if job.follower is None else job.follower.other).finish(
+            builder
+        )
+        return
     for tasks in _batches(_tasks(builder, job, plan, row_tiles, channel_tiles), builder.tiles):
         for task in tasks:
             task.finish(builder)
+
+
+def _whole_tile(builder: Builder, job: Job, channel_tiles: int) -> View | None:
+    """Return a buffer for the whole result of a job in parts so small that to follow or store each would take longer; None
+    where its tasks write their parts where they go, or those are large.
+    """
+    size = job.out.nbytes
+    if (
+        (job.out_resident and job.follower is None)
+        or size > SMALL_PARTS * channel_tiles
+        or size > MOST_WHOLE
+        or channel_tiles == 1
+    ):
+        return None
+    return builder.scratch_tile(job.out, _MEMORY_ORDER, job.node)
 
 
 def emit_in_place(builder: Builder, job: Job) -> None:
@@ -145,14 +172,15 @@ def _tasks(
     plan: TilePlan,
     row_tiles: list[tuple[int, int, int]],
     channel_tiles: list[tuple[int, int]],
+    whole_tile: View | None = None,
 ) -> Iterator[_Task]:
-    """Append the tasks of a plan, each when the one before has been taken."""
+    """Append the tasks of a plan, each when the one before has been taken; into a buffer for the whole result, where there is one."""
     kept: dict[tuple[int, int], Loaded] = {}
     if plan.channels_outside:
         for c in channel_tiles:
             loaded = job.weights.load(builder, job.node, *c)
             for row in row_tiles:
-                yield _task(builder, job, _load_act(builder, job, row, c), loaded, row, c)
+                yield _task(builder, job, _load_act(builder, job, row, c), loaded, row, c, whole_tile)
         return
     whole = (0, job.out.shape[3])
     for first in range(0, len(row_tiles), plan.group):
@@ -164,7 +192,7 @@ def _tasks(
             if plan.keep_weights:
                 kept[c] = loaded_c
             for row, act in zip(group, acts, strict=True):
-                yield _task(builder, job, act or _load_act(builder, job, row, c), loaded_c, row, c)
+                yield _task(builder, job, act or _load_act(builder, job, row, c), loaded_c, row, c, whole_tile)
 
 
 def _batches(tasks: Iterable[_Task], size: int) -> Iterator[list[_Task]]:
@@ -370,14 +398,25 @@ class _Task:
 
 
 def _task(
-    builder: Builder, job: Job, act: View, loaded: Loaded, row: tuple[int, int, int], c: tuple[int, int]
+    builder: Builder,
+    job: Job,
+    act: View,
+    loaded: Loaded,
+    row: tuple[int, int, int],
+    c: tuple[int, int],
+    whole_tile: View | None = None,
 ) -> _Task:
-    """Append one invariant: output rows `row`, channels `c`."""
+    """Append one invariant: output rows `row`, channels `c`, into a buffer of its own unless there is one for the whole result."""
     starts, extents = [row[0], 0, 0, c[0]], [1, job.out.shape[1], job.out.shape[2], c[1] - c[0]]
     starts[job.row_axis], extents[job.row_axis] = row[1], row[2] - row[1]
     box = job.out.sliced(starts, extents)
     in_place = job.out_resident and job.follower is None
-    tile = box if in_place else builder.scratch_tile(box, _MEMORY_ORDER, job.node)
+    if in_place:
+        tile = box
+    elif whole_tile is not None:
+        tile = whole_tile.sliced(starts, extents)
+    else:
+        tile = builder.scratch_tile(box, _MEMORY_ORDER, job.node)
     pads = {}
     for axis, window, before, after in ((1, job.y, "pad_top", "pad_bottom"), (2, job.x, "pad_left", "pad_right")):
         first, count = (row[1], row[2] - row[1]) if axis == job.row_axis else (0, job.out.shape[axis])
@@ -442,7 +481,7 @@ def _run_bytes(view: View, channels: int, whole_row: int) -> int:
 
 
 def _task_cycles(builder: Builder, job: Job, tiles: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the engine's cycles of one task for each (rows, channels), by the cost model, its channels in one workload."""
+    """Return the engine's cycles of one task for each (rows, channels), by the cost model."""
     records = np.zeros(len(tiles), dtype("npu_dpu_invariant"))
     parts = np.zeros(len(tiles), dtype("npu_dpu_variant"))
     for field, value in _static_fields(job).items():
@@ -461,16 +500,21 @@ def _task_cycles(builder: Builder, job: Job, tiles: Sequence[tuple[int, int]]) -
         record[prefix + "z"] = channels
     records["variant_count"], records["variant_first"] = 1, np.arange(len(tiles))
     parts["invariant_index"] = np.arange(len(tiles))
-    counts = -(-channels // VARIANT_CHANNELS)
-    dpu = builder.profile.dpu
-    records["mpe_grid"] = fastest_grids(builder.profile, records, parts)
-    found = dpu_cycles(builder.profile, records, parts) + (counts - 1) * dpu.workload_cycles
+    start = builder.profile.dpu.startup_cycles
+    each = []
+    for most in variant_channels(_static_fields(job), builder.profile.dpu):
+        counts = -(-channels // most)
+        parts["size_z"] = -(-channels // counts)
+        records["mpe_grid"] = fastest_grids(builder.profile, records, parts)
+        each.append(counts * (dpu_cycles(builder.profile, records, parts) - start) + start)
+    found = np.minimum.reduce(each)
     if job.follower is not None:
+        parts["size_z"] = channels
         records["op"], records["act_dtype"] = C.NPU_DPU_ELTWISE_ADD, code_of_numpy(job.out.dtype)
         pixels = parts["size_x"] * parts["size_y"]
         parts["size_y"] = [block_rows(int(count)) for count in pixels]
         parts["size_x"] = pixels // parts["size_y"]
-        found += dpu_cycles(builder.profile, records, parts) + (counts - 1) * dpu.workload_cycles
+        found += dpu_cycles(builder.profile, records, parts)
     return [int(count) for count in found]
 
 

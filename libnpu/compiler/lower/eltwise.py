@@ -11,13 +11,13 @@ from npu_model.dpu_walk import BLOCK_PIXELS, LINE_BYTES
 from npu_model.dtypes import code_of_numpy
 
 from libnpu.compiler.lower.boxes import in_place, tile_boxes
-from libnpu.compiler.lower.invariant import VARIANT_CHANNELS, ppe_fields, variants
+from libnpu.compiler.lower.invariant import ppe_fields, variants
 from libnpu.compiler.lower.shave_tiler import elementwise_operands
 from libnpu.compiler.lower.view import View, merge_dims
 from libnpu.compiler.program import DpuPayload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from libnpu.compiler.ir import Graph, Node, Value
     from libnpu.compiler.lower.builder import Builder
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _FLOATS = (np.dtype(np.float16), np.dtype(np.float32))
 _NHWC = (0, 2, 3, 1)
+_CONTEXT_CHANNELS = 64  # of an element-wise operation
 _ELTWISE = {"add": C.NPU_DPU_ELTWISE_ADD, "mul": C.NPU_DPU_ELTWISE_MUL}
 
 
@@ -129,22 +130,34 @@ def engine_operation(graph: Graph, node: Node) -> tuple[int, list[Value], tuple[
 
 
 def eltwise_task(builder: Builder, node: Node, tiles: list[View], tile: View, fields: dict[str, Any]) -> None:
-    """Append the tasks of one box: [y][x][z] with dense z; boxes of more than three axes are several tasks, and so are those
-    of which both operands repeat an axis: only the second of a task may.
+    """Append the tasks of one box of a sum or product, of which only the second operand of a task may repeat elements."""
+    engine_tasks(builder, node, sorted(tiles, key=repeats), tile, fields)
+
+
+def engine_tasks(
+    builder: Builder, node: Node, tiles: Sequence[View], tile: View, fields: dict[str, Any], table: View | None = None
+) -> None:
+    """Append the tasks of one box: [y][x][z] with dense z, element by element from one or two operands to `tile`.
+
+    Boxes of more than three axes are several tasks, and so are those of which all operands repeat an axis. With a `table` of
+    weight entries the last axis is that of its channels.
     """
-    views = [*sorted(tiles, key=_repeats), tile]
-    size = tile.dtype.itemsize
-    merged, rows = merge_dims(tile.shape, [v.strides for v in views])
+    views = [*tiles, tile]
+    sizes = [view.dtype.itemsize for view in views]
+    kept = len(tile.shape) - 1 if table is not None else len(tile.shape)
+    merged, rows = merge_dims(tile.shape[:kept], [v.strides[:kept] for v in views])
     repeated = [axis for axis, step in enumerate(rows[0]) if not step]
     walked = [axis for axis in range(len(merged)) if axis not in repeated]
-    dims, steps = [1], [[size] for _ in views]
+    dims, steps = [1], [[size] for size in sizes]
     if walked:
         dims, steps = [merged[axis] for axis in walked], [[row[axis] for axis in walked] for row in rows]
-    dims, steps = _three_dims(dims, steps, size)
+    if table is not None:
+        dims, steps = [*dims, tile.shape[-1]], [[*step, size] for step, size in zip(steps, sizes, strict=True)]
+    dims, steps = _three_dims(dims, steps, sizes)
     dims = [merged[axis] for axis in repeated] + dims
     steps = [[row[axis] for axis in repeated] + step for row, step in zip(rows, steps, strict=True)]
     for index in np.ndindex(*dims[:-3]):
-        a, b, out = (
+        moved = [
             View(
                 v.target,
                 v.offset + sum(i * s for i, s in zip(index, step, strict=False)),
@@ -153,42 +166,46 @@ def eltwise_task(builder: Builder, node: Node, tiles: list[View], tile: View, fi
                 v.dtype,
             )
             for v, step in zip(views, steps, strict=True)
-        )
-        y, x, z = a.shape
-        code = code_of_numpy(out.dtype)
+        ]
+        act, *_, out = moved
+        y, x, z = act.shape
+        names = ("act", "act2", "out") if len(moved) == 3 else ("act", "out")
         strides = {
             f"{name}_stride_{axis}": v.strides[k]
-            for name, v in (("act", a), ("act2", b), ("out", out))
+            for name, v in zip(names, moved, strict=True)
             for axis, k in (("x", 1), ("y", 0))
         }
+        code = code_of_numpy(act.dtype)
         described = {
             "in_x": x, "in_y": y, "in_z": z, "out_x": x, "out_y": y, "out_z": z, **strides,
             "groups": 1, "kernel_x": 1, "kernel_y": 1, "stride_x": 1, "stride_y": 1, "dilation_x": 1, "dilation_y": 1,
-            "act_dtype": code, "wt_dtype": code, "out_dtype": code, **fields,
+            "act_dtype": code, "wt_dtype": code, "out_dtype": code_of_numpy(out.dtype), **fields,
         }  # fmt: skip
-        payload = DpuPayload(
-            {"act_addr": a.ref, "act2_addr": b.ref, "out_addr": out.ref}, described, list(variants(out.shape, {}))
-        )
-        builder.dpu(node, payload, [a.access(), b.access()], [out.access()])
+        refs = {f"{name}_addr": view.ref for name, view in zip(names, moved, strict=True)}
+        reads = [view.access() for view in moved[:-1]]
+        if table is not None:
+            refs["wt_table_addr"] = table.ref
+            reads.append(table.access())
+        builder.dpu(node, DpuPayload(refs, described, list(variants(out.shape, {}))), reads, [out.access()])
 
 
-def _repeats(view: View) -> bool:
+def repeats(view: View) -> bool:
     """Whether it has elements at several places of an axis."""
     return any(not step and n > 1 for n, step in zip(view.shape, view.strides, strict=True))
 
 
-def _three_dims(dims: list[int], steps: list[list[int]], size: int) -> tuple[list[int], list[list[int]]]:
+def _three_dims(dims: list[int], steps: list[list[int]], sizes: list[int]) -> tuple[list[int], list[list[int]]]:
     """Return at least three axes, the last of them dense: where there are fewer, those that fill blocks best.
 
-    `steps` has a row per operand, in bytes; `size` is that of an element.
+    `steps` has a row per operand, in bytes; `sizes` are those of its elements.
     """
-    if any(step[-1] != size for step in steps) and dims[-1] > 1:
-        dims, steps = [*dims, 1], [[*step, size] for step in steps]
+    if any(step[-1] != size for step, size in zip(steps, sizes, strict=True)) and dims[-1] > 1:
+        dims, steps = [*dims, 1], [[*step, size] for step, size in zip(steps, sizes, strict=True)]
     if len(dims) == 1:  # all dense: any channels
-        whole, dims = dims[0], [dims[0], 1]
-        deep = [z for z in range(1, min(whole, VARIANT_CHANNELS) + 1) if whole % z == 0]
+        whole, dims, size = dims[0], [dims[0], 1], max(sizes)
+        deep = [z for z in range(1, min(whole, _CONTEXT_CHANNELS) + 1) if whole % z == 0]
         z = min(deep, key=lambda z: (_blocks(whole // z, block_rows(whole // z)) * -(-z * size // LINE_BYTES), -z))
-        dims, steps = [whole // z, z], [[z * size, size] for _ in steps]
+        dims, steps = [whole // z, z], [[z * own, own] for own in sizes]
     if len(dims) == 2:
         y = block_rows(dims[0])
         x = dims[0] // y

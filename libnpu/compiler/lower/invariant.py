@@ -6,12 +6,14 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from npu_abi import C
+from npu_model.dpu_walk import ROW_CHANNELS, ROW_TAPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-VARIANT_CHANNELS = 64  # channels of one workload; chosen: four blocks of the MAC array
-_VARIANT_ROWS = 4  # row groups are multiples of the MAC array's block height
+    from npu_model.profile import Dpu
+
+VARIANT_CHANNELS = 256  # of one workload at most: those of the deepest context
 
 
 def ppe_fields(act: tuple[Any, ...] | None, scale: float = 1.0) -> dict[str, Any]:
@@ -36,25 +38,27 @@ def ppe_fields(act: tuple[Any, ...] | None, scale: float = 1.0) -> dict[str, Any
     return fields
 
 
-def variants(shape: tuple[int, ...], pads: dict[str, int]) -> Iterator[dict[str, Any]]:
-    """Yield the workloads of an output [y][x][z]: blocks of channels, or row groups when there is one block."""
+def variant_channels(fields: dict[str, Any], dpu: Dpu) -> tuple[int, ...]:
+    """Return the channels that workloads of an invariant of `fields` may have: as many as they can, or so few that the engine keeps rows."""
+    rows = (fields["op"], fields["kernel_x"], fields["stride_x"], fields["dilation_x"])
+    keeps = dpu.dw_row_columns > 0 and rows == (C.NPU_DPU_DWCONV, ROW_TAPS, 1, 1)
+    return (VARIANT_CHANNELS, ROW_CHANNELS) if keeps else (VARIANT_CHANNELS,)
+
+
+def variants(shape: tuple[int, ...], pads: dict[str, int], step: int = VARIANT_CHANNELS) -> Iterator[dict[str, Any]]:
+    """Yield the workloads of an output [y][x][z]: `step` channels each."""
     rows, columns, channels = shape
-    step_z = VARIANT_CHANNELS
-    step_y = rows
-    if channels <= step_z and rows >= 2 * _VARIANT_ROWS:
-        step_y = -(-rows // 2 // _VARIANT_ROWS) * _VARIANT_ROWS
-    for z in range(0, channels, step_z):
-        for y in range(0, rows, step_y):
-            yield {
-                "start_x": 0,
-                "start_y": y,
-                "start_z": z,
-                "size_x": columns,
-                "size_y": min(step_y, rows - y),
-                "size_z": min(step_z, channels - z),
-                "pad_left": 0,
-                "pad_right": 0,
-                "pad_top": 0,
-                "pad_bottom": 0,
-                **pads,
-            }
+    for z in range(0, channels, step):
+        yield {
+            "start_x": 0,
+            "start_y": 0,
+            "start_z": z,
+            "size_x": columns,
+            "size_y": rows,
+            "size_z": min(step, channels - z),
+            "pad_left": 0,
+            "pad_right": 0,
+            "pad_top": 0,
+            "pad_bottom": 0,
+            **pads,
+        }

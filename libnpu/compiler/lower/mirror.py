@@ -85,10 +85,12 @@ def _copies(op: TileOp, profile: Profile) -> Iterator[TileOp]:
 
 def _copies_of(op: TileOp, buffer: Buffer, profile: Profile, tiles: int) -> Iterator[TileOp]:
     for access in (access for access in op.writes if access.target is buffer):
+        cost_ps = 0
         for tile in range(1, tiles):
             place = access.offset + tile * int(C.NPU_CMX_TILE_STRIDE)
             payload = DmaPayload(Ref(buffer, access.offset), Ref(buffer, place), access.width)
-            cost_ps = int(cycles.dma_alone_ps(profile, dma_records([payload]))[0])
+            if not cost_ps:  # the same to all tiles
+                cost_ps = int(cycles.dma_alone_ps(profile, dma_records([payload]))[0])
             # Who reads any copy comes behind it: it counts as a writer of the first one too.
             written = [access, Access(buffer, place, access.width)]
             name = f"{op.name}.tile{tile}"

@@ -1,7 +1,7 @@
 """Copies that change the order of elements: by SHAVEs, where a DMA port would move single elements and take longer.
 
-A DMA port spends a cycle or more on each run of bytes, however short. A SHAVE loads single elements at one a cycle too, but there
-are several, and what they read and write crosses to and from DDR in long runs. The bits are copied as integers of the same size.
+A DMA port spends a cycle or more on each run of bytes, however short. A SHAVE turns tiles in its registers, there are several of
+them, and what they read and write crosses to and from DDR in long runs. The bits are copied as integers of the same size.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ import numpy as np
 from npu_model.dtypes import code_of_numpy
 
 from libnpu.compiler import kernels
-from libnpu.compiler.lower.boxes import tile_boxes
-from libnpu.compiler.lower.shave_tiler import launch_element_by_element
+from libnpu.compiler.lower.boxes import chunks, tile_boxes
+from libnpu.compiler.lower.shave_tiler import KERNEL_DIMS, launch_element_by_element, ways
 from libnpu.compiler.lower.view import View, merge_dims
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from npu_model.profile import Profile
 
     from libnpu.compiler.ir import Node
     from libnpu.compiler.lower.builder import Builder
 
 _BITS: dict[int, np.dtype[Any]] = {1: np.dtype(np.int8), 2: np.dtype(np.int16), 4: np.dtype(np.int32)}
+_SAMPLE = 1 << 15  # elements that the cycles of a copy are taken from; chosen
 _GAIN = 4  # times as fast as DMA that SHAVEs have to be, by this rough prediction; chosen: they have other work
 
 
@@ -32,15 +35,17 @@ def relayout(builder: Builder, dst: View, src: View, node: Node) -> bool:
     """Append the tasks that copy `src` to `dst` of the same shape; False when DMA should do it."""
     bits = _BITS.get(dst.dtype.itemsize)
     repeats = any(stride == 0 and count > 1 for stride, count in zip(src.strides, src.shape, strict=True))
-    if bits is None or repeats or src.order() == dst.order() or not _is_worth_it(builder, dst, src):
+    if bits is None or repeats or src.order() == dst.order():
         return False
     src, dst = replace(src, dtype=bits), replace(dst, dtype=bits)
     code = code_of_numpy(bits)
-    program = kernels.elementwise(("in", 0), (code,), code)
+    programs = kernels.unary(("in", 0), code, code)
     order = dst.order()
+    if not _is_worth_it(builder, programs, dst, src):
+        return False
 
     def emit(tiles: list[View], tile: View) -> None:
-        launch_element_by_element(builder, node, program, [tiles[0].permuted(order), tile.permuted(order)])
+        launch_element_by_element(builder, node, programs, [tiles[0].permuted(order), tile.permuted(order)])
 
     axes = sorted(range(len(dst.shape)), key=lambda k: (-min(_inside(src, k), _inside(dst, k)), k))
     tile_boxes(builder, node, [src], dst, dst.shape, [src.order(), order], axes, [src.in_cmx], builder.shaves, emit)
@@ -53,11 +58,18 @@ def _inside(view: View, axis: int) -> int:
     return prod(view.shape[k] for k in order[order.index(axis) + 1 :])
 
 
-def _is_worth_it(builder: Builder, dst: View, src: View) -> bool:
-    profile, size = builder.profile, prod(dst.shape)
-    shave, units = profile.shave, builder.shaves
-    shave_ps = (shave.startup_cycles + size / shave.strided_elements_per_cycle / units) * 1e12 / shave.clock_hz
-    return shave_ps * _GAIN < _dma_ps(profile, dst, src)
+def _is_worth_it(builder: Builder, programs: Sequence[kernels.Program], dst: View, src: View) -> bool:
+    profile, order = builder.profile, dst.order()
+    size = chunks(dst.shape, order, max(1, prod(dst.shape) // _SAMPLE))
+    views = [view.sliced([0] * len(size), size).permuted(order) for view in (src, dst)]
+    start = profile.shave.startup_cycles
+    dims, steps = merge_dims(views[0].shape, [view.strides for view in views])
+    if len(dims) > KERNEL_DIMS:
+        return False
+    sample = [replace(view, shape=tuple(dims), strides=tuple(step)) for view, step in zip(views, steps, strict=True)]
+    cycles = min(way[0] for way in ways(profile, programs, sample)) - start
+    each = cycles * prod(dst.shape) / prod(size) / builder.shaves
+    return (start + each) * 1e12 / profile.shave.clock_hz * _GAIN < _dma_ps(profile, dst, src)
 
 
 def _dma_ps(profile: Profile, dst: View, src: View) -> float:

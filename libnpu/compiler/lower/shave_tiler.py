@@ -6,7 +6,7 @@ reduction or softmax works on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from math import prod
@@ -22,6 +22,8 @@ from libnpu.compiler.program import ShavePayload
 from libnpu.errors import Unsupported
 
 if TYPE_CHECKING:
+    from npu_model.profile import Profile
+
     from libnpu.compiler.ir import Node, Value
     from libnpu.compiler.lower.builder import Builder
 
@@ -37,14 +39,29 @@ def launch(
         for i, (v, shape) in enumerate(zip(operands, shapes, strict=True))
     ]
     template = program.args(described)
+    _append(builder, node, program, template, kernels.cost_cycles(program, template, builder.profile), operands)
+
+
+def _append(
+    builder: Builder,
+    node: Node,
+    program: kernels.Program,
+    template: kernels.ArgsTemplate,
+    cost: int,
+    operands: Sequence[View],
+) -> None:
     payload = ShavePayload(program.code, [v.ref for v in operands], template)
-    cost = kernels.cost_cycles(program, template, builder.profile)
     reads = list({v.access(): None for v in operands[:-1]})
     builder.shave(node, payload, reads, [operands[-1].access()], cost)
 
 
-def launch_element_by_element(builder: Builder, node: Node, program: kernels.Program, views: Sequence[View]) -> None:
-    """Append the tasks of one box: `views` are inputs in order, then the output, all of the shape that is walked."""
+def launch_element_by_element(
+    builder: Builder, node: Node, programs: Sequence[kernels.Program], views: Sequence[View]
+) -> None:
+    """Append the tasks of one box: `views` are inputs in order, then the output, all of the shape that is walked.
+
+    Of `programs`, which do the same, each task has the one that is fastest for it.
+    """
     dims, steps = merge_dims(views[0].shape if views[:-1] else views[-1].shape, [v.strides for v in views])
     outer = max(0, len(dims) - KERNEL_DIMS)
     for index in product(*(range(n) for n in dims[:outer])):
@@ -58,25 +75,42 @@ def launch_element_by_element(builder: Builder, node: Node, program: kernels.Pro
             )
             for v, step in zip(views, steps, strict=True)
         ]
-        launch(builder, node, program, operands, [o.shape for o in operands])
+        cost, _, program, template = min(ways(builder.profile, programs, operands), key=lambda way: way[:2])
+        _append(builder, node, program, template, cost, operands)
+
+
+def ways(
+    profile: Profile, programs: Sequence[kernels.Program], operands: Sequence[View]
+) -> Iterator[tuple[int, int, kernels.Program, kernels.ArgsTemplate]]:
+    """Yield (cycles, number, program, arguments) for each of `programs` that takes the operands; the first takes all."""
+    described = [kernels.Operand(i, code_of_numpy(v.dtype), v.shape, v.strides) for i, v in enumerate(operands)]
+    for number, program in enumerate(programs):
+        try:
+            template = program.args(described)
+        except Unsupported:
+            if not number:
+                raise
+            continue
+        yield kernels.cost_cycles(program, template, profile), number, program, template
 
 
 def lower_elementwise(builder: Builder, node: Node) -> None:
     """Append the tasks of an Elementwise node, whatever its expression.
 
-    Where one input changes type, the program also changes the order of axes, by strided loads: DMA moves whole rows then, and
-    a SHAVE is faster at single elements than a DMA port. Otherwise every operand is walked in its own order.
+    Where one input changes type, the program also changes the order of axes: DMA moves whole rows then, and a SHAVE is faster
+    at single elements than a DMA port. Otherwise every operand is walked in its own order.
     """
     value = node.outputs[0]
     values = [v for v in node.inputs if v is not None]
     order, inputs, out = elementwise_operands(builder, node, values)
-    program = kernels.elementwise(
-        node.attrs["expr"], tuple(code_of_numpy(v.dtype) for v in values), code_of_numpy(value.dtype)
-    )
+    expr, codes, code = node.attrs["expr"], tuple(code_of_numpy(v.dtype) for v in values), code_of_numpy(value.dtype)
+    programs: Sequence[kernels.Program] = [kernels.elementwise(expr, codes, code)]
+    if len(codes) == 1:
+        programs = kernels.unary(expr, codes[0], code)
 
     def emit(tiles: list[View], tile: View) -> None:
         views = [t.broadcast(tile.shape).permuted(order) for t in tiles] + [tile.permuted(order)]
-        launch_element_by_element(builder, node, program, views)
+        launch_element_by_element(builder, node, programs, views)
 
     orders = [order] * (len(inputs) + 1)
     usable = [in_place(v, order) for v in inputs]

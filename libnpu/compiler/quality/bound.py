@@ -1,7 +1,8 @@
 """A time that no schedule of a graph can undercut, whatever its tiles, its order and its use of CMX; and what sets it.
 
-The largest of four: the matrix engines' work (`engine.py`), the SHAVEs' work, the bytes that have to cross to and from DDR
-(inputs, outputs and constants once each), and the longest chain of layers, each at the width of the whole device. Along a chain
+The largest of five: the matrix engines' work (`engine.py`), the SHAVEs' work, the bytes that have to cross to and from DDR
+(inputs, outputs and constants once each), the longest chain of layers, each at the width of the whole device, and what has to
+come behind a layer as CMX cannot hold all weights ahead (`late_weights.py`). Along a chain
 a layer may start on the first tiles of the one before, so that their engines work side by side, but not where every element of
 its result takes all elements of its operand: what comes before has ended then.
 """
@@ -13,6 +14,7 @@ from math import ceil, prod
 from typing import TYPE_CHECKING
 
 from libnpu.compiler.program import Engine
+from libnpu.compiler.quality.late_weights import late_weights_ps
 from libnpu.compiler.quality.work import PS_PER_SECOND, Work, node_work
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ _TAKES_PART = ("Slice", "Gather")
 
 @dataclass(slots=True, frozen=True)
 class LowerBound:
-    """The least time by resource ("DPU", "SHAVE", "DDR", "critical path"), in picoseconds, and what it was taken from."""
+    """The least time by resource ("DPU", "SHAVE", "DDR", "critical path", "late weights"), in picoseconds, and what it was taken from."""
 
     ps: dict[str, int]
     macs: int
@@ -68,6 +70,7 @@ def lower_bound(graph: Graph, profile: Profile, tiles: int) -> LowerBound:
         "SHAVE": engines[Engine.SHAVE],
         "DDR": ddr_bytes * PS_PER_SECOND / rate,
         "critical path": _longest_chain(graph, works, units, profile),
+        "late weights": late_weights_ps(graph, works, units, profile, tiles),
     }
     return LowerBound({name: ceil(ps) for name, ps in found.items()}, sum(w.macs for w in works), ddr_bytes)
 

@@ -9,6 +9,7 @@ _SETS = {
     "SHAVE": "the work of all SHAVEs",
     "DDR": "{compulsory_ddr_bytes} bytes of inputs, outputs and constants, which have to cross to and from DDR",
     "critical path": "the longest chain of layers, each at full width",
+    "late weights": "a layer, and behind it the weights of later layers that CMX cannot hold ahead",
 }
 _LEAST = 0.01  # of the time: what saves less is not worth a word
 

@@ -12,6 +12,7 @@ from npu_model.dtypes import code_of_numpy
 from libnpu.compiler import kernels
 from libnpu.compiler.attention.masks import Masks
 from libnpu.compiler.lower.eltwise import engine_operation
+from libnpu.compiler.lower.passes import passes_cycles, passes_of
 from libnpu.compiler.program import Engine
 from libnpu.compiler.quality.engine import Layer, least_cycles, least_eltwise_cycles, live_outputs
 
@@ -48,6 +49,8 @@ def node_work(graph: Graph, node: Node, profile: Profile, tiles: int) -> Work:
     if node.op == "Elementwise" and engine_operation(graph, node) is not None:
         value = node.outputs[0]
         return _dpu(profile, tiles, least_eltwise_cycles(_size(value), value.dtype.itemsize, profile.dpu))
+    if node.op == "Elementwise" and (passes := passes_of(node, profile, tiles)) is not None:
+        return _dpu(profile, tiles, passes_cycles(passes, node, profile.dpu))
     if node.op == "RoPE":  # two products and a sum of each element
         cycles = 3 * _size(node.outputs[0]) / profile.shave.lanes["f32"] / (tiles * profile.shaves_per_tile)
         start_ps = _ps(profile.shave.startup_cycles, profile.shave.clock_hz)

@@ -293,12 +293,14 @@ class SchedulerPass:
         return first
 
     def _unit_for(self, index: int, engine: Engine) -> Queue:
-        """Return the unit for the next operation of an engine: of those that are free, the one nearest to its operands."""
+        """Return the unit on which the next operation of an engine would end first, by where its operands are; it may be busy yet."""
         queue = self._first_free(engine)
         if not self.ops[index].far_ps or self.free_at[queue] > self.now:
             return queue
         now, free_at = self.now, self.free_at
-        return min(self.units[engine], key=lambda q: (max(free_at[q], now) + self._cost_ps(index, q), q.unit))
+        return min(
+            self.units[engine], key=lambda q: (max(free_at[q], now) + self._cost_ps(index, q), free_at[q] > now, q.unit)
+        )
 
     def _cost_ps(self, index: int, queue: Queue) -> int:
         """Return the duration of an operation on a unit; operands that have no place yet count as near."""

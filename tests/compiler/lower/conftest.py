@@ -1,10 +1,14 @@
 """Small graphs of every operator that the back end takes, and how to run their blobs."""
 
+import functools
+
 import numpy as np
 import pytest
 
 import libnpu
+from libnpu.compiler import CompileOptions
 from libnpu.compiler.ir import Graph, Node, Value
+from libnpu.compiler.pipeline import compile_graph
 
 F16, F32, I32 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.int32)
 
@@ -286,6 +290,17 @@ def sketch():
 def graph_of():
     """graph_of(case, dtype) -> Graph."""
     return lambda case, dtype=F16: CASES[case](Sketch(dtype))
+
+
+@functools.cache
+def compiled_once(case, dtype, options):
+    return compile_graph(CASES[case](Sketch(dtype)), CompileOptions(**dict(options)))
+
+
+@pytest.fixture
+def compiled():
+    """compiled(case, dtype, options...) -> what the compiler makes of it, once for all tests of a process."""
+    return lambda case, dtype=F16, **options: compiled_once(case, np.dtype(dtype), tuple(sorted(options.items())))
 
 
 @pytest.fixture

@@ -36,6 +36,28 @@ def test_a_sum_writes_over_the_operand_that_nothing_else_needs(sketch):
         assert refs["out_addr"].target.name == "conv0:0"
 
 
+@pytest.mark.parametrize("tiles", [1, 2])
+def test_parts_of_a_small_result_are_added_to_and_stored_at_once(sketch, tiles):
+    """Weights of 4 MiB come in parts of less than a tile; of the row that they give each part is some hundred bytes."""
+    s = sketch()
+    x = s.input(1, 2048)
+    program = lower(s.graph(s.map(ADD, s.matmul(x, s.const(2048, 1024)), s.input(1, 1024))), PROFILE, tiles=tiles)
+    products, sums = tasks(program, C.NPU_DPU_MATMUL), tasks(program, C.NPU_DPU_ELTWISE_ADD)
+    (store,) = [op for op in program.ops if op.name.split(".")[-2] == "store"]
+    assert len(products) > 2
+    (whole,) = {op.payload.refs["out_addr"].target for op in products}
+    assert [op.payload.refs["act_addr"] for op in sums] == [store.payload.src]
+    assert (whole.size_bytes, store.payload.src.target, store.payload.length) == (2048, whole, 2048)
+
+
+def test_an_operand_stays_in_cmx_when_half_a_tile_is_left_beside_it(sketch):
+    """On six tiles a reserve for all of them is more than any one has."""
+    s = sketch()
+    a = s.conv(s.input(1, 16, 128, 128), 32, kernel=1, pad=0)
+    program = lower(s.graph(s.map(("exp", ("in", 0)), a)), load_profile("npu-40xx"), tiles=6)
+    assert not [op.name for op in program.ops if "evict" in op.name]
+
+
 def test_a_sum_does_not_write_over_what_its_convolution_reads(sketch):
     s = sketch()
     a = s.conv(s.input(1, 16, 20, 20), 32)
@@ -142,7 +164,7 @@ def test_a_vector_result_lies_where_the_operand_was_that_nobody_reads_again(sket
     s = sketch()
     a = s.conv(s.input(1, 16, 20, 20), 32)
     over = lower(s.graph(s.conv(s.map(("exp", ("in", 0)), a), 32)), PROFILE)
-    vector = [op for op in over.ops if op.engine == Engine.SHAVE]
+    vector = [op for op in over.ops if op.attrs["what"] == "Elementwise"]
     assert vector
     assert all(op.payload.refs[0] == op.payload.refs[-1] for op in vector)
     s = sketch()

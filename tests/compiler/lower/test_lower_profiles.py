@@ -6,6 +6,7 @@ from npu_model.profile import load_profile
 from libnpu.compiler import CompileOptions
 from libnpu.compiler.lower import lower
 from libnpu.compiler.pipeline import compile_graph
+from libnpu.compiler.program import DpuPayload
 from libnpu.compiler.schedule import FeasibleMemoryScheduler, synchronise
 
 
@@ -25,3 +26,11 @@ def test_no_barrier_waits_for_what_its_own_consumers_start(ids, graph_of):
     assert plan.ids_used <= ids
     for barrier in plan.barriers:
         assert max(barrier.producers) < min(barrier.consumers)
+
+
+@pytest.mark.parametrize(("name", "sizes"), [("npu-37xx", [64]), ("npu-40xx", [32, 32])])
+def test_depthwise_workloads_are_narrow_where_the_engine_keeps_rows_of_narrow_ones(sketch, name, sizes):
+    s = sketch()
+    program = lower(s.graph(s.conv(s.input(1, 64, 24, 24), 64, group=64)), load_profile(name))
+    tasks = [op.payload for op in program.ops if isinstance(op.payload, DpuPayload)]
+    assert [part["size_z"] for part in tasks[0].variants] == sizes

@@ -40,25 +40,21 @@ def tiles_of(image, section):
     return {int(tile) for tile in image.tasks[section]["tile"]}
 
 
-def test_any_number_of_tiles_gives_the_same_bits(case, graph_of, feeds_of, run):
+def test_both_tiles_give_the_same_bits_as_one(case, graph_of, compiled, feeds_of, run):
     feeds = feeds_of(graph_of(case))
-    alone = run(compile_graph(graph_of(case), CompileOptions(tiles=1)).blob, feeds)
-    found = run(compile_graph(graph_of(case), CompileOptions(tiles=2)).blob, feeds)
+    alone, found = run(compiled(case, tiles=1).blob, feeds), run(compiled(case).blob, feeds)
     for name, values in alone.items():
         assert found[name].tobytes() == values.tobytes(), name
 
 
 @pytest.mark.parametrize("name", ["attention", "chain", "residuals", "streamed"])
-@pytest.mark.parametrize("tiles", [3, 6])
-def test_many_tiles_give_the_same_bits(name, tiles, graph_of, feeds_of, wide):
-    feeds = feeds_of(graph_of(name))
-    values = []
-    for count in (1, tiles):
-        options = CompileOptions(profile=WIDE.name, tiles=count, cmx_bytes=SMALL_CMX)
-        with wide.load(compile_graph(graph_of(name), options).blob) as module:
+def test_many_tiles_give_the_same_bits(name, graph_of, compiled, feeds_of, wide):
+    feeds, values = feeds_of(graph_of(name)), []
+    for tiles in (1, 3, 6):
+        with wide.load(compiled(name, profile=WIDE.name, tiles=tiles, cmx_bytes=SMALL_CMX).blob) as module:
             values.append(module.run(feeds))
-    for output in values[0]:
-        assert values[0][output].tobytes() == values[1][output].tobytes(), output
+    for output, alone in values[0].items():
+        assert [found[output].tobytes() == alone.tobytes() for found in values[1:]] == [True, True], output
 
 
 def test_overlapping_bytes_stay_ordered_on_two_tiles(case, graph_of):
@@ -68,9 +64,8 @@ def test_overlapping_bytes_stay_ordered_on_two_tiles(case, graph_of):
     assert all(address % C.NPU_CMX_TILE_STRIDE + b.size_bytes <= SMALL_CMX for b, address, _, _ in schedule.residency)
 
 
-def test_every_engine_of_every_tile_works(graph_of):
-    compiled = compile_graph(graph_of("excitation"), CompileOptions())
-    image = compiled.image
+def test_every_engine_of_every_tile_works(compiled):
+    image = compiled("excitation").image
     assert image.tile_count == PROFILE.tiles
     assert tiles_of(image, ".npu.tasks.dpu_invariant") == {0, 1}
     shaves = image.tasks[".npu.tasks.shave_invocation"]
@@ -166,9 +161,8 @@ def test_a_copy_in_every_tile_is_spilled_once_and_comes_back_to_all():
     assert unordered_pairs(schedule, synchronise(schedule, 64)) == []
 
 
-def test_more_tiles_than_the_profile_has_are_those_that_it_has(graph_of):
-    found = [compile_graph(graph_of("chain"), CompileOptions(tiles=n)).blob for n in (None, 2, 100)]
-    assert found[0] == found[1] == found[2]
+def test_more_tiles_than_the_profile_has_are_those_that_it_has(compiled):
+    assert compiled("dense").blob == compiled("dense", tiles=2).blob == compiled("dense", tiles=100).blob
 
 
 def test_no_tiles_are_refused():

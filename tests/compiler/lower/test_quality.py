@@ -5,17 +5,19 @@ from math import ceil
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from npu_abi import C, dtype
 from npu_model import dtypes
 from npu_model.cycles import dpu_cycles, fastest_grids
 from npu_model.profile import load_profile
 
 from libnpu.compiler import CompileOptions
+from libnpu.compiler.lower import lower
 from libnpu.compiler.pipeline import compile_graph
 from libnpu.compiler.program import Engine, TileOp
 from libnpu.compiler.quality import LowerBound, explain, lower_bound, measures
 from libnpu.compiler.quality.engine import Layer, least_cycles, live_outputs
-from libnpu.compiler.schedule import Queue, Schedule, ScheduledOp
+from libnpu.compiler.schedule import FeasibleMemoryScheduler, Queue, Schedule, ScheduledOp
 
 PROFILE = load_profile("npu-37xx")
 PS = 10**12
@@ -23,9 +25,9 @@ MEMORY_PS = round(PROFILE.ddr.latency_ns * 1000)
 START_PS = (PROFILE.dpu.startup_cycles + PROFILE.dpu.workload_cycles) * PS / PROFILE.dpu.clock_hz
 
 
-@pytest.mark.parametrize("tiles", [1, 2])
-def test_no_schedule_undercuts_its_bound(case, graph_of, tiles):
-    report = compile_graph(graph_of(case), CompileOptions(tiles=tiles)).report
+@pytest.mark.parametrize("options", [{"tiles": 1}, {}], ids=["a tile", "both"])
+def test_no_schedule_undercuts_its_bound(case, compiled, options):
+    report = compiled(case, **options).report
     assert (
         report["lower_bound_ps"] == max(report["bound_ps"].values()) == report["bound_ps"][report["binding_resource"]]
     )
@@ -33,16 +35,15 @@ def test_no_schedule_undercuts_its_bound(case, graph_of, tiles):
     assert report["makespan_over_bound"] == round(report["predicted_makespan_ps"] / report["lower_bound_ps"], 3)
 
 
-def test_the_bound_does_not_know_the_schedule(graph_of):
-    wide = compile_graph(graph_of("chain"), CompileOptions(tiles=1)).report
-    tight = compile_graph(graph_of("chain"), CompileOptions(tiles=1, cmx_bytes=64 << 10, pingpong=False)).report
+def test_the_bound_does_not_know_the_schedule(compiled):
+    wide = compiled("chain", tiles=1).report
+    tight = compiled("chain", tiles=1, cmx_bytes=64 << 10, pingpong=False).report
     assert wide["bound_ps"] == tight["bound_ps"]
     assert wide["predicted_makespan_ps"] < tight["predicted_makespan_ps"]
 
 
-def test_multiply_accumulates_are_those_of_the_program(case, graph_of):
-    graph = graph_of(case)
-    assert lower_bound(graph, PROFILE, 2).macs == compile_graph(graph_of(case), CompileOptions()).report["macs"]
+def test_multiply_accumulates_are_those_of_the_program(case, graph_of, compiled):
+    assert lower_bound(graph_of(case), PROFILE, 2).macs == compiled(case).report["macs"]
 
 
 def test_a_convolution_is_bound_by_its_weights_or_by_its_work(sketch):
@@ -193,3 +194,38 @@ def test_what_would_help_a_program_that_converts_its_input(sketch):
 def test_nothing_to_do_has_nothing_to_explain():
     report = {"predicted_makespan_ps": 0, "lower_bound_ps": 0}
     assert explain(report) == ["Nothing has to be done: the program has no tasks."]
+
+
+def test_weights_that_do_not_fit_come_behind_a_layer(sketch):
+    """Pointwise layers: behind the last pixel of the first one all weights of the third and fourth are needed, and a column of the second's."""
+    s, first = sketch(), sketch()
+    value = s.input(1, 64, 4, 4)
+    for channels in (64, 256, 256, 256):
+        value = s.conv(value, channels, kernel=1, pad=0, bias=False)
+    device = small(64 << 10)
+    late = 256 * 2 + 2 * 256 * 256 * 2 - (64 << 10)
+    one = first.graph(first.conv(first.input(1, 64, 4, 4), 64, kernel=1, pad=0, bias=False))
+    expected = lower_bound(one, device, 1).ps["DPU"] + late * PS / device.ddr.bytes_per_second
+    assert lower_bound(s.graph(value), device, 1).ps["late weights"] == pytest.approx(expected, abs=2)
+    assert lower_bound(s.graph(value), PROFILE, 1).ps["late weights"] == 0
+
+
+@pytest.mark.parametrize("tiles", [1, 2])
+def test_no_schedule_has_late_weights_earlier(sketch, tiles):
+    s = sketch()
+    value = s.conv(s.input(1, 32, 24, 24), 64)
+    side = s.conv(value, 64, stride=2)
+    other = s.pool("MaxPool", s.conv(value, 96, kernel=1, pad=0), 2, 2)
+    value = s.conv(s.concat(1, side, other), 96, kernel=(3, 1), pad=(1, 0))
+    for dilation in (1, 2):
+        value = s.map(("add", ("in", 0), ("in", 1)), value, s.conv(value, 96, pad=dilation, dilation=dilation))
+    value = s.conv(value, 128, stride=2)
+    value = s.matmul(s.reshape(s.pool("AvgPool", value, 6, count_include_pad=False), 1, 128), s.const(128, 512))
+    graph, device = s.graph(value), small(96 << 10)
+    found = lower_bound(graph, device, tiles)
+    schedule = FeasibleMemoryScheduler(lower(graph, device, tiles=tiles), device, 96 << 10, tiles=tiles).run()
+    assert 0 < found.ps["late weights"] <= schedule.makespan_ps
+
+
+def small(cmx_bytes):
+    return replace(PROFILE, cmx=replace(PROFILE.cmx, workspace_bytes=cmx_bytes))
