@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from libnpu.compiler.frontend.handlers import FOREIGN, HANDLERS
-from libnpu.compiler.options import SOLVED
 from tests.compiler.fuzz.judge import differs, fuzz, grown, judge, open_device, shrunk
 from tests.compiler.fuzz.model import Model, Node
 from tests.compiler.fuzz.oracle import bounds
@@ -45,13 +44,6 @@ def test_a_slice_of_random_models_is_right(device):
 @pytest.mark.timeout(7200)
 def test_two_thousand_random_models_are_right(device):
     check(device, ALL, 12)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(7200)
-def test_random_models_are_right_when_a_solver_orders_their_tasks(device):
-    pytest.importorskip("ortools")
-    check(device, 2 * SLICE, 13, options=({"optimisation": SOLVED},))
 
 
 def test_every_operator_of_the_table_is_drawn_or_named():

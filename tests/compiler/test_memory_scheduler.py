@@ -16,6 +16,7 @@ from libnpu.compiler.options import PASSES, BadOption, UnknownPass
 from libnpu.compiler.program import Access, Buffer, DdrKind, DdrTensor, DmaPayload, Engine, Ref, TileOp, TileProgram
 from libnpu.compiler.schedule import DecisionKind, FeasibleMemoryScheduler, improve, synchronise, unordered_pairs
 from libnpu.tools.session import execute
+from tests.compiler.fuzz.judge import fuzz, open_device
 
 PROFILE = load_profile("npu-37xx")
 UNIT = 1000
@@ -345,6 +346,16 @@ def test_small_graphs_end_within_8_percent_of_the_shortest_and_a_solver_brings_t
     again = improve(last.plan, last.schedule)
     assert [(s.op.name, s.start_ps) for s in again.ops] == [(s.op.name, s.start_ps) for s in improved.ops]
     assert unordered_pairs(improved, synchronise(improved, 64)) == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.filterwarnings("ignore")  # of NumPy about what overflows, while a model is drawn
+def test_random_models_are_right_when_a_solver_orders_their_tasks():
+    pytest.importorskip("ortools")
+    with open_device() as device:
+        for _, model, verdict in fuzz([(13, number) for number in range(8)], device, options=({"optimisation": 3},)):
+            assert verdict.fault == "", model.text()
 
 
 def test_operations_start_by_when_they_must_where_program_order_is_slower():

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from libnpu.compiler.schedule.schedule import Schedule, ScheduledOp
 
 _TASKS = 60  # of a window
-_EFFORT = 0.5  # of the solver, for each window
+_EFFORT = 0.2  # of the solver, for each window
 
 
 def improve(plan: FeasibleMemoryScheduler, schedule: Schedule) -> Schedule:
