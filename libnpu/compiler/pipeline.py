@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,13 +90,14 @@ def _run_in_parts(
         raise _strict_refusal(reasons_of(model, options, refusal), refusal)
     found = partition(model, options, _run_whole, refusal)
     if len(found.model.parts) == 1 and found.compiled:  # nobody needs what the NPU cannot do
-        return found.compiled[0]
+        whole = found.compiled[0]
+        return replace(whole, report=whole.report | {"warnings": [*found.notes, *whole.report["warnings"]]})
     reports = [part.report for part in found.compiled]
     warnings = [line for report in reports for line in report["warnings"]]
     dumps: dict[str, str] = {}
     for name in options.dump:
         dumps[name] = "\n".join(report["dumps"][name] for report in reports)
-    report = {"parts": reports, "warnings": [warning_of(found.model), *warnings], "dumps": dumps}
+    report = {"parts": reports, "warnings": [warning_of(found.model), *found.notes, *warnings], "dumps": dumps}
     return Compiled(parts.pack(found.model), None, report, found.model)
 
 
