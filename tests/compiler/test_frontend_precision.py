@@ -23,6 +23,14 @@ def test_fp16_casts_inputs_and_outputs_and_keeps_bias_wide(make_model):
     assert graph.inputs[0].dtype == graph.outputs[0].dtype == np.float32
 
 
+def test_a_softmax_is_of_its_outputs_type(make_model, run_on_device, oracle):
+    """Its program stores either type: no cast behind it, and nothing rounded to fp16."""
+    model = make_model([("Relu", ["x"], ["r"], {}), ("Softmax", ["r"], ["y"], {})], {"x": (np.float32, (3, 50))}, ["y"])
+    assert types(load(model, precision="fp16")) == {"r": "float16", "y": "float32"}
+    feeds = {"x": np.linspace(-4, 4, 150, dtype=np.float16).astype(np.float32).reshape(3, 50)}
+    np.testing.assert_allclose(run_on_device(model, feeds, "fp16")["y"], oracle(model, feeds)["y"], rtol=1e-6)
+
+
 def test_fp32_changes_no_float(make_model):
     model = make_model([("Exp", ["x"], ["y"], {})], {"x": (np.float32, (4,))}, ["y"])
     assert types(load(model, precision="fp32")) == {"y": "float32"}

@@ -4,7 +4,7 @@ Both policies: int64 becomes int32, and uint32 and uint64 the int32 of the same 
 of computed values is the caller's business), as the vector engine has 32-bit integers; float64 becomes float32, which is
 noted. Graph inputs and outputs keep their types, which the vector engine loads and stores: an Elementwise cast stands behind
 an input, unless all readers are Elementwise or Reduce, which read any float type; and before an output, unless its maker is
-Elementwise or a wide Reduce.
+Elementwise, Softmax or a wide Reduce.
 
 "fp32": bfloat16 becomes float32 as well, and float16 stays.
 
@@ -119,7 +119,7 @@ class _Policy:
         output = node.outputs[0]
         target = self._inside(output)
         outer = output.dtype if any(output is end for end in self.graph.outputs) else None
-        if outer is not None and node.op == "Elementwise":
+        if outer is not None and (node.op == "Elementwise" or (node.op == "Softmax" and outer in (HALF, SINGLE))):
             target = outer
         operands = [None if value is None else self._operand(node, value, target) for value in node.inputs]
         attrs = node.attrs

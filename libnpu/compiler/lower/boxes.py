@@ -77,6 +77,7 @@ def tile_boxes(
     emit: Emit,
     beside: Sequence[View] = (),
     between: int = 0,
+    parallel: float = PARALLEL_ELEMENTS,
 ) -> None:
     """Call `emit(input tiles, output tile)` for every box of the iteration space `shape`, with loads before and stores after.
 
@@ -84,6 +85,7 @@ def tile_boxes(
     (outermost first). `usable[i]` says that input i is read in place; the others, and an output in DDR, pass through tile
     buffers that are dense in `orders` (inputs, then the output). `units` engines can work at once. `beside` are further
     operands that stay in CMX all the while, `between` the bytes that `emit` allocates for each element of a box.
+    From `parallel` elements on all units have a box.
     """
     streamed = [view for view, used in zip(inputs, usable, strict=True) if not used]
     streamed += [] if out.in_cmx else [out]
@@ -101,7 +103,7 @@ def tile_boxes(
 
     size = _box_size(builder, node, shape, axes, tile_bytes, builder.rooms(resident))
     pieces = _count(shape, size)
-    if prod(shape) >= PARALLEL_ELEMENTS:
+    if prod(shape) >= parallel:
         rounds = min(builder.grain, max(1, prod(shape) // units // ROUND_ELEMENTS))
         if tile_bytes(shape) >= STREAM_BYTES:
             rounds = max(rounds, 2)

@@ -12,6 +12,7 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING
 
+from npu_model import dtypes
 from npu_model.dtypes import code_of_numpy
 
 from libnpu.compiler import kernels
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from libnpu.compiler.ir import Node, Value
     from libnpu.compiler.lower.builder import Builder
 
+_PAYS = 0.3  # of the start-up of a task that all its work has to take for it to be shared; chosen: who waits gains most of that
+_SAMPLE = 1024  # elements
 KERNEL_DIMS = 4  # axes that a kernel walks; more are separate tasks
 
 
@@ -117,8 +120,24 @@ def lower_elementwise(builder: Builder, node: Node) -> None:
     if len(inputs) == 1 and inputs[0].dtype != value.dtype and inputs[0].shape == value.shape:
         order = out.order()
         orders, usable = [inputs[0].order(), order], [inputs[0].in_cmx]
-    units = builder.shaves
-    tile_boxes(builder, node, inputs, out, value.shape, orders, order, usable, units, emit)
+    parallel = (
+        _PAYS * builder.profile.shave.startup_cycles / _cycles_of_one(programs[0], (*codes, code), builder.profile)
+    )
+    tile_boxes(builder, node, inputs, out, value.shape, orders, order, usable, builder.shaves, emit, parallel=parallel)
+
+
+def _cycles_of_one(program: kernels.Program, codes: Sequence[int], profile: Profile) -> float:
+    """Return the cycles that one more element takes of dense operands."""
+    counts = (_SAMPLE, 2 * _SAMPLE)
+    few, many = (
+        kernels.cost_cycles(
+            program,
+            program.args([kernels.Operand(k, c, (n,), (dtypes.size_bytes(c),)) for k, c in enumerate(codes)]),
+            profile,
+        )
+        for n in counts
+    )
+    return max(many - few, 1) / _SAMPLE
 
 
 def elementwise_operands(builder: Builder, node: Node, values: Sequence[Value]) -> tuple[Order, list[View], View]:

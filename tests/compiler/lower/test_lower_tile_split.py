@@ -181,3 +181,11 @@ def test_an_allocation_never_crosses_tiles():
     assert allocator.alloc_all([(704, False, False), (640, True, False), (320, False, False)]) == [0, 1408, 704]
     assert allocator.alloc_all([(704, False, False), (640, True, False)]) is None
     assert allocator.used_bytes == [1024, 640]
+
+
+@pytest.mark.parametrize(("function", "tasks"), [("tanh", 4), ("sign", 1)])
+def test_few_elements_are_shared_where_each_takes_long(function, tasks, sketch):
+    """2,000 of them: a cycle and more each, or a third of one, beside 3,000 cycles for the start of a task."""
+    s = sketch()
+    program = lower(s.graph(s.map((function, ("in", 0)), s.input(2000, 1, dtype=np.float32))), PROFILE, tiles=2)
+    assert sum(op.engine == Engine.SHAVE for op in program.ops) == tasks
