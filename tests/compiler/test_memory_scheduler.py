@@ -11,7 +11,8 @@ from npu_model.profile import load_profile
 from libnpu.compiler import CompileOptions, compile_model
 from libnpu.compiler.options import PASSES, BadOption, UnknownPass
 from libnpu.compiler.program import Access, Buffer, DdrKind, DdrTensor, DmaPayload, Engine, Ref, TileOp, TileProgram
-from libnpu.compiler.schedule import DecisionKind, FeasibleMemoryScheduler
+from libnpu.compiler.schedule import DecisionKind, FeasibleMemoryScheduler, memory_scheduler
+from libnpu.compiler.schedule.scheduler_pass import SchedulerPass
 from libnpu.tools.session import execute
 
 PROFILE = load_profile("npu-37xx")
@@ -319,3 +320,17 @@ def test_more_optimisation_takes_no_longer_and_gives_the_same_values(make_model)
     assert len(values) == 1
     with pytest.raises(BadOption, match="optimisation 4; one of 0, 1, 2"):
         CompileOptions(optimisation=4)
+
+
+def test_the_first_part_of_a_long_program_says_which_limit_is_best(monkeypatch):
+    """With little CMX, loads that run far ahead are in the way; each pass but one ends early, also one that loads nothing ahead."""
+    program = chain(60)
+    best, none = schedule(program, 16 << 10), schedule(program, 16 << 10, limit=0)
+    ended = []
+    run = SchedulerPass.run
+    monkeypatch.setattr(SchedulerPass, "run", lambda one: ended.append(one.limit) or run(one))
+    monkeypatch.setattr(memory_scheduler, "_FIRST_LEVELS", 20)
+    found = schedule(program, 16 << 10)
+    assert found.makespan_ps == best.makespan_ps < none.makespan_ps
+    assert ended == [found.level_limit]
+    assert len(found.ops) == len(program.ops)

@@ -12,6 +12,7 @@ comes out is a real schedule; `dependences` and `barriers` derive the synchronis
 from __future__ import annotations
 
 from itertools import accumulate
+from typing import NamedTuple
 
 from npu_abi import C
 from npu_model.footprint import box
@@ -23,7 +24,28 @@ from libnpu.compiler.schedule.dependences import Touch, byte_dependences
 from libnpu.compiler.schedule.schedule import DoesNotFit, Schedule
 from libnpu.compiler.schedule.scheduler_pass import SchedulerPass
 
+_FIRST_LEVELS = (
+    2000  # of a program of more than twice as many, which are tried for all; chosen: some layers of a large model
+)
 _LIMITS = (256, 128, 64, 32, 16, 8, 6, 4, 3, 2, 1, 0)
+
+
+class _Tried(NamedTuple):
+    """A pass with its level limit, the time that it took and its schedule, None of a part."""
+
+    time_ps: int
+    limit: int
+    alternate: bool
+    schedule: Schedule | None
+
+
+def _tried(one: SchedulerPass, level: int | None) -> _Tried | None:
+    """Run a pass, up to a level unless None; return None when it takes longer than it may."""
+    if level is not None:
+        time_ps = one.time_to(level)
+        return None if time_ps is None else _Tried(time_ps, one.limit, one.alternate, None)
+    found = one.run()
+    return None if found is None else _Tried(found.makespan_ps, one.limit, one.alternate, found)
 
 
 class FeasibleMemoryScheduler:
@@ -31,7 +53,7 @@ class FeasibleMemoryScheduler:
 
     `pingpong=False` loads an operation's operands only when the one before it has left the engine. With `restarts`, level limits 0 to 4, 6, 8, 16,
     32 and so on up to `prefetching_level_limit` are tried, largest first, until two in a row are 1 % slower than the best one; then
-    the best one and half of it with results at alternate ends of CMX.
+    the best one and half of it with results at alternate ends of CMX. Of a long program its first part is tried so, and the best goes on.
     """
 
     def __init__(
@@ -105,28 +127,38 @@ class FeasibleMemoryScheduler:
         return found
 
     def better_than(self, bound_ps: int | None) -> Schedule | None:
-        """Return the best schedule found that takes less than `bound_ps`, if any."""
-        best: Schedule | None = None
+        """Return the best schedule found that takes less than `bound_ps`, if any. Of a long program the first part says which it is."""
+        if len(self.compute) > 2 * _FIRST_LEVELS:
+            first = self._search(None, _FIRST_LEVELS)
+            assert first is not None
+            best = SchedulerPass(self, first.limit, bound_ps, first.alternate).run()
+        else:
+            tried = self._search(bound_ps, None)
+            best = tried.schedule if tried is not None else None
+        return best if best is not None and (bound_ps is None or best.makespan_ps < bound_ps) else None
+
+    def _search(self, bound_ps: int | None, level: int | None) -> _Tried | None:
+        """Return the pass that is done first, of those that take no more than `bound_ps`: with all or, unless None, with the levels below `level`."""
+        best: _Tried | None = None
         reach = self.level_limit
         slower = 0
         for limit in (k for k in _LIMITS if k <= self.level_limit):
             if limit > reach:
                 continue  # no load ran that far ahead: the schedule would be the same
-            one = SchedulerPass(self, limit, best.makespan_ps * 101 // 100 if best else bound_ps)
-            found = one.run()
+            one = SchedulerPass(self, limit, best.time_ps * 101 // 100 if best else bound_ps)
+            found = _tried(one, level)
             slower = slower + 1 if found is None else 0
             if slower == 2:
                 break
             if found is None:
                 continue
             reach = one.reach - 1
-            if best is None or found.makespan_ps <= best.makespan_ps:  # of equals, the one that needs least CMX
+            if best is None or found.time_ps <= best.time_ps:  # of equals, the one that needs least CMX
                 best = found
         if best is not None and self.far_side:
-            for limit in dict.fromkeys((best.level_limit, best.level_limit // 2)):
-                found = SchedulerPass(self, limit, best.makespan_ps - 1, alternate=True).run()
-                best = found or best
-        return best if best is not None and (bound_ps is None or best.makespan_ps < bound_ps) else None
+            for limit in dict.fromkeys((best.limit, best.limit // 2)):
+                best = _tried(SchedulerPass(self, limit, best.time_ps - 1, alternate=True), level) or best
+        return best
 
     def allocator(self) -> CmxAllocator:
         """Return the CMX of all tiles, free."""
