@@ -104,6 +104,8 @@ def _guard(library: Library, lib: Any, function: Callable[..., int | None]) -> C
             me = node = mark = None
             try:
                 host.has_arrived()
+                if observer.current is not None:
+                    observer.current.called()
                 if host.solo != ident and not (of_team and not host.in_function):
                     host.check_permitted()
                     node = library.node
@@ -114,8 +116,6 @@ def _guard(library: Library, lib: Any, function: Callable[..., int | None]) -> C
                         "NPU_ERROR_NOT_INITIALIZED",
                         "npu_init has not been called, or npu_shutdown has ended the library",
                     )
-                if observer.current is not None:
-                    observer.current.called()
                 if host.call_log is not None and library.node is not None:
                     mark = host.call_log.begin(library.node, name)
                 return function(library, *arguments) or 0

@@ -31,6 +31,7 @@ class HostEvents(Comparison):
     def __init__(self, *, lint: bool = False, guard: Pages | None = None) -> None:
         super().__init__(lint=lint, guard=guard)
         self._reached: Step | None = None  # the marker before the host function that was called last
+        self._begun: list[Step] = []  # the markers before host functions that have begun since the host's last act
 
     def accessed(self, buffer: Buffer, offset: int, size: int, *, write: bool, what: str) -> None:
         """As Observer."""
@@ -53,6 +54,8 @@ class HostEvents(Comparison):
                     what = "store to an array" if write else "look at an array"
                     act = self._act(buffer.context, what, site_of_array())
                     step = self._function_step if THREADS.in_function else None
+                    if step is None:
+                        self._is_told()
                     self._accessed(buffer, address - base, size, write, act, step, is_seen=True)
 
         return WatchedArray.over(array, tell)
@@ -90,16 +93,21 @@ class HostEvents(Comparison):
         self._function.step = self._reached = step
         if step is not None:
             self._look_at([step])
-            self._function_begins(step)
+            self._begun.append(step)
 
     # ---- inside ----
 
-    def _function_begins(self, step: Step) -> None:
-        """Threads tell each other what they know, by means that are not seen: the host knows what the function does from now on."""
-        assert step.clock is not None
-        clock = dict(self._clock)
-        join(clock, {**step.clock, step.actor: step.epoch + 1})
-        self._learn(clock)
+    def _is_told(self) -> None:
+        """Threads tell each other what they know, by means that are not seen: what the host does next may come behind whatever a host
+        function does that has begun. A call that it was in by then does not.
+        """
+        if self._begun:
+            clock = dict(self._clock)
+            for step in self._begun:
+                assert step.clock is not None
+                join(clock, {**step.clock, step.actor: step.epoch + 1})
+            self._begun.clear()
+            self._learn(clock)
 
     def _see_faults(self) -> None:
         """Take note of what guarded pages have stopped."""

@@ -20,7 +20,8 @@ from libnpu.checker.steps import HOST
 from libnpu.checker.stream_events import operation_of
 from libnpu.checker.symbols import place_of
 from libnpu.checker.watch import Checker
-from libnpu.checker.witness import Run
+from libnpu.checker.witness import HOST as HOST_NAME
+from libnpu.checker.witness import Run, end_of
 from libnpu.runtime import observer
 from libnpu.runtime.copy_operations import Copy
 from libnpu.runtime.schedule import schedule_of
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from libnpu.checker.allocations import Allocation
     from libnpu.checker.shadow import Access, Clock
-    from libnpu.checker.steps import Act, Step
+    from libnpu.checker.steps import Act
     from libnpu.runtime.buffer import Buffer
     from libnpu.runtime.context import Context
     from libnpu.runtime.job import Job
@@ -44,7 +45,7 @@ MAX_ACCESSES = 5000  # of an allocation: pairs are looked for among the first on
 
 class Watch:
     """Bytes that two acts of a finding are about, and what was in them: `seen` has (whose moment, "before" or "after", digest, bytes)
-    in order. Acts of the host, and of a host function, are "host"; theirs is before each access.
+    in order. Acts of the host are "host", and theirs is before each access, as is that of an act of a host function, which ends with it.
     """
 
     def __init__(self, wanted: dict[str, Any]) -> None:
@@ -62,16 +63,18 @@ class Watch:
             content = bytes(view[self.start : self.end])
             self.seen.append((whose, moment, crc32(content), b64encode(content[:SHOWN_BYTES]).decode()))
 
-    def is_at(self, job: Job) -> bool:
-        """Whether a job is one of the acts."""
+    def act_of(self, job: Job) -> str:
+        """Return which of the acts is a job, by the name of its moments, or a host function that ends with it; "" for none."""
         buffer = self.buffer() if self.buffer is not None else None
-        known = any(act.get("job") == job.name and not act.get("is_function") for act in self.acts)
-        return known and buffer is not None and job.stream.context.device is buffer.context.device  # type: ignore[attr-defined]
+        if buffer is None or job.stream.context.device is not buffer.context.device:  # type: ignore[attr-defined]
+            return ""
+        return next((act["job"] for act in self.acts if "job" in act and end_of(act) == job.name), "")
 
     def is_by(self, act: Act, start: int, end: int) -> bool:
-        """Whether an access of the host to [start, end) is one of the acts."""
+        """Whether an access of the host, or of a host function, to [start, end) is one of the acts."""
         site = place_of(act.site) if isinstance(act.site, int) else act.site
-        among = any((own["what"], own["site"]) == (act.what, site) for own in self.acts)
+        its = (act.what, site, act.job)
+        among = any((own["what"], own["site"], own.get("job", "")) == its for own in self.acts)
         return among and max(start, self.start) < min(end, self.end)
 
 
@@ -116,7 +119,7 @@ class Recorder(Checker):
     def begins(self, job: Job) -> None:
         """As Observer."""
         for watch in self.watches:
-            if watch.is_at(job):
+            if watch.act_of(job) == job.name:
                 watch.note(job.name, "before")
 
     def ended(self, job: Job) -> None:
@@ -124,8 +127,8 @@ class Recorder(Checker):
         if job.name:
             self.order.append(job.name)
         for watch in self.watches:
-            if watch.is_at(job):
-                watch.note(job.name, "after")
+            if name := watch.act_of(job):
+                watch.note(name, "after")
 
     def enqueued(self, job: Job) -> None:
         """As Checker."""
@@ -164,7 +167,7 @@ class Recorder(Checker):
 
     # ---- inside ----
 
-    def _function_begins(self, step: Step) -> None:
+    def _is_told(self) -> None:
         """Not as Checker: what the host does from now on may have come before the function, unless it was told of its end."""
 
     def _take_copies(self, stream: Stream, number: int) -> None:
@@ -188,7 +191,7 @@ class Recorder(Checker):
             self._unfollowed.append(name)
             for watch in self.watches:
                 if watch.memory == allocation.number and watch.is_by(act, start, end):
-                    watch.note("host", "before")
+                    watch.note(act.job or HOST_NAME, "before")
         found = self._accesses.setdefault(allocation, [])
         if len(found) < MAX_ACCESSES:
             found.append((start, end, access, clock))

@@ -25,6 +25,7 @@ from libnpu.checker.witness import kind_of
 from libnpu.runtime.buffer import Buffer
 from libnpu.runtime.dependencies import links
 from libnpu.runtime.guard import public
+from libnpu.runtime.host_threads import HOST as THREADS
 from libnpu.runtime.job import Job
 from libnpu.runtime.stream import Stream
 from libnpu.syscalls import Request
@@ -96,6 +97,9 @@ class Checker(SharedEvents, MemoryEvents):
         self._see_faults()
         if self._refusals:
             self._report_all(self._refusals.ignored())
+        me = THREADS.known()
+        if me is None or not me.depth:
+            self._is_told()
 
     def refused(self, node: Node, name: str, error: NpuError) -> None:
         """As Observer."""

@@ -99,7 +99,7 @@ def _witness(record: dict[str, Any], schedule: str, number: int, normal: Run, he
     if normal.problem or held.problem:
         return {"problem": normal.problem or f"{held.problem} ({schedule})"}
     kind = kind_of(record)
-    names = [HOST if "job" not in act or act.get("is_function") else act["job"] for act in record["acts"]]
+    names = [act.get("job", HOST) for act in record["acts"]]
     both = [Seen(run.record["seen"][number]) for run in (normal, held)]
     found = _contents(kind, names, *both) if kind != "FREE" else None
     differs = {
@@ -138,10 +138,15 @@ class Seen:
         return next((content for (whose, _), content in part if whose == HOST), None)
 
     def is_in_order(self, first: str, second: str) -> bool:
-        """Whether one operation had ended when the other began."""
+        """Whether one act had ended when the other began. Of acts of the host the first is the last one that comes before, and the second
+        the first one that comes behind; when they are not seen they were where they should be.
+        """
         moments = [moment for moment, _ in self._moments]
-        edges = (first, "after"), (second, "before")
-        return all(edge in moments for edge in edges) and moments.index(edges[0]) < moments.index(edges[1])
+        if HOST in (first, second) and all(whose != HOST for whose, _ in moments):
+            return True
+        ends = (first, "before" if first == HOST else "after")
+        begins = [place for place, moment in enumerate(moments) if moment == (second, "before")]
+        return ends in moments and bool(begins) and moments.index(ends) < (max if second == HOST else min)(begins)
 
 
 def _contents(kind: str, names: Sequence[str], normal: Seen, held: Seen) -> tuple[Content, Content] | None:
@@ -149,7 +154,7 @@ def _contents(kind: str, names: Sequence[str], normal: Seen, held: Seen) -> tupl
     not in its order.
     """
     first, second = names
-    if HOST not in names and not (normal.is_in_order(first, second) and held.is_in_order(second, first)):
+    if not (normal.is_in_order(first, second) and held.is_in_order(second, first)):
         return None
     if kind == "WAW":
         pair = _left(first, second, normal, held), _left(second, first, held, normal)

@@ -22,5 +22,11 @@ class Dispatcher:
     def need(self, job: Job) -> None:
         """Somebody waits for or asks about `job`: it and what it depends on (`job.signals`) must reach the device."""
 
+    def let_go(self, job: Job) -> None:
+        """As `need`, of the thread that runs host functions, which waits for nothing: the program may wait for one without a call."""
+
+    def function_enqueued(self) -> None:
+        """A host function was enqueued, whose jobs were submitted."""
+
     def discard(self, stream: Stream) -> None:
         """The stream's jobs were aborted or its context ended: forget those that are held."""

@@ -70,6 +70,10 @@ class Lazy(Dispatcher):
         """Hand over `job`, what is before it in its stream, and what those wait for."""
         self.hand_over(job)
 
+    def let_go(self, job: Job) -> None:
+        """As Dispatcher."""
+        self.hand_over(job)
+
     def discard(self, stream: Stream) -> None:
         """Forget the held jobs of a stream."""
         self._held = {job: None for job in self._held if job.stream is not stream}

@@ -147,10 +147,10 @@ def public(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Se
             if host.solo != ident:
                 host.arrive()
             with host.lock:
-                me = None if host.solo == ident else host.enter(node, name)
-                before = node.calls
                 if observer.current is not None and not nested:
                     observer.current.called()
+                me = None if host.solo == ident else host.enter(node, name)
+                before = node.calls
                 mark = host.call_log.begin(node, name) if host.call_log is not None else None
                 try:
                     return method(self, *args, **kwargs)

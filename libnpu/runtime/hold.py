@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from libnpu.at_end import at_end
 from libnpu.runtime import observer
 from libnpu.runtime.dispatchers import Lazy, UntilIdle
+from libnpu.runtime.host_functions import Trigger
+from libnpu.runtime.host_threads import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -138,6 +140,15 @@ class Hold(Lazy):
         self._go_on()
         self.hand_over(job)
 
+    def let_go(self, job: Job) -> None:
+        """As Dispatcher."""
+        self.need(job)
+
+    def function_enqueued(self) -> None:
+        """Let it run, if it can."""
+        HOST.wait_for_functions(self._context.node)
+        self._go_on()
+
     def _go_on(self) -> None:
         self._forget_submitted()
         while (ready := self._next()) is not None:
@@ -149,6 +160,8 @@ class Hold(Lazy):
             self._run_device()
             if observer is not None and self._has_ended(ready):
                 observer.ended(ready)
+            if isinstance(ready.operation, Trigger):
+                HOST.wait_for_functions(self._context.node)
             self._forget_submitted()
 
     def _next(self) -> Job | None:

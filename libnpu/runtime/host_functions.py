@@ -34,6 +34,7 @@ from libnpu.syscalls import Request
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from libnpu.runtime.commands import CommandWriter
     from libnpu.runtime.job import Job
     from libnpu.runtime.stream import Stream
     from libnpu.syscalls import Machine
@@ -53,12 +54,18 @@ class Trigger(Marker):
 class Gate(FenceWait):
     """What the stream waits at until the function has returned."""
 
-    __slots__ = ()
+    __slots__ = ("_end",)
     kind = "host_function"
 
-    def __init__(self, signal: Signal) -> None:
+    def __init__(self, signal: Signal, end: Callable[[Job], None]) -> None:
         super().__init__(signal)
         self.name = signal.what
+        self._end = end
+
+    def encode(self, writer: CommandWriter) -> None:
+        """As FenceWait."""
+        super().encode(writer)
+        writer.at_end(self._end)
 
 
 class HostFunction(Target):
@@ -66,7 +73,7 @@ class HostFunction(Target):
     `work_ps` the host's time for it.
     """
 
-    __slots__ = ("_has_ended", "arguments", "error", "function", "signal", "stream", "work_ps")
+    __slots__ = ("arguments", "error", "function", "has_ended", "signal", "stream", "work_ps")
 
     def __init__(
         self, stream: Stream, marker: Job, signal: Signal, function: Callable[..., object], arguments: Any, work_ps: int
@@ -79,7 +86,7 @@ class HostFunction(Target):
         self.arguments = arguments
         self.work_ps = work_ps
         self.error: BaseException | None = None
-        self._has_ended = False  # the stream has: nobody waits for the fence
+        self.has_ended = False  # the stream has: nobody waits for the fence
 
     def begin(self) -> None:
         """Tell who watches that it runs now."""
@@ -100,7 +107,7 @@ class HostFunction(Target):
         context = self.stream.context
         if self.work_ps and context.node.is_usable:
             context.node.work(self.work_ps)
-        if not self._has_ended and context.is_alive and context.node.is_usable:
+        if not self.has_ended and context.is_alive and context.node.is_usable:
             context.fences.write(self.signal.cell, self.signal.value)
             ring = Request(C.NPU_IOCTL_CMDQ_RING, "npu_cmdq_ring", "CMDQ_RING")
             ring.arg.cmdq_id = self.stream.cmdq_id
@@ -108,7 +115,7 @@ class HostFunction(Target):
 
     def end(self, job: Job) -> None:
         """The stream has gone on: hand the exception over to `job`."""
-        self._has_ended = True
+        self.has_ended = True
         self.stream.context.fences.release(self.signal.cell)
         if self.error is not None and job.error is None:
             what = f"{job.operation.name}: {type(self.error).__name__}: {self.error}"
@@ -173,6 +180,8 @@ class Runner:
             HOST.be(me)
             while True:
                 function = self._running = self._next(me)
+                if function.stream.context.observer is not None and not function.stream.context.dispatcher.runs_alone:
+                    HOST.give_way(me, function.node.machine)
                 function.begin()
                 me.function, me.forbidden = True, FORBIDDEN
                 HOST.release(me, function.run)
@@ -247,13 +256,14 @@ def enqueue(stream: Stream, function: Callable[..., object], arguments: tuple[An
         made = HostFunction(stream, stream.enqueue(Trigger(name), settle=False), signal, function, arguments, work_ps)
         runner = _runner_of(stream.context.node.machine)
         runner.add(made)
-        job = stream.enqueue(Gate(signal), settle=False)
+        job = stream.enqueue(Gate(signal, made.end), settle=False)
     except BaseException:
         if runner is not None and made is not None:
             runner.remove(made)
-        fences.release(cell)
+        if made is None or not made.has_ended:
+            fences.release(cell)
         raise
-    job.ends.append(made.end)
+    stream.context.dispatcher.function_enqueued()
     return job
 
 

@@ -50,15 +50,19 @@ class Target:
 class Wait:
     """What a blocked participant waits for: the first of `targets`, or the deadline.
 
-    `patient`: it is none of the program's calls, so it is never told of a deadlock.
+    `patient`: it is none of the program's calls, so it is never told of a deadlock. `for_functions`: instead of all that, until no
+    host function runs.
     """
 
-    __slots__ = ("deadline_ps", "patient", "since_s", "targets", "woken")
+    __slots__ = ("deadline_ps", "for_functions", "patient", "since_s", "targets", "woken")
 
-    def __init__(self, targets: list[Target], deadline_ps: int, *, patient: bool = False) -> None:
+    def __init__(
+        self, targets: list[Target], deadline_ps: int, *, patient: bool = False, for_functions: bool = False
+    ) -> None:
         self.targets = targets
         self.deadline_ps = deadline_ps
         self.patient = patient
+        self.for_functions = for_functions
         self.woken = False
         self.since_s: float | None = None  # wall time since when nothing is left to happen
 

@@ -179,6 +179,26 @@ class Turns(Waking):
 
     # ---- who is waited for ----
 
+    def give_way(self, me: Participant, machine: Machine) -> None:
+        """Let the program's threads go on to their next calls, or until they are silent, before a host function of `me` begins: so what
+        they do to memory until then comes before what it does, in each run.
+        """
+        places = {who: self.position(who, machine) for who in self.participants if self._is_outside(who, machine)}
+        for who, place_ps in places.items():
+            who.awaited_since = None
+            while (
+                who in self.participants and self._is_outside(who, machine) and self.position(who, machine) == place_ps
+            ):
+                who.look_at(time.monotonic(), 2 * SLICE_S)
+                if who.silent_s > GRACE_S or who.has_ended:
+                    break
+                self._pause(me, None)
+
+    def _is_outside(self, who: Participant, machine: Machine) -> bool:
+        """Whether a thread of the program that uses a machine runs, and is in no call."""
+        is_running = who.number >= 0 and who.state is State.RUNNING and who in machine.positions
+        return is_running and not who.depth and not who.arrived
+
     def come_back(self, me: Participant) -> None:
         """Let a participant that was not waited for go on, where the devices are now."""
         was_silent = me.state is State.SUSPENDED
@@ -213,9 +233,11 @@ class Turns(Waking):
         runs = not self._is_idle and any(wait.targets and not wait.woken for wait in waits)
         return runs or any(who.function and who in machine.positions for who in self.participants)
 
-    def _pause(self, me: Participant, other: Participant | None, *, patient: bool = False) -> None:
+    def _pause(
+        self, me: Participant, other: Participant | None, *, patient: bool = False, least_s: float = GRACE_S
+    ) -> None:
         """Let other threads run; then find out whether `other`, for whom `me` waits, has ended or, unless `patient`, is
-        silent.
+        silent for `least_s` or longer.
         """
         is_main = threading.current_thread() is threading.main_thread()
         if other is not None:
@@ -237,9 +259,9 @@ class Turns(Waking):
         if other is None or other.depth or other.arrived or (other.number < 0 and not other.function):
             return  # it is in a call, or about to be, or will run a function as soon as the machine lets it
         if other in self.participants:
-            self._judge(other, patient)
+            self._judge(other, patient, least_s)
 
-    def _judge(self, other: Participant, patient: bool) -> None:
+    def _judge(self, other: Participant, patient: bool, least_s: float) -> None:
         """Remove a running participant that has ended, set one aside that is silent."""
         if other.has_ended:
             self.remove(other)
@@ -249,7 +271,7 @@ class Turns(Waking):
         now_s = time.monotonic()
         other.look_at(now_s, 2 * SLICE_S)
         assert other.awaited_since is not None
-        grace_s = TEAM_GRACE_S if any(who.in_team for who in self.participants) else GRACE_S
+        grace_s = TEAM_GRACE_S if any(who.in_team for who in self.participants) else least_s
         if other.state in ACTIVE and (other.silent_s > grace_s or now_s - other.awaited_since > grace_s + STARVED_S):
             other.awaited_since = None
             other.state = State.ASIDE

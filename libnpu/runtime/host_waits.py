@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from libnpu.syscalls import Machine, Node
 
 DEADLOCK_GRACE_S = 2.0  # chosen: a thread set aside may still do what the blocked ones wait for
+FUNCTION_GRACE_S = 1.0  # chosen: how long a host function may be silent that is to return before the program goes on
 
 
 class Waits(Turns):
@@ -55,6 +56,14 @@ class Waits(Turns):
             machine.note_blocked(before_ps)
             for target in targets:
                 self._look_at(target)
+
+    def wait_for_functions(self, node: Node) -> None:
+        """Let the calling thread, which is in a call, go on when the host functions of the machine have returned that can run by now,
+        or are silent: one may wait for what the thread does next.
+        """
+        me = self.me()
+        if me.number >= 0 and me.wait is None:
+            self.block(me, node, Wait([], FOR_EVER_PS, patient=True, for_functions=True))
 
     def block(self, me: Participant, node: Node, wait: Wait) -> None:
         """Return at the turn of `me` when one of the targets is done, or the deadline has passed, or nothing that
@@ -102,8 +111,24 @@ class Waits(Turns):
             else:
                 self._rouse_unsure()
                 self._pause(me, first)
+                self._let_go(me, wait)
         self._note_turn(me, wait.targets[0].node, FUNCTION)
         self._look_at_all(wait)
+
+    def _let_go(self, me: Participant, wait: Wait) -> None:
+        """Let the first held job of `wait` go when all threads have been asleep for a while: one of them may wait for its function, by
+        means of its own.
+        """
+        now_s = time.monotonic()
+        asleep = all(
+            who.state is State.ASIDE and who.usage()[0] not in "RD" for who in self.participants if who is not me
+        )
+        wait.since_s = (wait.since_s or now_s) if asleep else None
+        held = next((target.job for target in wait.targets if target.job and not target.job.submitted), None)
+        if wait.since_s is not None and now_s - wait.since_s > DEADLOCK_GRACE_S and held is not None:
+            held.stream.context.dispatcher.let_go(held)
+            wait.since_s = None
+            me.wait, me.state = wait, State.BLOCKED
 
     def _look_at_all(self, wait: Wait) -> None:
         """Find out which targets are done by now, whoever was woken first."""
@@ -120,6 +145,13 @@ class Waits(Turns):
         bound = self._bound(first, machine)
         if self._step(node, bound):
             wait.since_s = None
+            return
+        if wait.for_functions:
+            running = (who for who in self.participants if who.number < 0 and who.state in ACTIVE)
+            other = next((who for who in running if who in machine.positions), None)
+            wait.woken = other is None
+            if other is not None:
+                self._pause(me, other, least_s=FUNCTION_GRACE_S)
             return
         other = first if bound < NEVER_PS else None
         if other is None:

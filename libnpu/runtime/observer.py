@@ -31,7 +31,7 @@ class Observer(ABC):
 
     @abstractmethod
     def called(self) -> None:
-        """The program makes a call."""
+        """The program makes a call; when it has its turn other threads, and host functions, may have gone on."""
 
     @abstractmethod
     def refused(self, node: Node, name: str, error: NpuError) -> None:

@@ -310,8 +310,20 @@ def test_what_a_host_function_tells_another_thread():
     assert [rule for rule, _ in found(lambda device: program(device, behind=False))] == ["HD-RAW"]
 
 
-def test_a_host_function_and_the_host_are_in_the_order_of_the_program(records_of, monkeypatch):
-    monkeypatch.setenv("NPU_SCHEDULE", "lazy")
+def test_host_functions_of_two_streams_are_in_no_order(found):
+    def program(device):
+        pinned = device.alloc_host(4)
+        first, second = device.create_stream(), device.create_stream()
+        first.add_host_function(pinned.array.fill, 1)
+        second.add_host_function(pinned.array.fill, 2)
+        device.synchronize()
+
+    assert found(program) == [("XS-WAW", [3, 4])]
+
+
+@pytest.mark.parametrize("schedule", ["timed", "eager", "lazy", "newest-first", "seed:1"])
+def test_a_host_function_and_the_host_are_in_the_order_of_the_program(records_of, monkeypatch, schedule):
+    monkeypatch.setenv("NPU_SCHEDULE", schedule)
 
     def program(device, writes):
         stream, pinned = device.create_stream(), device.alloc_host(64)

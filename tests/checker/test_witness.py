@@ -123,6 +123,47 @@ def test_a_host_function_has_ended_when_what_is_held_for_it_runs(witnessed):
     assert record["witness"]["bytes"] == {"start": 0, "count": 4, "in_order": "01 01 01 01", "held": "02 02 02 02"}
 
 
+@pytest.mark.parametrize(
+    ("function", "host", "rule", "contents"),
+    [
+        (1, None, "HD-RAW", ("01", "00")),
+        (None, 2, "HD-WAR", ("00", "02")),
+        (1, 2, "HD-WAW", ("02", "01")),
+    ],
+)
+def test_a_host_function_and_the_host_are_compared_in_both_orders(witnessed, function, host, rule, contents):
+    def program(device):
+        pinned = device.alloc_host(4)
+        pinned.array[:] = 0
+
+        def access(value):
+            return pinned.array[1] if value is None else pinned.array.__setitem__(1, value)
+
+        device.create_stream().add_host_function(access, function)
+        access(host)
+        device.synchronize()
+
+    (record,) = witnessed(program)
+    witness = record["witness"]
+    assert (record["rule"], witness["schedule"], witness["printed"]) == (rule, "hold:1.1", None)
+    assert witness["bytes"] == {"start": 0, "count": 1, "in_order": contents[0], "held": contents[1]}
+
+
+def test_an_order_of_the_host_that_a_replay_did_not_come_to_is_no_benign_race(witnessed):
+    runs = []
+
+    def program(device):
+        runs.append(1)
+        one, pinned = device.create_stream(), device.alloc_host(4)
+        one.fill(pinned, 1)
+        if len(runs) > 1:
+            one.synchronize()
+        pinned.array.sum()
+
+    (record,) = witnessed(program)
+    assert record["witness"] == {"problem": "the runs did not come to the two in both orders (hold:1.1)"}
+
+
 def test_a_replay_that_does_not_come_to_the_two_says_so(witnessed):
     runs = []
 

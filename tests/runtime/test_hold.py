@@ -1,12 +1,14 @@
 """The schedule `hold`: any order of a program's operations, named in one line of text."""
 
 import itertools
+import threading
 
 import numpy as np
 import pytest
 
 import libnpu
 from libnpu.errors import NpuError
+from libnpu.runtime import host_waits
 from libnpu.runtime.hold import missing, take_missing
 
 
@@ -132,6 +134,38 @@ def test_host_functions_and_notifies_end_under_every_text(make, holds):
     token.record(one)
     two.synchronize()
     assert (seen, int(memory.array[0])) == ([5], 5)
+
+
+@pytest.mark.parametrize(("holds", "found"), [("", [3, 2]), ("1.1", [1, 3]), ("1.1@-2.1", [1, 3])])
+def test_a_host_function_has_returned_when_its_call_goes_on_unless_it_is_held(make, holds, found):
+    device = make(f"hold:{holds}")
+    stream, other = device.create_stream(), device.create_stream()
+    values = [1]
+    stream.add_host_function(values.__setitem__, 0, 3)
+    first, values[0] = values[0], 2 if values[0] == 3 else 1
+    other.fill(device.alloc(4), 1)
+    if holds != "1.1":
+        assert values == found[1:]
+    device.synchronize()
+    assert [first, *values] == found
+
+
+@pytest.mark.parametrize("schedule", ["hold:", "hold:1.1", "lazy", "newest-first"])
+def test_the_program_and_a_host_function_may_wait_for_each_other_without_a_call(make, schedule, monkeypatch):
+    monkeypatch.setattr(host_waits, "DEADLOCK_GRACE_S", 0.05)
+    monkeypatch.setattr(host_waits, "FUNCTION_GRACE_S", 0.05)
+    device = make(schedule)
+    begun, may_end, stream = threading.Event(), threading.Event(), device.create_stream()
+
+    def function():
+        begun.set()
+        may_end.wait()
+
+    stream.add_host_function(function)
+    begun.wait()
+    assert not stream.query()
+    may_end.set()
+    stream.synchronize()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Lowering: a graph of operators becomes a tile program of engine operations on buffers.
 
 Values get homes (`builder.py`), matrix-engine nodes become tiles with weights and halos (`matrix.py`, `dpu_ops.py`,
-`dpu_tiler.py`) that sums follow where they can (`eltwise.py`), vector nodes become boxes (`shave_tiler.py`, `boxes.py`), data
+`dpu_tiler.py`) that sums follow where they can (`eltwise.py`) and the next layer, band by band (`chain.py`), vector nodes become boxes (`shave_tiler.py`, `boxes.py`), data
 movement becomes views or DMA (`movement.py`).
 """
 
@@ -13,7 +13,7 @@ from libnpu.compiler.lower.attention import lower_flash, lower_incremental
 from libnpu.compiler.lower.builder import Builder
 from libnpu.compiler.lower.eltwise import lower_eltwise
 from libnpu.compiler.lower.errors import CompileError
-from libnpu.compiler.lower.matrix import lower_average_pool, lower_conv, lower_matmul, lower_max_pool
+from libnpu.compiler.lower.matrix import lower_matmul, lower_sliding
 from libnpu.compiler.lower.movement import (
     lower_concat,
     lower_expand,
@@ -51,12 +51,12 @@ def _lower_elementwise(builder: Builder, node: Node) -> None:
 
 
 LOWERINGS: dict[str, Callable[[Builder, Node], None]] = {
-    "Conv": lower_conv,
+    "Conv": lower_sliding,
     "MatMul": lower_matmul,
-    "ConvInteger": lower_conv,
+    "ConvInteger": lower_sliding,
     "MatMulInteger": lower_matmul,
-    "MaxPool": lower_max_pool,
-    "AvgPool": lower_average_pool,
+    "MaxPool": lower_sliding,
+    "AvgPool": lower_sliding,
     "Elementwise": _lower_elementwise,
     "Reduce": lower_reduce,
     "Softmax": lower_softmax,

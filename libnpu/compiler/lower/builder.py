@@ -174,6 +174,12 @@ class Builder:
         """Return the nodes that read `value` and are not done."""
         return [node for node, _ in self._consumers.get(value, ()) if node not in self._done]
 
+    def may_be_followed(self, node: Node) -> bool:
+        """Whether what is computed element by element from the result of `node` has its other operands already."""
+        value = node.outputs[0]
+        others = [v for reader in self.readers(value) if reader.op == "Elementwise" for v in reader.inputs]
+        return all(v is None or v is value or v.const is not None or v in self.homes for v in others)
+
     def reads_alone(self, node: Node, value: Value) -> bool:
         """Whether nothing but `node`, once, reads `value`."""
         if value in self._outputs or value in self._inside:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from npu_abi import C, dtype
 from npu_model.cycles import dpu_cycles, fastest_grids
 from npu_model.dtypes import code_of_numpy
 
-from libnpu.compiler.lower.dpu_tiler import SLACK_PERCENT, Geometry, TilePlan, plan_tiles
+from libnpu.compiler.lower.dpu_tiler import Geometry, TilePlan, plan_tiles
 from libnpu.compiler.lower.eltwise import block_rows
 from libnpu.compiler.lower.errors import CompileError
 from libnpu.compiler.lower.invariant import variant_channels, variants
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from libnpu.compiler.lower.builder import Builder
     from libnpu.compiler.lower.eltwise import Follower
 
+_T = TypeVar("_T")
 MPE_PIXELS = 16  # pixels of a MAC block, which a matmul fills from its rows one after the other
 _MEMORY_ORDER = (0, 1, 2, 3)
 SMALL_PARTS = (
     1 << 10
 )  # bytes of a task's result, chosen: to store as much, or to add to it, takes less than the start of a task
 MOST_WHOLE = 1 << 16  # bytes of a result that waits for all of its tasks, chosen: the last store is that much longer
-_CHAIN_FILL = 0.9  # of the room of one operation: a chain has more buffers, of different lives; chosen by trials
 
 
 @dataclass(slots=True, frozen=True)
@@ -120,9 +120,9 @@ def _channels_dense(view: View) -> bool:
 
 def emit_job(builder: Builder, job: Job) -> None:
     """Append the tiles of one operation."""
-    job, plan = _planned(builder, _with_dense_channels(builder, _current(builder, job)))
+    job, plan = _planned(builder, with_dense_channels(builder, current_job(builder, job)))
     images, rows, channels = job.out.shape[0], job.out.shape[job.row_axis], job.out.shape[3]
-    row_tiles = _row_tiles(images, rows, plan.rows)
+    row_tiles = row_tiles_of(images, rows, plan.rows)
     channel_tiles = [(c0, min(c0 + plan.channels, channels)) for c0 in range(0, channels, plan.channels)]
     builder.expect_ops(job.node, len(row_tiles) * len(channel_tiles))
     whole = _whole_tile(builder, job, len(channel_tiles))
@@ -133,7 +133,7 @@ def emit_job(builder: Builder, job: Job) -> None:
             builder
         )
         return
-    for tasks in _batches(_tasks(builder, job, plan, row_tiles, channel_tiles), builder.tiles):
+    for tasks in batches(_tasks(builder, job, plan, row_tiles, channel_tiles), builder.tiles):
         for task in tasks:
             task.finish(builder)
 
@@ -156,10 +156,10 @@ def _whole_tile(builder: Builder, job: Job, channel_tiles: int) -> View | None:
 def emit_in_place(builder: Builder, job: Job) -> None:
     """Append a job as one task; its operands are in CMX, as the engine wants them."""
     row, c = (0, 0, job.out.shape[job.row_axis]), (0, job.out.shape[3])
-    _task(builder, job, _load_act(builder, job, row, c), job.weights.load(builder, job.node, *c), row, c)
+    job_task(builder, job, load_act(builder, job, row, c), job.weights.load(builder, job.node, *c), row, c)
 
 
-def _with_dense_channels(builder: Builder, job: Job) -> Job:
+def with_dense_channels(builder: Builder, job: Job) -> Job:
     """Return the job with an input whose channels lie side by side, so that tiles of it are fetched in long runs."""
     if job.act.shape[3] == 1 or job.act.strides[3] == job.act.dtype.itemsize:
         return job
@@ -180,90 +180,30 @@ def _tasks(
         for c in channel_tiles:
             loaded = job.weights.load(builder, job.node, *c)
             for row in row_tiles:
-                yield _task(builder, job, _load_act(builder, job, row, c), loaded, row, c, whole_tile)
+                yield _part(builder, job, load_act(builder, job, row, c), loaded, row, c, whole_tile)
         return
     whole = (0, job.out.shape[3])
     for first in range(0, len(row_tiles), plan.group):
         group = row_tiles[first : first + plan.group]
         own = job.per_channel or job.groups > 1
-        acts = [None if own else _load_act(builder, job, row, whole) for row in group]
+        acts = [None if own else load_act(builder, job, row, whole) for row in group]
         for c in channel_tiles:
             loaded_c = kept.get(c) or job.weights.load(builder, job.node, *c)
             if plan.keep_weights:
                 kept[c] = loaded_c
             for row, act in zip(group, acts, strict=True):
-                yield _task(builder, job, act or _load_act(builder, job, row, c), loaded_c, row, c, whole_tile)
+                yield _part(builder, job, act or load_act(builder, job, row, c), loaded_c, row, c, whole_tile)
 
 
-def _batches(tasks: Iterable[_Task], size: int) -> Iterator[list[_Task]]:
+def batches(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
     """Yield as many tasks as there are tiles at a time: what follows them comes behind all, so that they run side by side."""
-    tasks = iter(tasks)
-    while batch := list(islice(tasks, size)):
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
         yield batch
 
 
-def emit_chain(builder: Builder, job: Job, then: Job, is_last_reader: bool) -> None:
-    """Append a job whose result goes to DDR, and a pointwise one that reads it: tile by tile, where there is room for that.
-
-    Both compute all channels of a tile, with all weights in CMX; the second reads the tile on its way to DDR. `then` has no
-    follower, so that nothing of it lives where the first job's operands do. What nothing but `then` reads, by `is_last_reader`,
-    never goes to DDR.
-    """
-    job, then = _current(builder, job), _current(builder, then)
-    plan = _chain_plan(builder, job, then)
-    if plan is None:
-        emit_job(builder, job)
-        emit_job(builder, then)
-        return
-    images, rows = job.out.shape[0], job.out.shape[job.row_axis]
-    all_of, all_then = (0, job.out.shape[3]), (0, then.out.shape[3])
-    weights = job.weights.load(builder, job.node, *all_of)
-    weights_then = then.weights.load(builder, then.node, *all_then)
-    row_tiles = iter(_row_tiles(images, rows, plan.rows))
-    first = (_task(builder, job, _load_act(builder, job, row, all_of), weights, row, all_of) for row in row_tiles)
-    for tasks in _batches(first, builder.tiles):
-        tiles = [task.finish(builder, stores=not is_last_reader) for task in tasks]
-        second = [
-            _task(builder, then, tile, weights_then, task.row, all_then)
-            for tile, task in zip(tiles, tasks, strict=True)
-        ]
-        for task in second:
-            task.finish(builder)
-
-
-def _chain_plan(builder: Builder, job: Job, then: Job) -> TilePlan | None:
-    """Return the tiling of two jobs in one loop over their rows; None when that is not faster by prediction."""
-    if then.op != C.NPU_DPU_MATMUL or job.row_axis != then.row_axis or job.out.shape[:3] != then.out.shape[:3]:
-        return None
-    first, second = _geometry(builder, job), _geometry(builder, then)
-    channels = second.channels
-    both = replace(
-        first,
-        channel_unit=first.channels,
-        out_bytes=lambda r, c: aligned(first.out_bytes(r, c)) + second.out_bytes(r, channels),
-        weight_bytes=lambda c: first.weight_bytes(c) + second.weight_bytes(channels),
-        parts=first.parts + second.parts,
-        task_cycles=lambda tiles: [
-            a + b
-            for a, b in zip(
-                first.task_cycles(tiles), second.task_cycles([(r, channels) for r, _ in tiles]), strict=True
-            )
-        ],
-    )
-    rooms = builder.rooms([*_resident(job), *_resident(then)])
-    room = int(rooms[0] * _CHAIN_FILL)
-    try:
-        plan = plan_tiles(
-            both, (room, room, min(room, rooms[-1])), builder.profile, builder.pingpong, "", builder.tiles
-        )
-        apart_ps = _plan(builder, job).cost_ps + _plan(builder, then).cost_ps
-    except CompileError:
-        return None
-    return plan if plan.cost_ps * 100 < apart_ps * (100 - SLACK_PERCENT) else None
-
-
-def _row_tiles(images: int, rows: int, size: int) -> list[tuple[int, int, int]]:
-    """Return (image, first row, row after the last) of every tile."""
+def row_tiles_of(images: int, rows: int, size: int) -> list[tuple[int, int, int]]:
+    """Return (image, first row, row after the last) of every tile of `size` rows."""
     return [(n, r0, min(r0 + size, rows)) for n in range(images) for r0 in range(0, rows, size)]
 
 
@@ -271,25 +211,25 @@ def _planned(builder: Builder, job: Job) -> tuple[Job, TilePlan]:
     """Return the tiling of a job, and the job with as many of its operands moved to DDR as that takes."""
     while True:
         try:
-            return job, _plan(builder, job)
+            return job, plan_of(builder, job)
         except CompileError:
-            buffers = [view.target for view in _resident(job) if isinstance(view.target, Buffer)]
+            buffers = [view.target for view in resident_views(job) if isinstance(view.target, Buffer)]
             if not buffers:
                 raise
             builder.evict(max(buffers, key=lambda buffer: buffer.size_bytes), job.node)
-            job = _current(builder, job)
+            job = current_job(builder, job)
 
 
-def _plan(builder: Builder, job: Job) -> TilePlan:
+def plan_of(builder: Builder, job: Job) -> TilePlan:
     """Return the tiling of a job as it is. Raises CompileError."""
-    rooms = builder.rooms(_resident(job))
+    rooms = builder.rooms(resident_views(job))
     label = f"{job.node.name} ({job.node.op})"
     return plan_tiles(
-        _geometry(builder, job), rooms, builder.profile, builder.pingpong, label, builder.tiles, builder.grain
+        geometry_of(builder, job), rooms, builder.profile, builder.pingpong, label, builder.tiles, builder.grain
     )
 
 
-def _resident(job: Job) -> list[View]:
+def resident_views(job: Job) -> list[View]:
     """Return the operands that the engine uses where they are."""
     views = [v for v, used in ((job.act, job.act_resident), (job.out, job.out_resident)) if used]
     if job.follower is not None and job.other_resident:
@@ -299,7 +239,7 @@ def _resident(job: Job) -> list[View]:
     return views
 
 
-def _current(builder: Builder, job: Job) -> Job:
+def current_job(builder: Builder, job: Job) -> Job:
     """Return the job with its operands where they are now."""
     weights, follower = job.weights, job.follower
     if isinstance(weights, ActivationWeights):
@@ -310,7 +250,7 @@ def _current(builder: Builder, job: Job) -> Job:
     return replace(job, act=act, out=out, weights=weights, follower=follower)
 
 
-def _geometry(builder: Builder, job: Job) -> Geometry:
+def geometry_of(builder: Builder, job: Job) -> Geometry:
     unit = builder.profile.channel_alignment
     if job.groups > 1 and not job.per_channel:
         per_group = job.out.shape[3] // job.groups
@@ -359,7 +299,7 @@ def _geometry(builder: Builder, job: Job) -> Geometry:
     )
 
 
-def _load_act(builder: Builder, job: Job, row: tuple[int, int, int], c: tuple[int, int]) -> View:
+def load_act(builder: Builder, job: Job, row: tuple[int, int, int], c: tuple[int, int]) -> View:
     """Return the input of a row tile: a box of the home when resident, else fetched."""
     window = job.y if job.row_axis == 1 else job.x
     low, high = window.inputs(row[1], row[2] - row[1])
@@ -397,26 +337,40 @@ class _Task:
         return tile
 
 
-def _task(
+def _box(job: Job, row: tuple[int, int, int], c: tuple[int, int]) -> tuple[list[int], list[int]]:
+    """Return the start and the size, along each axis of a job's output, of rows `row` and channels `c`."""
+    starts, extents = [row[0], 0, 0, c[0]], [1, job.out.shape[1], job.out.shape[2], c[1] - c[0]]
+    starts[job.row_axis], extents[job.row_axis] = row[1], row[2] - row[1]
+    return starts, extents
+
+
+def _part(
     builder: Builder,
     job: Job,
     act: View,
     loaded: Loaded,
     row: tuple[int, int, int],
     c: tuple[int, int],
-    whole_tile: View | None = None,
+    whole: View | None,
 ) -> _Task:
-    """Append one invariant: output rows `row`, channels `c`, into a buffer of its own unless there is one for the whole result."""
-    starts, extents = [row[0], 0, 0, c[0]], [1, job.out.shape[1], job.out.shape[2], c[1] - c[0]]
-    starts[job.row_axis], extents[job.row_axis] = row[1], row[2] - row[1]
+    """Append one invariant, into its part of the tile of the whole result if there is one."""
+    return job_task(builder, job, act, loaded, row, c, None if whole is None else whole.sliced(*_box(job, row, c)))
+
+
+def job_task(
+    builder: Builder,
+    job: Job,
+    act: View,
+    loaded: Loaded,
+    row: tuple[int, int, int],
+    c: tuple[int, int],
+    tile: View | None = None,
+) -> _Task:
+    """Append one invariant: output rows `row`, channels `c`, into `tile` or else where the job says, or a fresh tile."""
+    starts, extents = _box(job, row, c)
     box = job.out.sliced(starts, extents)
     in_place = job.out_resident and job.follower is None
-    if in_place:
-        tile = box
-    elif whole_tile is not None:
-        tile = whole_tile.sliced(starts, extents)
-    else:
-        tile = builder.scratch_tile(box, _MEMORY_ORDER, job.node)
+    tile = tile or (box if in_place else builder.scratch_tile(box, _MEMORY_ORDER, job.node))
     pads = {}
     for axis, window, before, after in ((1, job.y, "pad_top", "pad_bottom"), (2, job.x, "pad_left", "pad_right")):
         first, count = (row[1], row[2] - row[1]) if axis == job.row_axis else (0, job.out.shape[axis])

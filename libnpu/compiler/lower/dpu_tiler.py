@@ -48,6 +48,7 @@ class Geometry:
     act_per_channel: bool  # a channel tile reads only its own input channels
     parts: int  # engine tasks per tile
     task_cycles: Callable[[Sequence[tuple[int, int]]], list[int]]  # of the engine, for each (rows, channels)
+    inner_bytes: Callable[[int, int], int] = lambda rows, channels: 0  # of what a task writes and only it reads
     weights_stay: bool = False  # in CMX, where another operation has brought them or will find them
 
 
@@ -128,7 +129,7 @@ def plan_tiles(
 
 
 def _tile_bytes(geometry: Geometry, rows: int, channels: int) -> int:
-    operands = (geometry.act_bytes, geometry.out_bytes, geometry.other_bytes)
+    operands = (geometry.act_bytes, geometry.out_bytes, geometry.other_bytes, geometry.inner_bytes)
     return sum(aligned(size(rows, channels)) for size in operands) + geometry.weight_bytes(channels)
 
 
@@ -146,12 +147,13 @@ def _candidates(
     row_tiles = -(-geometry.rows // rows) * geometry.images
     channel_tiles = -(-geometry.channels // channels)
     tasks = row_tiles * channel_tiles
-    act, out, other = (
-        aligned(size(rows, channels)) for size in (geometry.act_bytes, geometry.out_bytes, geometry.other_bytes)
+    act, out, other, inner = (
+        aligned(size(rows, channels))
+        for size in (geometry.act_bytes, geometry.out_bytes, geometry.other_bytes, geometry.inner_bytes)
     )
     weights, all_weights = geometry.weight_bytes(channels), geometry.weight_bytes(geometry.channels)
     acts_per_row = channel_tiles if geometry.act_per_channel else 1
-    buffers = (out + other) * min(copies, tasks) + act * min(copies, row_tiles * acts_per_row)
+    buffers = (out + other + inner) * min(copies, tasks) + act * min(copies, row_tiles * acts_per_row)
     stored = out if geometry.stored else 0
     streams = (stored > 0) + (other > 0)
     core = profile.core
@@ -177,7 +179,9 @@ def _candidates(
         # The inputs of a group come when those of the group before have gone.
         waits_ps = max(0, row_tiles - group) * act * PS_PER_SECOND // rate if group > 1 else 0
         cost_ps = max(dma_ps, dpu_ps, core_ps) + exposed_ps + waits_ps
-        return TilePlan(rows, channels, outside, keep, act + out + other + held, cost_ps, tasks, channel_tiles, group)
+        return TilePlan(
+            rows, channels, outside, keep, act + out + other + inner + held, cost_ps, tasks, channel_tiles, group
+        )
 
     if all_weights + buffers <= room:
         yield plan(False, True, all_weights, row_tiles * acts_per_row, all_weights, channel_tiles)
@@ -187,7 +191,7 @@ def _candidates(
     if channel_tiles > 1 and act and not geometry.act_per_channel:
         sets = max(1, copies // units)  # of weights: all units use one at a time
         for group in _groups(row_tiles, units):
-            shares = (out + other, copies), (act, group), (weights, sets)
+            shares = (out + other + inner, copies), (act, group), (weights, sets)
             if units * sum(size * -(-count // units) for size, count in shares) <= room:
                 passes = -(-row_tiles // group)
                 held = weights + act * (group - 1)

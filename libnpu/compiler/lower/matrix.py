@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,8 @@ from npu_abi import C
 
 from libnpu.compiler.frontend.narrow import UINT4
 from libnpu.compiler.lower.builder import SMALL
-from libnpu.compiler.lower.dpu_ops import Job, Window, emit_chain, emit_job
+from libnpu.compiler.lower.chain import MAX_LAYERS, Link, emit_chain
+from libnpu.compiler.lower.dpu_ops import Job, Window, emit_job
 from libnpu.compiler.lower.eltwise import Follower, following
 from libnpu.compiler.lower.invariant import ppe_fields
 from libnpu.compiler.lower.view import View
@@ -76,17 +77,51 @@ def _windows(node: Node, kernel: Sequence[int]) -> tuple[Window, Window]:
     return y, x
 
 
-def _windowed_job(
+@dataclass(slots=True, frozen=True)
+class _Sliding:
+    """The job of a node that slides windows over [N, C, H, W], as whole planes; `weights(swapped)` gives its weight source."""
+
+    job: Job
+    weights: Callable[[bool], WeightSource]
+
+    @property
+    def alone(self) -> Job:
+        """The job that does the same in fewer blocks, where pixels can lie otherwise: as rows of a matmul, or folded."""
+        job = self.job
+        act, out, y, x, follower = job.act, job.out, job.y, job.x, job.follower
+        if job.op == C.NPU_DPU_CONV and job.groups == 1 and y == x == Window():
+            flat = _pixels(act, out, follower)
+            if flat is not None:
+                act, out, follower = flat
+                return replace(job, op=C.NPU_DPU_MATMUL, act=act, out=out, row_axis=2, follower=follower)
+        row_axis, weights = 1, job.weights
+        if act.shape[2] == out.shape[2] == 1 < out.shape[1] and x == Window():  # one column: make it one row
+            weights = self.weights(True)
+            act, out, y, x = act.permuted(_NWHC), out.permuted(_NWHC), x, y
+            if follower is not None:
+                follower = replace(follower, other=follower.other.permuted(_NWHC))
+        if act.shape[1] == out.shape[1] == 1 < out.shape[2] and y == Window():
+            row_axis = 2
+            if (
+                follower is None
+                and out.shape[2] % _BLOCK_ROWS == 0
+                and x.pad == 0
+                and x.inputs(0, out.shape[2])[1] <= act.shape[2]
+            ):
+                act, out = _folded(act, out, x)
+        return replace(job, act=act, out=out, y=y, x=x, weights=weights, row_axis=row_axis, follower=follower)
+
+
+def _sliding(
     builder: Builder,
     node: Node,
     op: int,
     kernel: Sequence[int],
-    weights: Any,
+    weights: Callable[[bool], WeightSource],
     groups: int,
     fields: dict[str, Any],
     per_channel: bool,
-) -> Job:
-    """Return the job of a node that slides windows over [N, C, H, W]; `weights(swapped)` gives its weight source."""
+) -> _Sliding:
     source, value = _image_input(builder, node), node.outputs[0]
     found = following(builder, node, _NHWC)
     follower, out = found if found is not None else (None, builder.place(value, _NHWC))
@@ -94,27 +129,7 @@ def _windowed_job(
     act, out = builder.home(source).permuted(_NHWC), out.permuted(_NHWC)
     if follower is not None:
         follower = replace(follower, other=follower.other.permuted(_NHWC))
-    if op == C.NPU_DPU_CONV and groups == 1 and y == x == Window():
-        flat = _pixels(act, out, follower)
-        if flat is not None:
-            act, out, follower = flat
-            return Job(node, C.NPU_DPU_MATMUL, act, out, y, x, 1, weights(False), fields, False, 2, follower)
-    row_axis, swapped = 1, False
-    if act.shape[2] == out.shape[2] == 1 < out.shape[1] and x == Window():  # one column: make it one row
-        swapped = True
-        act, out, y, x = act.permuted(_NWHC), out.permuted(_NWHC), x, y
-        if follower is not None:
-            follower = replace(follower, other=follower.other.permuted(_NWHC))
-    if act.shape[1] == out.shape[1] == 1 < out.shape[2] and y == Window():
-        row_axis = 2
-        if (
-            follower is None
-            and out.shape[2] % _BLOCK_ROWS == 0
-            and x.pad == 0
-            and x.inputs(0, out.shape[2])[1] <= act.shape[2]
-        ):
-            act, out = _folded(act, out, x)
-    return Job(node, op, act, out, y, x, groups, weights(swapped), fields, per_channel, row_axis, follower)
+    return _Sliding(Job(node, op, act, out, y, x, groups, weights(False), fields, per_channel, 1, follower), weights)
 
 
 def _pixels(act: View, out: View, follower: Follower | None) -> tuple[View, View, Follower | None] | None:
@@ -161,37 +176,40 @@ def _folded(act: View, out: View, x: Window) -> tuple[View, View]:
     return folded_act, folded_out
 
 
-def lower_conv(builder: Builder, node: Node) -> None:
-    """Emit a convolution, with the sum that follows it and, where its result goes to DDR, the pointwise one that reads that."""
-    job = _conv_job(builder, node)
-    is_whole = job.out.in_cmx or not builder.keeps_values
-    reader = None if is_whole else _pointwise_reader(builder, job)
-    if reader is None:
-        emit_job(builder, job)
-    else:
-        last = job.node if job.follower is None else job.follower.node
-        alone = builder.reads_alone(reader, last.outputs[0])
-        emit_chain(builder, job, _conv_job(builder, reader), alone)
-        builder.done(reader)
+def lower_sliding(builder: Builder, node: Node) -> None:
+    """Emit a convolution or pooling with the sum that follows it; where its result goes to DDR, with those that read that."""
+    sliding = _SLIDING[node.op](builder, node)
+    links, nodes = [Link(sliding.job, sliding.alone)], [node]
+    while len(links) < MAX_LAYERS and builder.keeps_values and not links[-1].job.out.in_cmx:
+        follower = links[-1].job.follower
+        value = (nodes[-1] if follower is None else follower.node).outputs[0]
+        then = _next_in_chain(builder, value)
+        if then is None:
+            break
+        links[-1] = replace(links[-1], is_shared=not builder.reads_alone(then, value))
+        sliding = _SLIDING[then.op](builder, then)
+        links.append(Link(sliding.job, sliding.alone))
+        nodes.append(then)
+    emit_chain(builder, links)
+    for other in nodes[1:]:
+        builder.done(other)
 
 
-def _pointwise_reader(builder: Builder, job: Job) -> Node | None:
-    """Return a convolution that reads the result of a job pixel by pixel, and whose own result nothing follows."""
-    last = job.node if job.follower is None else job.follower.node
-    return next((node for node in builder.readers(last.outputs[0]) if _is_pointwise(builder, node)), None)
+def _next_in_chain(builder: Builder, value: Value) -> Node | None:
+    """Return a node that may take `value` band by band; what others read too only pixel by pixel, so that each row is made once."""
+    for node in builder.readers(value):
+        if node.op not in _SLIDING or node.inputs[0] is not value:
+            continue
+        weight = node.inputs[1] if len(node.inputs) > 1 else None
+        kernel = weight.shape[2:] if weight is not None else node.attrs["kernel"]
+        by_pixel = max(*kernel, *node.attrs["strides"]) == 1 and not any(node.attrs["pads"])
+        if (by_pixel or builder.reads_alone(node, value)) and builder.may_be_followed(node):
+            return node
+    return None
 
 
-def _is_pointwise(builder: Builder, node: Node) -> bool:
-    if node.op != "Conv" or node.attrs["group"] != 1 or any(node.attrs["pads"]) or max(node.attrs["strides"]) > 1:
-        return False
-    weight = node.inputs[1]
-    assert weight is not None
-    followed = any(reader.op == "Elementwise" for reader in builder.readers(node.outputs[0]))
-    return max(weight.shape[2:]) == 1 and not followed
-
-
-def _conv_job(builder: Builder, node: Node) -> Job:
-    """Return the job of a convolution: depthwise when every group has one channel in and out."""
+def _conv(builder: Builder, node: Node) -> _Sliding:
+    """Return a convolution: depthwise when every group has one channel in and out."""
     source, weight = _image_input(builder, node), _constant(node, 1)
     bias = _optional_constant(node, 2)
     groups = int(node.attrs["group"])
@@ -205,22 +223,21 @@ def _conv_job(builder: Builder, node: Node) -> Job:
 
     op = C.NPU_DPU_DWCONV if depthwise else C.NPU_DPU_CONV
     fields = _fields(node)
-    return _windowed_job(builder, node, op, weight.shape[2:], source_of, 1 if depthwise else groups, fields, depthwise)
+    return _sliding(builder, node, op, weight.shape[2:], source_of, 1 if depthwise else groups, fields, depthwise)
 
 
-def lower_max_pool(builder: Builder, node: Node) -> None:
-    """Emit a max pooling."""
+def _max_pool(builder: Builder, node: Node) -> _Sliding:
     fields = ppe_fields(node.attrs.get("act"))
-    kernel = node.attrs["kernel"]
-    emit_job(builder, _windowed_job(builder, node, C.NPU_DPU_MAXPOOL, kernel, lambda _: NoWeights(), 1, fields, True))
+    return _sliding(builder, node, C.NPU_DPU_MAXPOOL, node.attrs["kernel"], lambda _: NoWeights(), 1, fields, True)
 
 
-def lower_average_pool(builder: Builder, node: Node) -> None:
-    """Emit an average pooling."""
+def _average_pool(builder: Builder, node: Node) -> _Sliding:
     fields = ppe_fields(node.attrs.get("act"))
     fields["flags"] = C.NPU_DPU_FLAG_COUNT_PAD if node.attrs["count_include_pad"] else 0
-    kernel = node.attrs["kernel"]
-    emit_job(builder, _windowed_job(builder, node, C.NPU_DPU_AVGPOOL, kernel, lambda _: NoWeights(), 1, fields, True))
+    return _sliding(builder, node, C.NPU_DPU_AVGPOOL, node.attrs["kernel"], lambda _: NoWeights(), 1, fields, True)
+
+
+_SLIDING = {"Conv": _conv, "ConvInteger": _conv, "MaxPool": _max_pool, "AvgPool": _average_pool}
 
 
 def _constant(node: Node, index: int) -> NDArray[Any]:
