@@ -38,7 +38,7 @@ MORE_CORNERS = 24  # of operators that choose: either of two may be larger
 EXACT = names("""
     Add Sub Mul Div Neg Abs Relu Max Min Floor Ceil Round Sign Sqrt Clip Where Equal Less LessOrEqual Greater GreaterOrEqual IsNaN IsInf Cast CastLike
     LeakyRelu PRelu ThresholdedRelu QuantizeLinear DequantizeLinear MaxPool GlobalMaxPool ReduceMax ReduceMin ArgMax ArgMin TopK Hardmax
-    Mod BitCast ConstantOfShape Range Pad
+    Mod BitCast ConstantOfShape Range Pad DynamicQuantizeLinear
 """)
 # One function or sum, which the device rounds once.
 ONCE = names(
@@ -47,7 +47,7 @@ ONCE = names(
 # No number is made, unless with a reduction.
 MOVES = names("""
     Identity Dropout Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Concat Expand Tile Gather Compress Trilu EyeLike OneHot GatherElements GatherND
-    ReverseSequence DepthToSpace SpaceToDepth Scatter ScatterElements ScatterND
+    ReverseSequence DepthToSpace SpaceToDepth Scatter ScatterElements ScatterND MaxUnpool TensorScatter
 """)
 # Integers to integers, whose scales stay float32 in both policies: every bit.
 WHOLE = names("QLinearAdd QLinearMul QLinearConv QLinearMatMul QLinearLeakyRelu QGemm")
@@ -221,8 +221,9 @@ def _after(node, operands, errors, results, opset, inside, rng):
         if node.op == "Mod":
             have *= REACH  # a step, as high as the divisor, which is off as well
         if not is_float(array.dtype):
-            if node.op in BETWEEN:
-                np.maximum(have, 1.0, out=have)  # cut to an integer, which it may be but for a rounding
+            if node.op in BETWEEN or node.op == "DynamicQuantizeLinear":
+                # Cut to an integer, which it may be but for a rounding; the scale follows from the elements that are moved with one.
+                np.maximum(have, 1.0, out=have)
             if node.op in PLACES or array.dtype.name not in ("int8", "uint8", "int16", "uint16"):
                 have[have > 0] = np.inf
             continue

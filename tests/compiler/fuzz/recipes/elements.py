@@ -140,3 +140,8 @@ def batch_norm(g, op):
     dtype = g.known(x).dtype
     others = [g.new(g.array(dtype, shape, low, high), True) for low, high in ((-2, 2), (-1, 1), (-1, 1), (0.3, 2))]
     g.add(op, [x, *others], {"epsilon": g.choice((1e-5, 1e-3))})
+
+
+@recipe("Shrink")
+def shrink(g, op):
+    g.add(op, [g.operand(g.dtypes(op, among=ENGINE))], {"lambd": g.number(0.1, 1), "bias": g.number(-0.5, 0.5)})

@@ -152,3 +152,29 @@ def constant_of_shape(g, op):
 def range_(g, op):
     dtype = g.choice((F32, I64, I32))
     g.add(op, [g.constant(v, dtype) for v in (g.whole(-3, 2), g.whole(3, 9), g.whole(1, 3))], {})
+
+
+@recipe("MaxUnpool")
+def max_unpool(g, op):
+    rank = g.choice((3, 4, 4))
+    x = g.operand(g.dtypes(op, among=(F32,)), lambda a: a.ndim == rank and 0 not in a.shape, g.shape(rank, 5))
+    shape, kernel = g.known(x).shape, [g.whole(1, 3) for _ in range(rank - 2)]
+    total = g.known(x).size * int(np.prod(kernel))
+    if total > 2000:
+        raise Reject
+    places = g.new(g.rng.permutation(total)[: g.known(x).size].reshape(shape).astype(I64))
+    g.add(op, [x, places], {"kernel_shape": kernel, "strides": kernel})
+
+
+@recipe("TensorScatter")
+def tensor_scatter(g, op):
+    batch, heads, rows, new, size = g.whole(1, 2), g.whole(1, 2), g.whole(2, 7), g.whole(1, 2), g.choice((1, 3, 8))
+    cache = g.operand(g.dtypes(op, among=(F32, I32)), shape=(batch, heads, rows, size))
+    update, circular = g.like(cache, (batch, heads, new, size)), g.chance(0.4)
+    first = g.new(g.array(I64, (batch,), 0, rows - 1 if circular else rows - new))
+    g.add(op, [cache, update, first], {"mode": "circular" if circular else "linear"})
+
+
+@recipe("Shape", "Size")
+def sizes(g, op):
+    g.add(op, [anything(g, op, 0)], {})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from tests.compiler.fuzz.draw import FLOATS
-from tests.compiler.fuzz.recipes.table import ENGINE, F32, I32, recipe
+from tests.compiler.fuzz.recipes.table import BYTES, ENGINE, F32, I32, recipe
 
 
 def matrices(g, dtypes, constant=None, other=None):
@@ -39,6 +41,24 @@ def gemm(g, op):
         else [g.like(a, g.choice(((columns,), (rows, columns), (1, columns), (rows, 1), ())))]
     )
     g.add(op, [a, b, *c], attrs)
+
+
+@recipe("MatMulNBits")
+def matmul_of_few_bits(g, op):
+    """Weights that float16 holds: no bound sees how they are rounded inside of the node."""
+    depth, columns, block, bits = (
+        g.choice((16, 24, 40, 64)),
+        g.choice((1, 3, 8, 17)),
+        g.choice((16, 32)),
+        g.choice((4, 4, 8)),
+    )
+    blocks, each = -(-depth // block), 8 // bits
+    a = g.operand([F32], shape=(*g.shape(g.whole(0, 2), 5), g.whole(1, 5), depth), low=-3, high=3)
+    packed = g.array(BYTES[0], (columns, blocks, block // each), 0, 255)
+    scales = np.exp2(g.array(I32, (columns, blocks), -6, -2)).astype(F32)
+    zeros = [g.new(g.array(BYTES[0], (columns, -(-blocks // each)), 0, 255), True)] if g.chance(0.5) else []
+    attrs = {"K": depth, "N": columns, "block_size": block, "bits": bits}
+    g.add(op, [a, g.new(packed, True), g.new(scales, True), *zeros], attrs, domain="com.microsoft")
 
 
 @recipe("Einsum")

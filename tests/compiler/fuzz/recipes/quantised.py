@@ -153,3 +153,16 @@ def qlinear_map(g, op):
     dtype = g.known(x).dtype
     attrs = {"alpha": g.number(0.01, 0.5)} if op == "QLinearLeakyRelu" else {}
     g.add(op, [x, scale(g), zero(g, dtype), scale(g, 0.004, 0.1), zero(g, dtype)], attrs, domain="com.microsoft")
+
+
+@recipe("DynamicQuantizeLinear")
+def dynamic_quantize(g, op):
+    g.add(op, [g.operand(g.dtypes(op, among=(F32,)), lambda a: a.size > 0)], {}, 3)
+
+
+@recipe("QuantizeLinear of Microsoft", "DequantizeLinear of Microsoft")
+def of_microsoft(g, name):
+    op, _, _ = name.partition(" ")
+    x = g.operand([F32] if op == "QuantizeLinear" else BYTES)
+    target = g.choice(BYTES) if op == "QuantizeLinear" else g.known(x).dtype
+    g.add(op, [x, scale(g, 0.01, 0.1), zero(g, target)], {}, domain="com.microsoft")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.compiler.fuzz.draw import FLOATS, TYPES, Reject, within
 from tests.compiler.fuzz.model import is_float
-from tests.compiler.fuzz.recipes.table import ENGINE, I32, I64, recipe
+from tests.compiler.fuzz.recipes.table import ENGINE, F32, I32, I64, recipe
 from tests.compiler.fuzz.recipes.windows import image
 
 
@@ -88,3 +88,38 @@ def cumulative(g, op):
     x = g.operand(g.dtypes(op), lambda a: a.ndim >= 1, g.shape(g.whole(1, 4)))
     attrs = {name: 1 for name in ("exclusive", "reverse") if g.chance(0.4)}
     g.add(op, [x, g.constant(g.axis(g.known(x).ndim), g.choice((I32, I64)))], attrs)
+
+
+@recipe("MeanVarianceNormalization")
+def mean_variance(g, op):
+    x = image(g, g.dtypes(op, among=(F32,)), (4,))
+    if g.known(x).size == g.known(x).shape[1]:  # of one element a difference of large numbers
+        raise Reject
+    g.add(op, [x], {})
+
+
+@recipe("GroupNormalization")
+def group_norm(g, op):
+    x = image(g, g.dtypes(op, among=(F32,)))
+    channels = g.known(x).shape[1]
+    groups = g.choice([d for d in range(1, channels + 1) if channels % d == 0])
+    if g.known(x)[0].size == groups:
+        raise Reject
+    shape = (groups if g.opset < 21 else channels,)
+    g.add(op, [x, g.like(x, shape), g.like(x, shape)], {"num_groups": groups, "epsilon": g.choice((1e-5, 1e-2))})
+
+
+@recipe("RMSNormalization")
+def rms_norm(g, op):
+    x = g.operand(g.dtypes(op, among=(F32,)), lambda a: a.ndim >= 1 and 0 not in a.shape, g.shape(g.whole(1, 4)))
+    axis = g.axis(g.known(x).ndim)
+    g.add(op, [x, g.like(x, g.known(x).shape[axis:])], {"axis": axis, "epsilon": g.choice((1e-5, 1e-2))})
+
+
+@recipe("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
+def loss(g, op):
+    x = g.operand(g.dtypes(op, among=(F32,)), lambda a: a.ndim >= 2 and 0 not in a.shape, g.shape(g.whole(2, 4), 5))
+    batch, classes, *rest = g.known(x).shape
+    labels = g.new(g.array(g.choice((I32, I64)), (batch, *rest), 0, classes - 1))
+    weight = [g.new(g.array(F32, (classes,), 0.2, 2), True)] if g.chance(0.4) else []
+    g.add(op, [x, labels, *weight], {"reduction": g.choice(("mean", "sum", "none"))})

@@ -168,3 +168,36 @@ def dft(g, op):
     if g.known(x).shape[-1] == 2:
         attrs.pop("onesided", None)
     g.add(op, [x, "", g.constant(1, I64)] if g.opset >= 20 else [x], attrs)
+
+
+@recipe("STFT")
+def stft(g, op):
+    length, step = g.whole(2, 9), g.whole(1, 4)
+    x = g.operand(g.dtypes(op, among=(F32,)), shape=(g.whole(1, 2), g.whole(length, 17), 1))
+    frame = g.new(g.array(F32, (length,), 0, 1), True) if g.chance(0.5) else ""
+    g.add(
+        op,
+        [x, g.constant(step, I64), frame, *([] if frame else [g.constant(length, I64)])],
+        {"onesided": g.whole(0, 1)},
+    )
+
+
+@recipe("AffineGrid")
+def affine_grid(g, op):
+    rank = g.whole(2, 3)
+    theta = g.operand(g.dtypes(op, among=(F32,)), shape=(g.whole(1, 2), rank, rank + 1))
+    sizes = [g.known(theta).shape[0], g.whole(1, 3), *(g.whole(2, 5) for _ in range(rank))]
+    g.add(op, [theta, g.constant(sizes, I64)], {"align_corners": g.whole(0, 1)})
+
+
+@recipe("DeformConv")
+def deform_conv(g, op):
+    x = g.operand(g.dtypes(op, among=(F32,)), lambda a: a.ndim == 4 and 0 not in a.shape, g.shape(4, 8))
+    n, channels, *sizes = g.known(x).shape
+    kernel, strides = kernel_of(g, x), [g.whole(1, 2) for _ in sizes]
+    outs = [(size - k) // step + 1 for size, k, step in zip(sizes, kernel, strides, strict=True)]
+    groups, taps = g.choice([d for d in range(1, channels + 1) if channels % d == 0]), math.prod(kernel)
+    w = g.new(g.array(F32, (g.choice((1, 2, 8)), channels, *kernel), -1, 1), True)
+    offset = g.new(g.array(F32, (n, groups * taps * 2, *outs), -2, 2))
+    mask = ["", g.new(g.array(F32, (n, groups * taps, *outs), 0, 1))] if g.chance(0.4) else []
+    g.add(op, [x, w, offset, *mask], {"strides": strides, "offset_group": groups, "pads": [0] * 4})
