@@ -36,7 +36,7 @@ $(STAMP): pyproject.toml scripts/prerequisites.sh
 	@sh scripts/prerequisites.sh $(PYTHON)
 	@echo "set-up 1/3: virtual environment $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
-	@echo "set-up 2/3: packages, about 100 MB the first time (pyproject.toml says what each is for)"
+	@echo "set-up 2/3: packages, about 150 MB the first time (pyproject.toml says what each is for)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[test,check]"
 	@echo "set-up 3/3: the parts in C"
 	@$(BIN)/python -c "import npu_model.native as native; native.load()"

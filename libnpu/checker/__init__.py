@@ -64,7 +64,12 @@ def obey_environment(getenv: Callable[[str], str | None] = os.environ.get, pages
         target = os.path.abspath(path)
 
         def write() -> None:
-            found = {"findings": checker.records(), "shared": checker.shared(), "enqueued": ENQUEUED}
+            found = {
+                "findings": checker.records(),
+                "shared": checker.shared(),
+                "enqueued": ENQUEUED,
+                "told": checker.relies_on_telling,
+            }
             content = checker.record() if isinstance(checker, Recorder) else found
             with open(target, "ab", buffering=0) as file:  # at once: several processes may end at a time
                 file.write(json.dumps(content).encode() + b"\n")

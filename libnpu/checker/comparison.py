@@ -49,6 +49,9 @@ class Comparison(Program):
             assert step.clock is not None
             join(clock, step.clock)
             join(clock, {step.actor: step.epoch})
+            if self._untold is not None:
+                join(self._untold, step.clock if step.untold is None else step.untold)
+                join(self._untold, {step.actor: step.epoch})
         self._learn(clock)
 
     def _look_at(self, steps: list[Step]) -> None:
@@ -70,6 +73,7 @@ class Comparison(Program):
                     if allocation is not None:
                         start = address - allocation.address
                         access = Access(step.actor, step.epoch, write, step.act)
+                        self._look_for_telling(allocation, start, start + size, access, step.untold)
                         self._touch(allocation, start, start + size, access, clock)
                         self._touch_behind_cache(allocation, start, min(start + size, allocation.size), access, clock)
                 watched.pending.pop(step, None)
@@ -108,6 +112,19 @@ class Comparison(Program):
             if owner is not None:
                 runs = watched.runs.setdefault(owner[1:], [])
                 runs += [(address + i * stride, run_bytes, bool(write)) for i in range(count)]
+
+    def _look_for_telling(
+        self, allocation: Allocation, start: int, end: int, access: Access, untold: Clock | None
+    ) -> None:
+        """Note that an access that is about to be put in is in order with one of a host function only by what that may have told. `untold`:
+        as of a Step, of whoever makes it.
+        """
+        if untold is not None:
+            self.relies_on_telling |= any(
+                old.act.is_function and (old.write or access.write) and not old.is_before(untold)
+                for _, _, state in allocation.shadow.parts(min(start, allocation.size), min(end, allocation.size))
+                for old in state.accesses
+            )
 
     def _touch(self, allocation: Allocation, start: int, end: int, access: Access, clock: Clock) -> None:
         size = allocation.size

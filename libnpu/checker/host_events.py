@@ -102,6 +102,7 @@ class HostEvents(Comparison):
         function does that has begun. A call that it was in by then does not.
         """
         if self._begun:
+            self._untold = self._clock if self._untold is None else self._untold
             clock = dict(self._clock)
             for step in self._begun:
                 assert step.clock is not None
@@ -127,11 +128,12 @@ class HostEvents(Comparison):
             return
         if self._lint is not None:
             self._lint.touched(act)
-        clock, access = self._clock, Access(HOST, self._clock[HOST], write, act)
+        clock, untold, access = self._clock, self._untold, Access(HOST, self._clock[HOST], write, act)
         if step is not None and step.clock is not None:  # what a host function does belongs to its stream
-            clock = {**step.clock, step.actor: step.epoch}
+            clock, untold = {**step.clock, step.actor: step.epoch}, step.untold
             act = replace(act, stream=step.act.stream, order=step.act.order, job=step.act.job, is_function=True)
             access = Access(step.actor, step.epoch + 1, write, act)
+        self._look_for_telling(allocation, offset, offset + size, access, untold)
         self._touch(allocation, offset, offset + size, access, clock)
         if allocation.cache is not None and (is_seen or allocation.is_host):  # device memory: by an array alone
             if write:

@@ -82,7 +82,9 @@ class MemoryEvents(HostEvents):
         self._freed[buffer.device_address] = self._freed[buffer.host_address] = act
         found = watched.allocations.remove(buffer.device_address, act)
         if found is not None:
-            self._touch(found, 0, found.size, Access(HOST, self._clock[HOST], True, act), self._clock)
+            access = Access(HOST, self._clock[HOST], True, act)
+            self._look_for_telling(found, 0, found.size, access, self._untold)
+            self._touch(found, 0, found.size, access, self._clock)
 
     # ---- inside ----
 

@@ -40,6 +40,10 @@ class Program(Observer):
         self._guarded = Guarded(guard) if guard is not None else None
         self._watched: dict[Context, ContextWatch] = {}
         self._clock: Clock = {HOST: 0}  # the host's
+        self._untold: Clock | None = None  # the part of it that no host function may have told; None while it is all
+        self.relies_on_telling = (
+            False  # a host function, and what the host does behind it, are right only if the one has told the other
+        )
         self._function = threading.local()  # `step`: the marker before the host function that the thread runs
         self._orders = 0
         self._actors = HOST

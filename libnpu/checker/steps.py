@@ -64,6 +64,7 @@ class Step:
     befores: list[Step] = field(default_factory=list)
     signals: list[Signal] = field(default_factory=list)  # that it waits for, and that had no job yet
     clock: Clock | None = None
+    untold: Clock | None = None  # the part of both that no host function may have told; None when that is all
     is_behind_others: bool = False  # comes behind a record of another process
 
     def ancestors(self, resolve: Callable[[Step], None]) -> Iterator[Step]:
@@ -93,6 +94,9 @@ class Step:
             assert before.clock is not None
             join(clock, before.clock)
             clock[before.actor] = max(clock.get(before.actor, -1), before.epoch)
+            if self.untold is not None:
+                join(self.untold, before.clock if before.untold is None else before.untold)
+                join(self.untold, {before.actor: before.epoch})
         self.clock = clock
         self.befores.clear()
         return clock

@@ -95,7 +95,8 @@ class StreamEvents(HostEvents):
             is_upload=_is_upload(operation_of(job)),
             real_ns=time.monotonic_ns(),
         )
-        step = Step(watched, history.actor, job.number, act, dict(self._clock), history.behind)
+        untold = dict(self._untold) if self._untold is not None else None
+        step = Step(watched, history.actor, job.number, act, dict(self._clock), history.behind, untold=untold)
         history.behind = []
         if history.last is not None:
             step.befores.append(history.last)

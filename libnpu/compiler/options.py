@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 
 # What `CompileOptions.dump` may name, in the order of the compiler's work: stages of the front end, then passes of the back end.
 PASSES = (
@@ -26,7 +27,8 @@ PASSES = (
     "barriers",
     "blob",
 )
-LEVELS = (0, 1, 2)
+LEVELS = (0, 1, 2, 3)
+SOLVED = 3  # the least level that asks a solver
 OPTIONAL_PASSES = ("DynamicDataMask",)  # that `CompileOptions.disable` may name
 PRECISIONS = ("fp16", "fp32", "int8", "int4")
 PLAN_PRECISIONS = PRECISIONS[2:]  # of which only tasks, memory and times are known
@@ -55,7 +57,9 @@ class CompileOptions:
     disable: tuple[str, ...] = ()  # of OPTIONAL_PASSES: results may then be wrong
     tiles: int | None = None  # that work in parallel; None: all that the profile has
     cmx_bytes: int | None = None  # of each tile
-    optimisation: int = 2  # 0: nothing is loaded ahead; 1: one schedule; 2: the best of several
+    optimisation: int = (
+        2  # 0: nothing is loaded ahead; 1: one schedule; 2: the best of several; 3: windows of it solved as well
+    )
     prefetching_level_limit: int = 35  # compute operations that a load may run ahead
     pingpong: bool = True  # load the next tile while the engine works
     cmx_residency: bool = (
@@ -72,6 +76,8 @@ class CompileOptions:
             raise BadOption(f"precision {self.precision!r}; one of {', '.join(PRECISIONS)}")
         if self.optimisation not in LEVELS:
             raise BadOption(f"optimisation {self.optimisation}; one of {', '.join(map(str, LEVELS))}")
+        if self.optimisation >= SOLVED and find_spec("ortools") is None:
+            raise BadOption(f"optimisation {self.optimisation} needs the package ortools: pip install 'libnpu[solver]'")
         if self.attention not in ATTENTION:
             raise BadOption(f"attention {self.attention!r}; one of {', '.join(ATTENTION)}")
         if self.tiles is not None and self.tiles < 1:

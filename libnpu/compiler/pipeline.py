@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,9 +26,10 @@ from libnpu.compiler.emit import emit
 from libnpu.compiler.lower import CompileError, lower
 from libnpu.compiler.lower.text import program_text, schedule_text
 from libnpu.compiler.lower.verify import verify_program
+from libnpu.compiler.options import SOLVED
 from libnpu.compiler.partition.report import warning_of
 from libnpu.compiler.quality import lower_bound, measures, what_ifs
-from libnpu.compiler.schedule import DoesNotFit, FeasibleMemoryScheduler, OutOfBarriers, synchronise
+from libnpu.compiler.schedule import DoesNotFit, FeasibleMemoryScheduler, OutOfBarriers, improve, synchronise
 from libnpu.errors import Unimplemented, Unsupported
 
 if TYPE_CHECKING:
@@ -91,13 +92,14 @@ def _run_in_parts(
         raise _strict_refusal(reasons_of(model, options, refusal), refusal)
     found = partition(model, options, _run_whole, refusal)
     if len(found.model.parts) == 1 and found.compiled:  # nobody needs what the NPU cannot do
-        return found.compiled[0]
+        whole = found.compiled[0]
+        return replace(whole, report=whole.report | {"warnings": [*found.notes, *whole.report["warnings"]]})
     reports = [part.report for part in found.compiled]
     warnings = [line for report in reports for line in report["warnings"]]
     dumps: dict[str, str] = {}
     for name in options.dump:
         dumps[name] = "\n".join(report["dumps"][name] for report in reports)
-    report = {"parts": reports, "warnings": [warning_of(found.model), *warnings], "dumps": dumps}
+    report = {"parts": reports, "warnings": [warning_of(found.model), *found.notes, *warnings], "dumps": dumps}
     return Compiled(parts.pack(found.model), None, report, found.model)
 
 
@@ -193,7 +195,7 @@ def _schedule(
 ) -> tuple[TileProgram, Schedule]:
     """Lower a graph and schedule what `edit` has made of the program: of several grains the one that ends first. Raises CompileError."""
     cmx_bytes, level = _cmx_bytes(options, profile), options.optimisation
-    best: tuple[TileProgram, Schedule] | None = None
+    best: tuple[FeasibleMemoryScheduler, Schedule] | None = None
     for grain in (1,) if level < 2 else _GRAINS:
         try:
             pingpong = options.pingpong and level > 0
@@ -202,16 +204,17 @@ def _schedule(
             limit = options.prefetching_level_limit if level > 0 else 0
             scheduler = FeasibleMemoryScheduler(program, profile, cmx_bytes, limit, options.pingpong, tiles, level > 1)
             if best is None:
-                best = program, scheduler.run()
+                best = scheduler, scheduler.run()
                 if len(program.ops) > _MANY:
                     break
             elif (better := scheduler.better_than(best[1].makespan_ps)) is not None:
-                best = program, better
+                best = scheduler, better
         except (CompileError, DoesNotFit) as error:
             if best is None:
                 raise CompileError(str(error)) from None
     assert best is not None
-    return best
+    scheduler, schedule = best
+    return scheduler.program, improve(scheduler, schedule) if level >= SOLVED else schedule
 
 
 def _check_sizes(graph: Graph, profile: Profile) -> None:

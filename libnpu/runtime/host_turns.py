@@ -195,9 +195,8 @@ class Turns(Waking):
                 self._pause(me, None)
 
     def _is_outside(self, who: Participant, machine: Machine) -> bool:
-        """Whether a thread of the program that uses a machine runs, and is in no call."""
-        is_running = who.number >= 0 and who.state is State.RUNNING and who in machine.positions
-        return is_running and not who.depth and not who.arrived
+        """Whether a thread of the program that uses a machine runs, and is in no call, but maybe about to be."""
+        return who.number >= 0 and who.state is State.RUNNING and who in machine.positions and not who.depth
 
     def come_back(self, me: Participant) -> None:
         """Let a participant that was not waited for go on, where the devices are now."""

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from libnpu.syscalls import Machine, Node
 
 DEADLOCK_GRACE_S = 2.0  # chosen: a thread set aside may still do what the blocked ones wait for
+HELD_GRACE_S = (
+    0.5  # chosen: how long all threads are asleep before a host function is let go that a schedule holds back
+)
 FUNCTION_GRACE_S = 1.0  # chosen: how long a host function may be silent that is to return before the program goes on
 
 
@@ -125,7 +128,7 @@ class Waits(Turns):
         )
         wait.since_s = (wait.since_s or now_s) if asleep else None
         held = next((target.job for target in wait.targets if target.job and not target.job.submitted), None)
-        if wait.since_s is not None and now_s - wait.since_s > DEADLOCK_GRACE_S and held is not None:
+        if wait.since_s is not None and now_s - wait.since_s > HELD_GRACE_S and held is not None:
             held.stream.context.dispatcher.let_go(held)
             wait.since_s = None
             me.wait, me.state = wait, State.BLOCKED

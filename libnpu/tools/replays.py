@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 SCHEDULE = "NPU_SCHEDULE"
+PATIENT = "lazy"
 PATIENCE = 10  # a replay may take so many times what the program took, and at least LEAST_S
 LEAST_S = 30.0
 FIRST_S = 600.0  # of a replay of a program that has not run
@@ -71,6 +73,8 @@ def watch(
     for text, counts in (item for each in processes for item in each["enqueued"].items()):
         known_counts = enqueued.setdefault(text, {})
         known_counts.update({stream: max(count, known_counts.get(stream, 0)) for stream, count in counts.items()})
+    if witnesses and schedule != PATIENT and any(each["told"] for each in processes):
+        found += _found_patiently(command, options or {}, time_limit(took_s), found)
     if witnesses:
         limit_s, known = time_limit(took_s), [*filter(is_known, found)]
         found = [record for record in found if record not in known]
@@ -82,6 +86,28 @@ def watch(
         )
         found += known
     return Watched(status if status >= 0 else 128 - status, found, not_checked, enqueued)
+
+
+def _found_patiently(
+    command: Sequence[str], options: dict[str, Any], limit_s: float, found: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return what is found besides when host functions run only where the program waits for them, so that none has told it before."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "findings"
+        environment = _environment(path, options, PATIENT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                timeout=limit_s, check=False,
+            )  # fmt: skip
+        more = [record for each in _lines(path) for record in each["findings"]]
+    known = {_key(record) for record in found}
+    functions = [record for record in more if any(act.get("is_function") for act in record["acts"])]
+    return [record for record in functions if _key(record) not in known]
+
+
+def _key(record: dict[str, Any]) -> tuple[Any, ...]:
+    return record["rule"], *((act["what"], act["site"]) for act in record["acts"])
 
 
 def replay(

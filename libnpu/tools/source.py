@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from libnpu.compiler.options import ATTENTION, OPTIONAL_PASSES, PRECISIONS
+from libnpu.compiler.options import ATTENTION, LEVELS, OPTIONAL_PASSES, PRECISIONS
 from libnpu.parts import MAGIC, PartsError, unpack
 from libnpu.tools.console import ToolError, progress
 from libnpu.tools.shapes import SHAPES
@@ -76,9 +76,10 @@ def add_model_arguments(parser: argparse.ArgumentParser, profile_default: str = 
         "-O",
         dest="optimisation",
         type=int,
-        choices=(0, 1, 2),
+        choices=LEVELS,
         default=None,
-        help="0: load nothing ahead; 1: schedule once; 2: keep the best of several tilings and schedules (default 2, of npu sweep 1)",
+        help="0: load nothing ahead; 1: schedule once; 2: keep the best of several tilings and schedules; "
+        "3: and improve it with a solver (default 2, of npu sweep 1)",
     )
     parser.add_argument("--no-pingpong", action="store_true", help="do not load the next tile while an engine works")
 

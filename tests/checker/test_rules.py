@@ -310,6 +310,17 @@ def test_what_a_host_function_tells_another_thread():
     assert [rule for rule, _ in found(lambda device: program(device, behind=False))] == ["HD-RAW"]
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_what_is_right_only_if_a_host_function_has_told_the_host_is_known(waits):
+    with libnpu.check() as checker, libnpu.open("unit") as device:
+        pinned, stream, other = device.alloc_host(4), device.create_stream(), device.create_stream()
+        stream.add_host_function(pinned.array.fill, 1)
+        other.fill(device.alloc(4), 1)
+        (stream if waits else other).synchronize()
+        pinned.array.sum()
+    assert (checker.records(), checker.relies_on_telling) == ([], not waits)
+
+
 def test_host_functions_of_two_streams_are_in_no_order(found):
     def program(device):
         pinned = device.alloc_host(4)

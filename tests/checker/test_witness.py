@@ -242,6 +242,31 @@ def test_a_program_is_replayed_in_processes_of_its_own(check, tmp_path):
     assert (tmp_path / "ran").read_text().split(" ") == ["", "hold:", "hold:1.1@2.1", ""]
 
 
+TOLD = """
+import libnpu, threading
+with libnpu.open("unit") as device:
+    pinned, stream, other, told = device.alloc_host(4), device.create_stream(), device.create_stream(), threading.Event()
+    stream.add_host_function(pinned.array.fill, 1)
+    stream.add_host_function(told.set)
+    other.fill(device.alloc(4), 1)
+    other.synchronize()
+    {wait}
+    pinned.array.sum()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wait", ["told.is_set()", "told.wait()"])
+def test_a_program_that_may_have_been_told_is_run_where_it_was_not(npu, tmp_path, monkeypatch, wait):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "it.py").write_text(TOLD.format(wait=wait))
+    status = npu("check", "--json", "-o", "found", "--", sys.executable, "it.py")[0]
+    found = json.loads((tmp_path / "found").read_text())
+    right = wait == "told.wait()"
+    assert (status, [record["rule"] for record in found]) == ((0, []) if right else (1, ["HD-RAW"]))
+    assert right or found[0]["witness"]["bytes"]["count"] == 4
+
+
 @pytest.mark.parametrize(
     ("then", "options", "witness"),
     [

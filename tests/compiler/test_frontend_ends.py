@@ -90,7 +90,7 @@ def test_a_constant_made_from_a_huge_shape_is_refused_by_node():
         ({"precision": "int2"}, "precision 'int2'; one of fp16, fp32, int8, int4"),
         ({"precision": "int8"}, "precision 'int8' needs plan_only"),
         ({"precision": "int4"}, "precision 'int4' needs plan_only"),
-        ({"optimisation": 3}, "optimisation 3; one of 0, 1, 2"),
+        ({"optimisation": 4}, "optimisation 4; one of 0, 1, 2, 3"),
         ({"shapes": {"x": (-1, 3)}}, r"shapes: x \(-1, 3\); no size is below 0"),
     ],
 )

@@ -100,6 +100,15 @@ def test_what_nobody_needs_is_not_on_the_host(make_model, recwarn):
     assert compiled.parts is None and not recwarn.list
 
 
+@pytest.mark.parametrize("last", ["Relu", "NonZero"])
+def test_a_declared_shape_that_is_not_the_computed_one_is_told_of_a_model_in_parts_too(last, make_model):
+    nodes = [("Relu", ["x"], ["a"], {}), ("NonZero", ["a"], ["unused"], {}), (last, ["a"], ["y"], {})]
+    model = make_model(nodes, {"x": (np.float32, (4,))}, ["y"])
+    model.graph.value_info.append(helper.make_tensor_value_info("a", onnx.TensorProto.FLOAT, [5]))
+    compiled = compile_model(model, FP32) if last == "Relu" else in_parts(model)
+    assert compiled.report["warnings"][-1] == "a is computed as [4], declared as [5]; what is computed counts"
+
+
 def test_an_if_reads_what_its_branches_read():
     """A gather may fault where the other branch is wanted, so that it cannot run in vain."""
     nodes = [helper.make_node("Relu", ["x"], ["a"], name="relu"), helper.make_node("ReduceMax", ["x"], ["m"], name="max", keepdims=0),

@@ -152,7 +152,7 @@ def test_a_host_function_has_returned_when_its_call_goes_on_unless_it_is_held(ma
 
 @pytest.mark.parametrize("schedule", ["hold:", "hold:1.1", "lazy", "newest-first"])
 def test_the_program_and_a_host_function_may_wait_for_each_other_without_a_call(make, schedule, monkeypatch):
-    monkeypatch.setattr(host_waits, "DEADLOCK_GRACE_S", 0.05)
+    monkeypatch.setattr(host_waits, "HELD_GRACE_S", 0.05)
     monkeypatch.setattr(host_waits, "FUNCTION_GRACE_S", 0.05)
     device = make(schedule)
     begun, may_end, stream = threading.Event(), threading.Event(), device.create_stream()

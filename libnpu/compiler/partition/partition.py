@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Partitioned:
-    """A model in parts; `compiled` are those on the NPU, in order."""
+    """A model in parts; `compiled` are those on the NPU, in order, `notes` what a person should know of the whole."""
 
     model: PartedModel
     compiled: list[Compiled]
+    notes: list[str]
 
 
 def partition(
@@ -145,7 +146,7 @@ def _assembled(
     parted = PartedModel(
         name, _profile(blobs, options), tuple(found.inputs), tuple(found.outputs), tensors, tuple(made_parts)
     )
-    return Partitioned(parted, blobs)
+    return Partitioned(parted, blobs, found.notes)
 
 
 def _profile(blobs: Sequence[Compiled], options: CompileOptions) -> str:

@@ -65,6 +65,7 @@ class Survey:
     inputs: list[str]
     outputs: list[str]
     without: int
+    notes: list[str]
     host: list[SourceNode] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -102,7 +103,9 @@ def survey(model: onnx.ModelProto, shapes: Mapping[str, Shape], refused: Mapping
     copies = _constant_outputs(outputs, makers, types, constants)
     alive = _alive([*copies, *walk.found], outputs, constants)
     without = sum(bool(node.reason) for node in walk.found) - sum(bool(node.reason) for node in alive)
-    return Survey(model, alive, types, constants, [value.name for value in inputs], outputs, without)
+    closed = {name: value for name, value in scope.items() if name not in walk.open}
+    notes = walk.declarations(model.graph, closed)
+    return Survey(model, alive, types, constants, [value.name for value in inputs], outputs, without, notes)
 
 
 def _alive(nodes: list[SourceNode], outputs: list[str], constants: Collection[str]) -> list[SourceNode]:

@@ -11,6 +11,7 @@ comes out is a real schedule; `dependences` and `barriers` derive the synchronis
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -18,16 +19,22 @@ from npu_abi import C
 from npu_model.footprint import box
 from npu_model.profile import Profile
 
-from libnpu.compiler.program import FAR, Buffer, DdrKind, DdrTensor, DpuPayload, Engine, TileProgram
+from libnpu.compiler.program import FAR, Buffer, DdrKind, DdrTensor, DpuPayload, Engine, TileOp, TileProgram
 from libnpu.compiler.schedule.cmx_allocator import CmxAllocator
 from libnpu.compiler.schedule.dependences import Touch, byte_dependences
-from libnpu.compiler.schedule.schedule import DoesNotFit, Schedule
+from libnpu.compiler.schedule.justify import late_order
+from libnpu.compiler.schedule.schedule import DoesNotFit, Queue, Schedule
 from libnpu.compiler.schedule.scheduler_pass import SchedulerPass
 
 _FIRST_LEVELS = (
     2000  # of a program of more than twice as many, which are tried for all; chosen: some layers of a large model
 )
 _LIMITS = (256, 128, 64, 32, 16, 8, 6, 4, 3, 2, 1, 0)
+
+
+_ORDERS = 3  # other orders that are tried; chosen by trials
+_REORDERED = 6000  # operations of all of them, at most: what they may cost
+_NEAR = 110  # percent of what is to be undercut, with which an order is a start for others; chosen by trials
 
 
 class _Tried(NamedTuple):
@@ -53,7 +60,9 @@ class FeasibleMemoryScheduler:
 
     `pingpong=False` loads an operation's operands only when the one before it has left the engine. With `restarts`, level limits 0 to 4, 6, 8, 16,
     32 and so on up to `prefetching_level_limit` are tried, largest first, until two in a row are 1 % slower than the best one; then
-    the best one and half of it with results at alternate ends of CMX. Of a long program its first part is tried so, and the best goes on.
+    the best one and half of it with results at alternate ends of CMX; then the same in other orders (`justify.py`). Of a long program
+    the first part is tried so, and the best goes on. `known` are the predecessors of the operations, where they are known; with
+    `keeps_loads`, a load's level is that of its place in the program.
     """
 
     def __init__(
@@ -65,6 +74,8 @@ class FeasibleMemoryScheduler:
         pingpong: bool = True,
         tiles: int = 1,
         restarts: bool = True,
+        known: list[set[int]] | None = None,
+        keeps_loads: bool = False,
     ) -> None:
         self.restarts = restarts
         self.program = program
@@ -73,16 +84,7 @@ class FeasibleMemoryScheduler:
         self.cmx_bytes = min(cmx_bytes, profile.cmx.workspace_bytes)
         self.level_limit = prefetching_level_limit if pingpong else 0
         ops = program.ops
-        self.predecessors = byte_dependences(
-            [
-                [
-                    Touch(access.target, box(access.offset, access.width, access.dims), write)
-                    for write, accesses in ((False, op.reads), (True, op.writes))
-                    for access in accesses
-                ]
-                for op in ops
-            ]
-        )
+        self.predecessors = _predecessors(ops) if known is None else known
         self.successors: list[list[int]] = [[] for _ in ops]
         for op, before in enumerate(self.predecessors):
             for other in sorted(before):
@@ -97,6 +99,8 @@ class FeasibleMemoryScheduler:
         self.work_ps = {
             engine: sum(op.cost_ps for op in ops if op.engine == engine) for engine in (Engine.DPU, Engine.SHAVE)
         }
+        latency_ps = int(profile.ddr.latency_ns * 1000)
+        self.sent_ps = sum(max(op.cost_ps - latency_ps, 0) for op in ops if op.engine == Engine.DMA)
         allocator = self.allocator()
         self.rounded = {b: allocator.rounded(b.size_bytes) * b.copies for b in self.uses}
         self.need_bytes = [sum(self.rounded[buffer] for buffer in touched) for touched in self.buffers]
@@ -111,11 +115,17 @@ class FeasibleMemoryScheduler:
             for op in ops
         ]
         self.results = [{a.target for a in op.writes if isinstance(a.target, Buffer)} for op in ops]
+        self.queues = [
+            *(Queue(Engine.DMA, port) for port in range(profile.dma_ports)),
+            *(Queue(Engine.DPU, tile) for tile in range(tiles)),
+            *(Queue(Engine.SHAVE, shave) for shave in range(tiles * profile.shaves_per_tile)),
+        ]
         self.is_dma = [op.engine == Engine.DMA for op in ops]
         self.compute = [index for index, op in enumerate(ops) if op.engine != Engine.DMA]  # by level
         self.is_load = [self._is_load(index) for index in range(len(ops))]
         self.is_constant_load = [load and self._is_constant_load(index) for index, load in enumerate(self.is_load)]
-        self.levels = self._levels()
+        self.reader_levels = self._levels(False)
+        self.levels = self._levels(True) if keeps_loads else self.reader_levels
         self.live_bytes = self._live_bytes()
         self.far_side = self._far_side()
         self._check_fit()
@@ -127,15 +137,31 @@ class FeasibleMemoryScheduler:
         return found
 
     def better_than(self, bound_ps: int | None) -> Schedule | None:
-        """Return the best schedule found that takes less than `bound_ps`, if any. Of a long program the first part says which it is."""
-        if len(self.compute) > 2 * _FIRST_LEVELS:
-            first = self._search(None, _FIRST_LEVELS)
-            assert first is not None
-            best = SchedulerPass(self, first.limit, bound_ps, first.alternate).run()
-        else:
-            tried = self._search(bound_ps, None)
-            best = tried.schedule if tried is not None else None
+        """Return the best schedule found that takes less than `bound_ps`, if any: in program order, then by latest start while that helps."""
+        plan = self
+        last = best = self.of_this_order(bound_ps and bound_ps * _NEAR // 100)
+        orders = min(_ORDERS, _REORDERED // max(len(self.program.ops), 1)) if self.level_limit else 0
+        for _ in range(orders):
+            if last is None:
+                break
+            order, source, last = late_order(plan, last), plan, None
+            for keeps_loads in (True, False):
+                other = source.in_order(order, keeps_loads)
+                found = other.of_this_order(min(best.makespan_ps, bound_ps or best.makespan_ps) if best else bound_ps)
+                if found is not None:
+                    plan, last, best = other, found, found
         return best if best is not None and (bound_ps is None or best.makespan_ps < bound_ps) else None
+
+    def of_this_order(self, bound_ps: int | None) -> Schedule | None:
+        """Return the best schedule with operations in program order that takes less than `bound_ps`, if any. Of a long program the first
+        part says which it is.
+        """
+        if len(self.compute) <= 2 * _FIRST_LEVELS:
+            tried = self._search(bound_ps, None)
+            return tried.schedule if tried is not None else None
+        first = self._search(None, _FIRST_LEVELS)
+        assert first is not None
+        return SchedulerPass(self, first.limit, bound_ps, first.alternate).run()
 
     def _search(self, bound_ps: int | None, level: int | None) -> _Tried | None:
         """Return the pass that is done first, of those that take no more than `bound_ps`: with all or, unless None, with the levels below `level`."""
@@ -160,6 +186,20 @@ class FeasibleMemoryScheduler:
                 best = _tried(SchedulerPass(self, limit, best.time_ps - 1, alternate=True), level) or best
         return best
 
+    def in_order(self, order: list[int], keeps_loads: bool) -> FeasibleMemoryScheduler:
+        """Return a scheduler of the same operations in another order that is correct too; with `keeps_loads` a load starts no sooner than there."""
+        ops = [self.program.ops[index] for index in order]
+        number = {index: n for n, index in enumerate(order)}
+        return FeasibleMemoryScheduler(
+            replace(self.program, ops=ops),
+            self.profile,
+            self.cmx_bytes,
+            self.level_limit,
+            tiles=self.tiles,
+            known=[{number[other] for other in self.predecessors[index]} for index in order],
+            keeps_loads=keeps_loads,
+        )
+
     def allocator(self) -> CmxAllocator:
         """Return the CMX of all tiles, free."""
         return CmxAllocator(self.cmx_bytes, self.profile.cmx.alignment_bytes, self.tiles, int(C.NPU_CMX_TILE_STRIDE))
@@ -178,14 +218,16 @@ class FeasibleMemoryScheduler:
                         found.add(buffer)
         return frozenset(found)
 
-    def _levels(self) -> list[int]:
-        """Level of a compute operation: its rank among them. Of any other: that of the first compute operation it feeds."""
+    def _levels(self, keeps_loads: bool) -> list[int]:
+        """Level of a compute operation: its rank among them. Of any other: that of the first compute operation it feeds, or that is behind it."""
         ops = self.program.ops
         levels = [0] * len(ops)
         rank = sum(op.engine != Engine.DMA for op in ops)
         for index in range(len(ops) - 1, -1, -1):
             if ops[index].engine != Engine.DMA:
                 rank -= 1
+                levels[index] = rank
+            elif keeps_loads:
                 levels[index] = rank
             else:
                 levels[index] = min((levels[s] for s in self.successors[index]), default=rank)
@@ -236,3 +278,17 @@ class FeasibleMemoryScheduler:
                     + f"); there are {size}"
                     + (f" in each of {self.tiles} tiles" if self.tiles > 1 else "")
                 )
+
+
+def _predecessors(ops: list[TileOp]) -> list[set[int]]:
+    """Return for each operation those that it must follow."""
+    return byte_dependences(
+        [
+            [
+                Touch(access.target, box(access.offset, access.width, access.dims), write)
+                for write, accesses in ((False, op.reads), (True, op.writes))
+                for access in accesses
+            ]
+            for op in ops
+        ]
+    )

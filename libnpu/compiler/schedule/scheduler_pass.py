@@ -44,19 +44,14 @@ class SchedulerPass:
         self.dma_latency_ps = int(profile.ddr.latency_ns * 1000)
         self.pipe_free = 0
         self.now = 0
-        self.free_at: dict[Queue, int] = {}
-        for port in range(profile.dma_ports):
-            self.free_at[Queue(Engine.DMA, port)] = 0
-        for tile in range(plan.tiles):
-            self.free_at[Queue(Engine.DPU, tile)] = 0
-        for shave in range(plan.tiles * profile.shaves_per_tile):
-            self.free_at[Queue(Engine.SHAVE, shave)] = 0
+        self.free_at: dict[Queue, int] = dict.fromkeys(plan.queues, 0)
         self.units: dict[Engine, list[Queue]] = {e: [q for q in self.free_at if q.engine == e] for e in Engine}
         self.heads: dict[Engine, list[int]] = {
             e: [i for i in range(len(ops) - 1, -1, -1) if ops[i].engine == e] for e in (Engine.DPU, Engine.SHAVE)
         }
         self.prepared: dict[Engine, list[int]] = {e: [] for e in self.heads}  # heaps: only a unit and room are lacking
         self.work_left = dict(plan.work_ps)
+        self.sent_left = plan.sent_ps
         self.unretired = [len(p) for p in plan.predecessors]
         self.end: list[int | None] = [None] * len(ops)
         self.retired = [False] * len(ops)
@@ -132,11 +127,12 @@ class SchedulerPass:
         )
 
     def _earliest_end(self) -> int:
-        """Return a time before which the pass cannot end: each compute engine still has its work to do."""
-        return max(
-            max(self.now, min(self.free_at[queue] for queue in self.units[engine])) + work // len(self.units[engine])
-            for engine, work in self.work_left.items()
-        )
+        """Return a time before which the pass cannot end: each compute engine, and the path to DDR, still has its work to do."""
+        found = max(self.now, self.pipe_free) + self.sent_left
+        for engine, work in self.work_left.items():
+            units = self.units[engine]
+            found = max(found, max(self.now, min(self.free_at[queue] for queue in units)) + work // len(units))
+        return found
 
     # -- retiring ------------------------------------------------------------------------------------
 
@@ -249,6 +245,8 @@ class SchedulerPass:
             queue = self._free_port()
             # An idle engine's head may need loads that no limit should hold back.
             if queue is None or level > max(self.last_level + self.limit, self.wanted_level):
+                return
+            if self.plan.reader_levels[index] > max(self.last_level + self.plan.level_limit, self.wanted_level):
                 return
             need = self.plan.need_bytes[index]
             if level > self.wanted_level and not self._leaves_room(level, need):
@@ -398,6 +396,8 @@ class SchedulerPass:
         self.written.update(access.target for access in op.writes if isinstance(access.target, Buffer))
         if op.engine != Engine.DMA:
             self.work_left[op.engine] -= op.cost_ps
+        elif op.cost_ps > self.dma_latency_ps:
+            self.sent_left -= op.cost_ps - self.dma_latency_ps
         return end
 
     def _place(self, op: TileOp, queue: Queue, ready_at: int, index: int, touched: Iterable[Buffer], kind: str) -> int:
