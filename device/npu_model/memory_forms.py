@@ -61,8 +61,9 @@ class ClosedForms:
         self.system = system
         own = system.bytes_per_second("npu_dma")
         self.scale = own / (bytes_per_second or own)
-        self._costs: dict[tuple[int, int, bytes], Cost] = {}
+        self._costs: dict[tuple[int, int, bytes | tuple[int, ...]], Cost] = {}
         self._period = _period(system)
+        self._split = system.split_bytes_per_second
         self._cycle_ps = 1e12 / noc.clock_hz
         self._access_ps = 1e12 * dram.burst_transfers * dram.chained_bursts / dram.transfers_per_second
         self._access_flits = -(-dram.access_bytes // noc.flit_bytes)
@@ -80,9 +81,14 @@ class ClosedForms:
         """Return the cost of a transfer of `client` that reads and writes runs; those that lie alike in the banks have the same."""
         if len(reads) + len(writes) > KEPT_RUNS:
             return self._cost(client, reads, writes)
-        runs = np.concatenate((reads, writes))
-        runs[:, 0] -= int(runs[0, 0]) // self._period * self._period
-        key = client, len(reads), runs.tobytes()
+        key: tuple[int, int, bytes | tuple[int, ...]]
+        if len(reads) + len(writes) == 1:
+            start, size = (reads if len(reads) else writes)[0].tolist()
+            key = client, len(reads), (start % self._period, size)
+        else:
+            runs = np.concatenate((reads, writes))
+            runs[:, 0] -= int(runs[0, 0]) // self._period * self._period
+            key = client, len(reads), runs.tobytes()
         found = self._costs.get(key)
         if found is None:
             if len(self._costs) >= KEPT_COSTS:
@@ -179,7 +185,7 @@ class ClosedForms:
         if waiting_ps and cost.trip_ns:
             whole = max(whole, cost.window_ps * (1 + waiting_ps / cost.trip_ns / 1000))
         rate = cost.moved / whole * 1e12
-        stalled = system.stalled_share(rate, cost.held, cost.trip_ns, system.split_bytes_per_second > rate * self.scale)
+        stalled = system.stalled_share(rate, cost.held, cost.trip_ns, self._split > rate * self.scale)
         channel_ps = max(cost.busy_ps[self.links :]) - cost.queued_ps
         return max(whole / (1 - stalled), channel_ps / (1 - system.refresh_share))
 
@@ -191,7 +197,7 @@ class ClosedForms:
         """
         system, dram = self.system, self.system.dram
         link = system.noc.link_bytes_per_second
-        split = len({cost.client for cost in costs}) * system.split_bytes_per_second
+        split = len({cost.client for cost in costs}) * self._split
         under_way = max(cost.trip_ns for cost in costs) * max(1 - others / link, 0.0)
         links = 1 - system.stalled_share(link, held, under_way, split > link)
         channels = 1 - system.refresh_share
