@@ -206,14 +206,12 @@ def _source_digest() -> bytes:
     import npu_abi
     import npu_model
 
-    import libnpu
-
     versions = [repr(sys.version_info[:2])]
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):
             versions.append(f"{name} {version(name)}")
     found = hashlib.sha256("\n".join(versions).encode())
-    own = Path(str(libnpu.__file__)).parent
+    own = Path(__file__).parent.parent  # libnpu
     for folder in (own, Path(str(npu_model.__file__)).parent, Path(str(npu_abi.__file__)).parent):
         for path in sorted(path for path in folder.rglob("*") if path.suffix in (".py", ".c", ".h")):
             found.update(f"{path.relative_to(folder)} {path.stat().st_size} ".encode())
