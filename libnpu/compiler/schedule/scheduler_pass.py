@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from libnpu.compiler.schedule.packing import Place
 
 _WINDOW = 64  # levels that a computation may run ahead of the one before it on its engine; chosen by trials
+_LOOK = 32  # steps after which to look whether the pass can still be in time
 _FRAGMENTATION = 16  # one part in so many is left free by loads that run ahead, as gaps do not add up; chosen by trials
 
 
@@ -42,9 +43,9 @@ class SchedulerPass:
     ) -> None:
         self.plan = plan
         self.at_top = plan.far_side if alternate else frozenset()  # results that are not placed from the bottom up
+        self.limit, self.alternate = level_limit, alternate
         self.spills = spills
         self.places = places
-        self.limit = level_limit
         self.bound_ps = bound_ps
         self.reach = 0  # levels that a load ran ahead, at most
         profile = plan.profile
@@ -93,12 +94,21 @@ class SchedulerPass:
             if not self.unretired[index]:
                 self._ready(index)
 
-    def run(self) -> Schedule | None:
-        """Return the schedule; None when it would end after `bound_ps`, or would have to spill and may not."""
-        while self.remaining or self.running:
+    def time_to(self, level: int) -> int | None:
+        """Return when the computation of a level can start; None when the pass would end after `bound_ps`. For a pass that is not run."""
+        return self.now if self._walk(level) else None
+
+    def _walk(self, level: int) -> bool:
+        """Go on until a computation of `level` or beyond has started, or all is done.
+
+        Return False when that ends after `bound_ps`, or would have to spill and may not.
+        """
+        step = 0
+        while (self.remaining or self.running) and self.last_level < level:
             self._retire()
-            if self.bound_ps is not None and self._earliest_end() > self.bound_ps:
-                return None
+            step += 1
+            if self.bound_ps is not None and not step % _LOOK and self._earliest_end() > self.bound_ps:
+                return False
             fits = self._start_compute()
             self._start_moves()
             if fits or self.places:
@@ -106,7 +116,13 @@ class SchedulerPass:
             if self.running:
                 self.now = max(self.now, self.running[0][0])
             elif self.remaining and not self._make_room():
-                return None
+                return False
+        return True
+
+    def run(self) -> Schedule | None:
+        """Return the schedule; None when it would end after `bound_ps`, or would have to spill and may not."""
+        if not self._walk(len(self.ops)):
+            return None
         makespan_ps = max((s.end_ps for s in self.done), default=0)
         if self.bound_ps is not None and makespan_ps > self.bound_ps:
             return None
