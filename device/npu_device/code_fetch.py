@@ -51,7 +51,7 @@ class CodeFetch:
     def begin(self, nbytes: int) -> None:
         """Fetch that many bytes, then call the engine's `loaded`."""
         clock, domain = self._clock, self._domain
-        first = domain.next_edge(clock.now_ps + self._latency_ps) + domain.cycle_at(self._ddr.waiting_ps)
+        first = domain.next_edge(clock.now_ps + self._latency_ps) + domain.cycle_at(self._ddr.waiting_ps(nbytes))
         joined, end = domain.ps_of(first), domain.ps_of(first + -(-nbytes // self._rate))
         self.remaining_ps = end - joined
         self.demand = demand_of(nbytes, end - joined)

@@ -48,8 +48,6 @@ class Flow(Protocol):
 class MemoryPath(Protocol):
     """Where engines move bytes to and from external memory. The end of a flow arrives as `unit.fire(flow.token, flow)`."""
 
-    waiting_ps: int  # what the first data of a transfer needs beyond the latency
-
     @property
     def idle(self) -> bool:
         """Whether no flow is in progress or announced."""
@@ -67,6 +65,9 @@ class MemoryPath(Protocol):
         """Start `flow`, whose share is 0. Its data phase begins at `joined_ps`, after the latency, where latency is a number;
         an event of the unit with `join_action` may have to call `arrive` then.
         """
+
+    def waiting_ps(self, nbytes: int) -> int:
+        """Return what the first data of a transfer of so many bytes needs beyond the latency."""
 
     def arrive(self, flow: Flow, unit: Unit) -> None:
         """Begin the data phase."""
@@ -97,7 +98,7 @@ class _Sharer:
         "most",
         "rate",
         "unit",
-        "waiting_ps",
+        "waits_ps",
         "whole_ps",
     )
 
@@ -107,7 +108,7 @@ class _Sharer:
         self.cost = cost
         self.asked = self.most = 0.0  # of traffic: rate without and with a backlog
         self.backlog = 0.0  # transfers that it has not got
-        self.waiting_ps = 0.0  # that a request of somebody else waits for it
+        self.waits_ps = [0.0]  # of traffic: that somebody else waits for it, by the number of his channels
         self.whole_ps = whole_ps  # the data phase at full rate
         self.fastest = 1 / (fastest_ps or 1.0)
         self.rate = self.limit = self.fastest
@@ -119,7 +120,6 @@ class FluidPath:
 
     def __init__(self, clock: Clock, profile: Profile) -> None:
         self._clock = clock
-        self.waiting_ps = 0
         self.forms = ClosedForms(profile.memory_system, profile.ddr.bytes_per_second)
         self._clients = {client.name: number for number, client in enumerate(profile.memory_system.clients)}
         self._keeps = [client.keep_flits for client in profile.memory_system.clients]
@@ -150,8 +150,8 @@ class FluidPath:
             pace_ps = cost.moved / traffic.bytes_per_second * 1e12
             sharer = self._traffic[cost.client] = _Sharer(cost, pace_ps, pace_ps)
             sharer.asked, sharer.most = 1 / pace_ps, 1 / forms.fastest_ps(cost, 0)
-            sharer.waiting_ps = forms.waiting_ps(cost, sharer.asked)
-        self.waiting_ps = round(sum(sharer.waiting_ps for sharer in self._traffic.values()))
+            channels = range(1, forms.system.dram.channels + 1)
+            sharer.waits_ps = [0.0, *(forms.waiting_ps(cost, sharer.asked, count) for count in channels)]
         self._share()
 
     def set_priority(self, client: int, priority: int) -> None:
@@ -159,6 +159,12 @@ class FluidPath:
         self._priorities[client] = priority
         self._found.clear()
         self._share()
+
+    def waiting_ps(self, nbytes: int) -> int:
+        """As of MemoryPath: a transfer in order waits for the slowest of its channels."""
+        dram = self.forms.system.dram
+        channels = min(-(-nbytes // dram.interleave_bytes), dram.channels)
+        return round(sum(sharer.waits_ps[channels] for sharer in self._traffic.values()))
 
     @property
     def idle(self) -> bool:
@@ -169,7 +175,7 @@ class FluidPath:
         """Let `flow`, whose share is 0, join at `joined_ps`: now, ahead of its time, or by an event that calls `arrive`."""
         clock = self._clock
         cost = flow.cost(self.forms)
-        fastest_ps = self.forms.fastest_ps(cost, flow.remaining_ps, self.waiting_ps)
+        fastest_ps = self.forms.fastest_ps(cost, flow.remaining_ps, self.waiting_ps(1))
         self._sharers[flow] = _Sharer(cost, flow.remaining_ps, fastest_ps, flow, unit)
         if self.idle or joined_ps == clock.now_ps:
             self.join(flow, unit, joined_ps)
@@ -314,6 +320,12 @@ class FluidPath:
             if s.flow is None and s.rate < limit * (1 - 1e-9)
         )
         capacities = forms.capacities(costs, [sharer.rate for sharer in sharers], held + more, 0.0 if more else asked)
+        self._fill_parts(sharers, capacities)
+        waits = forms.waits_ps(costs, [sharer.rate for sharer in sharers])
+        for sharer, waiting_ps in zip(sharers, waits, strict=True):
+            cost = sharer.cost
+            if sharer.flow is not None and cost.trip_ns:  # fewer requests come back while each takes longer
+                sharer.limit = min(sharer.limit, 1 / (cost.window_ps * (1 + waiting_ps / cost.trip_ns / 1000)))
         self._fill_parts(sharers, capacities)
         rates = [sharer.rate for sharer in sharers]
         met, left = forms.clashes(costs, rates)

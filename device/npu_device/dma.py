@@ -136,7 +136,7 @@ class DmaPort(Engine[DmaTask]):
         if task.ddr_bytes:
             task.own_cycles = cycles * self._num * den // (self._den * num)
             task.slot.request(task.start_cycle)
-            waiting_cycles = self._ddr.waiting_ps * num // den
+            waiting_cycles = self._ddr.waiting_ps(task.ddr_bytes) * num // den
             first = (clock.now_ps + self._latency_ps - 1) * num // den + 1 + waiting_cycles
         else:
             first = (clock.now_ps - 1) * num // den + 1 + self._cmx_latency_cycles

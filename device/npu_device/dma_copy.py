@@ -8,8 +8,7 @@ descriptor, worked out once.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +23,10 @@ View: TypeAlias = Callable[[int, int, bool], Any]
 Dims: TypeAlias = tuple[tuple[int, int], ...]  # (count, stride in bytes), outermost first
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+_ELEMENTS = {size: np.dtype(f"<u{size}") for size in (1, 2, 4, 8)}
+
+
+class Pattern(NamedTuple):
     """One end of a transfer: elements of `dtype` in `shape` and `strides`, from `offset` in the bytes [low, low + span)."""
 
     low: int
@@ -39,6 +40,9 @@ class Pattern:
     def of(cls, addr: int, width: int, dims: Dims) -> Pattern:
         """Return rows of `width` bytes at address `addr` plus each stride of `dims`, in the widest element that fits all."""
         kept = [(count, stride) for count, stride in dims if count > 1]
+        if not kept:
+            unit = min(width & -width, 8)
+            return cls(addr, width, 0, (width // unit,), (unit,), _ELEMENTS[unit])
         low = addr + sum(min(0, (count - 1) * stride) for count, stride in kept)
         high = addr + width + sum(max(0, (count - 1) * stride) for count, stride in kept)
         offset = addr - low
@@ -50,7 +54,7 @@ class Pattern:
         unit = min(shared & -shared, 8)
         shape = (*(count for count, _ in kept), width // unit)
         strides = (*(stride for _, stride in kept), unit)
-        return cls(low, high - low, offset, shape, strides, np.dtype(f"<u{unit}"))
+        return cls(low, high - low, offset, shape, strides, _ELEMENTS[unit])
 
     def lines(self, line_bytes: int) -> int:
         """Return how many lines its rows touch, each for itself."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from npu_abi import C, name_of
 
@@ -52,8 +52,7 @@ class Axis:
         return (outputs - 1) * self.stride + (self.kernel - 1) * self.dilation + 1
 
 
-@dataclass(frozen=True, slots=True)
-class Dma:
+class Dma(NamedTuple):
     """struct npu_dma_descriptor; the fields in its order."""
 
     src: int
@@ -70,7 +69,7 @@ class Dma:
     @classmethod
     def decode(cls, record: Any) -> Dma:
         """Return a record of npu_dma_task or npu_dma_descriptor; DescriptorError when widths do not divide length."""
-        return cls.of(record.tolist()[:10])
+        return cls.of(record.tolist()[: len(cls._fields)])
 
     @classmethod
     def of(cls, values: Sequence[int]) -> Dma:
@@ -283,11 +282,10 @@ class Invariant:
 def check_disjoint(what: str, width: int, *dims: tuple[int, int]) -> None:
     """Raise DescriptorError when runs of `width` bytes at all (count, stride) of `dims` could share a byte."""
     extent = width
-    for stride, count in sorted((abs(stride), count) for count, stride in dims):
-        if count > 1:
-            if stride < extent:
-                raise DescriptorError(f"{what} stride {stride} is smaller than the {extent} bytes inside it")
-            extent += (count - 1) * stride
+    for stride, count in sorted([(abs(stride), count) for count, stride in dims if count > 1]):
+        if stride < extent:
+            raise DescriptorError(f"{what} stride {stride} is smaller than the {extent} bytes inside it")
+        extent += (count - 1) * stride
 
 
 _WINDOW_FIELDS = ("kernel_x", "kernel_y", "stride_x", "stride_y", "dilation_x", "dilation_y")

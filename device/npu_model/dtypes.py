@@ -6,6 +6,7 @@ moves bits uses `storage_dtype`, which never needs it.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,7 @@ def numpy_dtype(code: int) -> np.dtype[Any]:
     return _NUMPY[code]
 
 
+@cache
 def code_of_numpy(dtype: np.dtype[Any] | type) -> int:
     """Return the enum npu_dtype of a NumPy type (ml_dtypes' bfloat16 included)."""
     found = np.dtype(dtype)

@@ -157,6 +157,16 @@ void access_done(struct npu_memory *m, const struct item *a)
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
 
+/* Move one flit over two directions that exclude each other: of the one whose turn it is, if it has any. */
+static void links_move(struct npu_memory *m, int64_t number, int64_t other)
+{
+    int32_t *others_turn = &m->links[number].others_turn;
+    if (link_move(m, *others_turn ? other : number))
+        *others_turn = !*others_turn;
+    else
+        link_move(m, *others_turn ? number : other);
+}
+
 static void run_cycle(struct npu_memory *m)
 {
     const struct npu_memory_config *c = &m->c;
@@ -179,8 +189,8 @@ static void run_cycle(struct npu_memory *m)
             int64_t other = c->other[i];
             if (other == NONE)
                 link_move(m, i);
-            else if (other > i && !link_move(m, m->now & 1 ? other : i))
-                link_move(m, m->now & 1 ? i : other);
+            else if (other > i)
+                links_move(m, i, other);
         }
     }
     for (int64_t i = 0; i < c->clients; i++)

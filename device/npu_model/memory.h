@@ -4,10 +4,10 @@
  * In each cycle, in this order:
  *
  *  1. Generators of background traffic take note of the bursts that have come.
- *  2. Each channel issues one command, for what was in its queue before this cycle.
+ *  2. Each channel moves one access, opens one page, and closes pages, for what was in its queue before this cycle.
  *  3. The controller puts one access of each client's read that it has taken into its channel's queue, if there is room.
  *  4. Each link, by number, those nearest to the sinks first, moves one flit. Of two directions that exclude each other both
- *     are tried when the first has its turn: it before the other in even cycles, after it in odd ones. A flit that waits at a
+ *     are tried when the first has its turn, and the other one goes first from when the one that did has moved a flit. A flit that waits at a
  *     router's port is ready for the next link `hop_cycles` after it came, and its credit is free again `credit_return_cycles` after it has left.
  *  5. The controller puts one flit of read data of each client into the first port of the way back, and each client one flit
  *     into the first port of the way there, if there are credits.
@@ -16,6 +16,8 @@
  * An access is what one command moves: `access_bytes`, aligned. A request is up to `request_accesses` of them, of contiguous
  * bytes. A read is one flit on the way there, and the data on the way back; a write is its data on the way there, and over
  * when the controller's queues have them.
+ *
+ * Reads and writes of one transfer do not pass each other in a channel's queue, nor on its pins. So a write of a transfer waits in front of the controller while a read of it is being split.
  *
  * A transfer that reads and writes has two buffers, each of `requests` * `request_accesses` accesses of the side that has fewer.
  * Reads into a buffer are issued when the writes of what was in it before have been, and writes of what is in it when all reads

@@ -65,12 +65,14 @@ void client_keep_pace(const struct npu_memory *m, int32_t client, struct stream 
     s->sum %= s->total;
 }
 
+static int is_copy(const struct transfer *t) { return t->sides[READ].total && t->sides[WRITE].total; }
+
 /* Whether a transfer that reads and writes has a buffer for the next request of a side. It has two, each of as many accesses as
  * may be outstanding: one is read into while the other, into which all reads have been issued, is written out. */
 static int buffer_allows(const struct npu_memory *m, const struct transfer *t, int side)
 {
     const struct stream *read = &t->sides[READ], *write = &t->sides[WRITE];
-    if (!read->total || !write->total)
+    if (!is_copy(t))
         return 1;
     int64_t buffer = m->c.requests[t->client] * m->c.request_accesses[t->client], least = smaller(read->total, write->total);
     int64_t filled = read->issued * least / read->total / buffer, emptied = write->issued * least / write->total / buffer;
@@ -108,7 +110,8 @@ static int32_t issue(struct npu_memory *m, int32_t slot, int side)
     s->issued += accesses;
     r->address += bytes, r->bytes -= bytes, r->asked -= asked;
     s->run += !r->bytes;
-    s->next = larger(s->next, (m->now - 1) * m->c.cycle_ticks + 1); /* on time if it is late by the rest of a cycle alone */
+    if (!is_copy(t)) /* which catches up: its sides wait for each other's buffers */
+        s->next = larger(s->next, (m->now - 1) * m->c.cycle_ticks + 1); /* on time if it is late by the rest of a cycle alone */
     client_keep_pace(m, t->client, s);
     counters->bytes_asked += asked;
     counters->accesses_issued += accesses;

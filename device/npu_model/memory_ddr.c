@@ -29,21 +29,28 @@ static int enqueue(struct npu_memory *m, const struct item *r, int32_t child)
     struct channel *ch = locate(m, r->address, &bank, &row);
     if (ch->count == m->c.queue_depth)
         return 0;
-    ch->writes += r->write;
+    int64_t transfer = r->slot == NONE ? NONE : m->transfers[r->slot].serial;
+    struct entry e = {child, r->client, bank, HIT, r->write, 0, row, m->now, transfer};
+    for (int64_t i = 0; i < ch->count && transfer != NONE; i++)
+        e.before += ch->queue[i].transfer == transfer && ch->queue[i].write != e.write;
+    ch->held_up += !e.write && e.before;
+    ch->writes += e.write;
     ch->drains |= ch->writes >= ceil_div(m->c.queue_depth, 2);
-    ch->queue[ch->count++] = (struct entry){child, r->client, bank, HIT, r->write, row, m->now};
+    ch->queue[ch->count++] = e;
     return 1;
 }
 
 /* Whether the controller can take the flit. Of each client it splits one read at a time; what is written has to wait in
- * front of it until the queue has room for the access, of which the last flit takes the place. */
+ * front of it for a read of its transfer, and until the queue has room for the access, of which the last flit takes the place. */
 int ddr_accepts(struct npu_memory *m, int32_t flit)
 {
     const struct item *r = &m->items[flit >> 1];
-    int32_t bank;
+    int32_t bank, splitting = m->clients[r->client].splitting;
     int64_t row;
     if (!r->write)
-        return m->clients[r->client].splitting == NONE;
+        return splitting == NONE;
+    if (splitting != NONE && r->slot != NONE && m->items[splitting].slot == r->slot)
+        return 0;
     return r->flits + 1 < m->access_flits || locate(m, r->address, &bank, &row)->count < m->c.queue_depth;
 }
 
@@ -130,6 +137,11 @@ static void column(struct npu_memory *m, struct channel *ch, struct npu_memory_c
     struct bank *b = &ch->banks[e.bank];
     int64_t end = start + m->c.access_ticks;
     memmove(ch->queue + at, ch->queue + at + 1, (size_t)(--ch->count - at) * sizeof e);
+    for (int64_t i = at; i < ch->count && e.transfer != NONE; i++) {
+        struct entry *later = &ch->queue[i];
+        if (later->transfer == e.transfer && later->write != e.write)
+            ch->held_up -= --later->before == 0 && e.write;
+    }
     n->turnarounds += e.write != ch->direction;
     ch->direction = e.write;
     ch->pins_free = end;
@@ -162,22 +174,22 @@ static void refresh(struct npu_memory *m, struct channel *ch, struct npu_memory_
     }
 }
 
-/* First ready, first come: the oldest access that can use an open page in the direction that goes first; else, when no such
- * access waits, in the other one; else the oldest whose page can be opened, or closed if nobody before it wants it. When the
- * oldest of all has waited for too long, the others do nothing that it waits for: in its bank, or on the pins when its page is
- * open. Reads go first; writes when none waits, and when they are half of the queue, until they are a quarter of it. */
-static void command(struct npu_memory *m, struct channel *ch, struct npu_memory_channel_counters *n)
+/* First ready, first come, but reads and writes of a transfer in order: the oldest access that can use an open page in the direction that goes
+ * first; else, when no such access waits, in the other one. When the oldest of all has waited for too long, the others do nothing
+ * that it waits for: in its bank, or on the pins when its page is open. Reads go first; writes when none waits, when one waits for
+ * a write of its own transfer, and when they are half of the queue, until they are a quarter of it. */
+static void command_column(struct npu_memory *m, struct channel *ch, struct npu_memory_channel_counters *n)
 {
     const struct entry *oldest = ch->queue;
     int64_t ticks = m->now * m->c.cycle_ticks, other = NONE, same = 0;
-    int32_t first = ch->drains || ch->writes == ch->count ? WRITE : READ;
+    int32_t first = ch->drains || ch->held_up || ch->writes == ch->count ? WRITE : READ;
     int aged = m->now - oldest->arrived > m->c.age_limit_cycles;
     int64_t columns = aged && ch->banks[oldest->bank].row == oldest->row ? 1 : ch->count;
     int64_t start[2] = {data_start(m, ch, READ), data_start(m, ch, WRITE)};
     for (int64_t i = 0; i < columns && (start[READ] >= 0 || start[WRITE] >= 0); i++) {
         const struct entry *e = &ch->queue[i];
         const struct bank *b = &ch->banks[e->bank];
-        if (b->row != e->row || (aged && i && e->bank == oldest->bank))
+        if (e->before || b->row != e->row || (aged && i && e->bank == oldest->bank))
             continue;
         int can = b->column_from <= ticks && start[e->write] >= 0;
         if (e->write != first) {
@@ -190,34 +202,39 @@ static void command(struct npu_memory *m, struct channel *ch, struct npu_memory_
             return;
         }
     }
-    if (!same && other != NONE) {
+    if (!same && other != NONE)
         column(m, ch, n, other, start[!first]);
-        return;
-    }
-    uint64_t wanted = 0; /* banks whose open page an earlier access waits for */
+}
+
+/* The oldest access of each bank opens its page, one in a channel and cycle, or closes another one. */
+static void command_rows(struct npu_memory *m, struct channel *ch, struct npu_memory_channel_counters *n)
+{
+    int64_t ticks = m->now * m->c.cycle_ticks;
+    int activated = 0;
+    uint64_t seen = 0; /* banks that an earlier access uses */
     for (int64_t i = 0; i < ch->count; i++) {
         struct entry *e = &ch->queue[i];
         struct bank *b = &ch->banks[e->bank];
         uint64_t bit = (uint64_t)1 << e->bank;
-        if (wanted & bit)
+        if (seen & bit)
             continue;
-        wanted |= bit; /* the first access of a bank decides what happens to it */
+        seen |= bit;
         if (b->row == e->row)
             continue;
-        if (b->row == NONE && b->activate_from <= ticks && ticks + m->c.t_ras <= ch->refresh_due) {
+        if (b->row != NONE) {
+            if (b->precharge_from > ticks)
+                continue;
+            b->row = NONE;
+            b->activate_from = ticks + m->c.t_rp;
+            e->found = CONFLICT;
+            n->precharges++;
+        } else if (!activated && b->activate_from <= ticks && ticks + m->c.t_ras <= ch->refresh_due) {
+            activated = 1;
             b->row = e->row;
             b->column_from = ticks + m->c.t_rcd;
             b->precharge_from = ticks + m->c.t_ras;
             e->found = e->found == HIT ? MISS : e->found;
             n->activates++;
-            return;
-        }
-        if (b->row != NONE && b->precharge_from <= ticks) {
-            b->row = NONE;
-            b->activate_from = ticks + m->c.t_rp;
-            e->found = CONFLICT;
-            n->precharges++;
-            return;
         }
     }
 }
@@ -239,6 +256,8 @@ void ddr_run_channel(struct npu_memory *m, int64_t number)
         n->busy_cycles++;
     else
         n->idle_cycles++;
-    if (ch->count)
-        command(m, ch, n);
+    if (ch->count) {
+        command_column(m, ch, n);
+        command_rows(m, ch, n);
+    }
 }

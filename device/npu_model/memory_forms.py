@@ -40,6 +40,7 @@ class Cost:
     queued_ps: float = 0.0  # that channels still write when the transfer is over
     banks: tuple[float, ...] = ()  # share of the accesses in each bank, of whichever channel
     pages: float = 0.0  # that are opened for an access
+    tail_ps: float = 0.0  # of a copy: what it still writes when it has asked for the last read
     _hash: int = field(init=False, compare=False, repr=False)  # of a hundred numbers or more
 
     def __post_init__(self) -> None:
@@ -61,13 +62,15 @@ class ClosedForms:
         self.system = system
         own = system.bytes_per_second("npu_dma")
         self.scale = own / (bytes_per_second or own)
-        self._costs: dict[tuple[int, int, bytes], Cost] = {}
+        self._costs: dict[tuple[int, int, bytes | tuple[int, ...]], Cost] = {}
         self._period = _period(system)
+        self._split = system.split_bytes_per_second
         self._cycle_ps = 1e12 / noc.clock_hz
         self._access_ps = 1e12 * dram.burst_transfers * dram.chained_bursts / dram.transfers_per_second
         self._access_flits = -(-dram.access_bytes // noc.flit_bytes)
         self._trip_cycles = max(noc.hop_cycles + noc.credit_return_cycles, noc.credits)
         self._users, self.others = _shared_links(system)
+        self._most_ps = dram.queue_depth * self._access_ps
         self._buffers = dram.queue_depth * dram.access_bytes * dram.channels
         self.links = len(self._users)
         self.ways = [next(iter(users))[1] for users in self._users]  # 0: there, 1: back
@@ -80,9 +83,14 @@ class ClosedForms:
         """Return the cost of a transfer of `client` that reads and writes runs; those that lie alike in the banks have the same."""
         if len(reads) + len(writes) > KEPT_RUNS:
             return self._cost(client, reads, writes)
-        runs = np.concatenate((reads, writes))
-        runs[:, 0] -= int(runs[0, 0]) // self._period * self._period
-        key = client, len(reads), runs.tobytes()
+        key: tuple[int, int, bytes | tuple[int, ...]]
+        if len(reads) + len(writes) == 1:
+            start, size = (reads if len(reads) else writes)[0].tolist()
+            key = client, len(reads), (start % self._period, size)
+        else:
+            runs = np.concatenate((reads, writes))
+            runs[:, 0] -= int(runs[0, 0]) // self._period * self._period
+            key = client, len(reads), runs.tobytes()
         found = self._costs.get(key)
         if found is None:
             if len(self._costs) >= KEPT_COSTS:
@@ -93,9 +101,23 @@ class ClosedForms:
     def _cost(self, client: int, reads: Runs, writes: Runs) -> Cost:
         sides = [self._side(client, runs, write) for write, runs in ((False, reads), (True, writes)) if len(runs)]
         channels = sum((side.channel_ps for side in sides), np.zeros(self.system.dram.channels))
-        if len(reads) == len(writes) == 1:
-            split_ps = max(sides[0].accesses * self._cycle_ps - float(sides[0].channel_ps.max()), 0)
-            channels = channels + split_ps + self._turns_ps(client, reads[0].tolist(), writes[0].tolist())
+        own = self.system.clients[client]
+        copy_ps = tail_ps = pieces = 0.0
+        if len(sides) > 1:
+            # Piece by piece is read, as fast as the controller splits requests, and written, as fast as a link carries it. With the last
+            # read asked for, two pieces are not written yet.
+            side_ps = [
+                max(flits * self._cycle_ps, float(side.channel_ps.max()))
+                for flits, side in zip((sides[0].accesses, sides[1].there), sides, strict=True)
+            ]
+            piece, least_accesses = own.requests * own.request_accesses, min(side.accesses for side in sides)
+            pieces = least_accesses // piece
+            tail_ps = side_ps[1] * min(2 * piece / least_accesses, 1)
+            copy_ps = sum(side_ps)
+            if len(reads) == len(writes) == 1:
+                turns_ps = self._turns_ps(client, reads[0].tolist(), writes[0].tolist())
+                channels = channels + turns_ps
+                copy_ps += turns_ps
         there = sum(side.there for side in sides)
         back = sum(side.back for side in sides)
         busy = [
@@ -103,15 +125,15 @@ class ClosedForms:
         ]
         port_ps = max(there, back) * self._cycle_ps * self._trip_cycles / self.system.noc.credits
         # A copy writes the next piece when the last read of the one before is back: a link with one flit both ways waits that long.
-        own = self.system.clients[client]
-        pieces = min(side.accesses for side in sides) // (own.requests * own.request_accesses) if len(sides) > 1 else 0
         back_ps = pieces * (len(own.route) + 1) * self.system.noc.hop_cycles * self._cycle_ps
         links = [
             part if other == number else part + busy[other] + back_ps
             for number, (part, other) in enumerate(zip(busy, self.others, strict=False))
         ]
         queued_ps = sum(side.queued_ps for side in sides)
-        least = max(port_ps, *links, *(side.window_ps for side in sides), float(channels.max()) - queued_ps)
+        least = max(
+            port_ps, *links, *(side.window_ps for side in sides), max(float(channels.max()), copy_ps) - queued_ps
+        )
         return Cost(
             client,
             sum(side.accesses for side in sides) * self.system.dram.access_bytes,
@@ -124,6 +146,7 @@ class ClosedForms:
             sum(side.accesses for side in sides if not side.back) / sum(side.accesses for side in sides),
             queued_ps * self.scale,
             *self._banks(reads, writes),
+            tail_ps * self.scale,
         )
 
     def traffic(self, traffic: Background) -> Cost:
@@ -158,30 +181,53 @@ class ClosedForms:
             dram.access_bytes / dram.page_bytes,
         )
 
-    def waiting_ps(self, cost: Cost, bursts_per_ps: float) -> float:
-        """Return how long a request of somebody else waits for bursts that come at random, on average: for the pins of its channel.
+    def waiting_ps(self, cost: Cost, bursts_per_ps: float, channels: int = 1) -> float:
+        """Return how long a request of somebody else waits for bursts that come at random, on average: for the pins of the slowest of so many channels.
 
-        The queue of one server with equal services, which is no longer than the controller's.
+        A channel keeps as many waiting as its load says, and those for times that are exponential.
+        """
+        load, work_ps = self._load(cost, bursts_per_ps)
+        if not load:
+            return 0.0
+        slowest = sum((1 - max(1 - load, 0) ** n) / n for n in range(1, channels + 1))
+        return min(self._queueing_ps(load, work_ps) / min(load, 1) * slowest, self._most_ps)
+
+    def waits_ps(self, costs: Sequence[Cost], rates: Sequence[float]) -> list[float]:
+        """Return how long a request of each of those transfers, so many of each a picosecond, waits for the others."""
+        loads = [self._load(cost, rate) for cost, rate in zip(costs, rates, strict=True)]
+        load, work_ps = (sum(column) for column in zip(*loads, strict=True))
+        return [self._queueing_ps(load - own, work_ps - own_ps) for own, own_ps in loads]
+
+    def _load(self, cost: Cost, rate: float) -> tuple[float, float]:
+        """Return the part of the time in which a channel is busy with transfers of that cost, and the mean of what is left of the service that a
+        request finds, twice: reads are served by the block, writes until a queue that was half full of them is a quarter full, with two turns.
         """
         dram = self.system.dram
-        part = max(cost.busy_ps[self.links :]) / (1 - self.system.refresh_share)
-        load = part * bursts_per_ps
-        service_ps = min(cost.moved, dram.interleave_bytes) // dram.access_bytes * self._access_ps
-        most = dram.queue_depth * self._access_ps
-        return min(load * service_ps / (2 * (1 - load)), most) if load < 1 else most
+        drain_ps = dram.queue_depth / 4 * self._access_ps
+        service_ps = drain_ps + 1000 * (dram.read_to_write_ns + dram.write_to_read_ns)
+        load = max(cost.busy_ps[self.links :]) * rate / (1 - self.system.refresh_share)
+        written = load * cost.write_share * service_ps / drain_ps
+        read = load * (1 - cost.write_share)
+        block_ps = min(cost.moved, dram.interleave_bytes) // dram.access_bytes * self._access_ps
+        return read + written, read * block_ps + written * service_ps
+
+    def _queueing_ps(self, load: float, work_ps: float) -> float:
+        """Return the wait in the queue of one server, which is no longer than the controller's."""
+        return min(work_ps / (2 * (1 - load)), self._most_ps) if load < 1 else self._most_ps
 
     def fastest_ps(self, cost: Cost, pace_ps: float, waiting_ps: float = 0.0) -> float:
         """Return how long a transfer takes whose accesses are spread over `pace_ps` or longer, and whose requests wait for so long, but with
         no other transfer beside it.
         """
         system = self.system
-        whole = max(cost.least_ps, pace_ps)
+        # A copy's pace goes on while memory refreshes: it catches up as far as its buffers reach.
+        whole = cost.least_ps if cost.tail_ps else max(cost.least_ps, pace_ps)
         if waiting_ps and cost.trip_ns:
             whole = max(whole, cost.window_ps * (1 + waiting_ps / cost.trip_ns / 1000))
         rate = cost.moved / whole * 1e12
-        stalled = system.stalled_share(rate, cost.held, cost.trip_ns, system.split_bytes_per_second > rate * self.scale)
+        stalled = system.stalled_share(rate, cost.held, cost.trip_ns, self._split > rate * self.scale)
         channel_ps = max(cost.busy_ps[self.links :]) - cost.queued_ps
-        return max(whole / (1 - stalled), channel_ps / (1 - system.refresh_share))
+        return max(whole / (1 - stalled), pace_ps + cost.tail_ps, channel_ps / (1 - system.refresh_share))
 
     def capacities(
         self, costs: Sequence[Cost], rates: Sequence[float], held: float, others: float = 0.0
@@ -191,7 +237,7 @@ class ClosedForms:
         """
         system, dram = self.system, self.system.dram
         link = system.noc.link_bytes_per_second
-        split = len({cost.client for cost in costs}) * system.split_bytes_per_second
+        split = len({cost.client for cost in costs}) * self._split
         under_way = max(cost.trip_ns for cost in costs) * max(1 - others / link, 0.0)
         links = 1 - system.stalled_share(link, held, under_way, split > link)
         channels = 1 - system.refresh_share
@@ -298,15 +344,18 @@ class ClosedForms:
             # What the queues still have at the end is written while the next transfer waits for its latency.
             queued_ps = min(dram.queue_depth * queue_ps / own_accesses, own.latency_ns * 1000, queue_ps)
             return _Side(accesses, flits, 0, channel_ps, queued_ps, requests / own.requests * trip_ps, held, 0.0)
-        opening_ns = (
-            opened * (dram.trp_ns + dram.trcd_ns) - dram.trcd_ns if len(runs) > 1 else 0.0
-        )  # others find their page open
-        trip_ps = (system.network_latency_ns(own.name) + opening_ns) * 1000 + (
-            accesses / requests - 1
-        ) * self._access_flits * self._cycle_ps
-        return _Side(
-            accesses, requests, flits, channel_ps, 0.0, requests / own.requests * trip_ps, window_bytes, trip_ps
+        trip_ps = (
+            system.network_latency_ns(own.name) * 1000 + (accesses / requests - 1) * self._access_flits * self._cycle_ps
         )
+        trips = requests / own.requests
+        window_ps = trips * trip_ps
+        if len(runs) > 1:
+            # Others find their page open. Where pages open, all requests outstanding wait for that: once for those that are at once.
+            opening_ps = 1000 * (dram.trp_ns + dram.trcd_ns)
+            hit_ps = trip_ps - 1000 * dram.trcd_ns
+            trip_ps = hit_ps + opened * opening_ps
+            window_ps = trips * hit_ps + min(opened * own_accesses, trips) * opening_ps
+        return _Side(accesses, requests, flits, channel_ps, 0.0, window_ps, window_bytes, trip_ps)
 
     def _turns_ps(self, client: int, read: Sequence[int], write: Sequence[int]) -> float:
         """Return what a copy of one run waits for between its pieces: a channel reads one and writes the one before, so the pins turn twice a

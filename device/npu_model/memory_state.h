@@ -24,14 +24,18 @@ struct port { /* where flits of one client wait for one link: a ring of at most 
     struct npu_memory_port_counters *counters;
 };
 
-struct entry { int32_t item, client, bank, found, write; int64_t row, arrived; }; /* item NONE: a write */
+struct entry {
+    int32_t item, client, bank, found, write; /* item NONE: a write */
+    int32_t before;               /* accesses in the other direction, of its transfer, that are before it in the queue */
+    int64_t row, arrived, transfer; /* transfer: serial; NONE: of the generator */
+};
 struct bank { int64_t row, activate_from, column_from, precharge_from; }; /* row NONE: closed */
 
 struct channel {
     struct entry queue[NPU_MEMORY_QUEUE]; /* in order of arrival */
     struct bank banks[NPU_MEMORY_BANKS];
-    int64_t count, writes, pins_free, refresh_due, refresh_end;
-    int32_t direction, drains, refreshing; /* drains: writes go first */
+    int64_t count, writes, held_up, pins_free, refresh_due, refresh_end;
+    int32_t direction, drains, refreshing; /* drains: writes go first. held_up: reads behind writes of their transfers */
 };
 
 struct run { int64_t address, bytes, asked; }; /* asked: fewer than bytes where it was made of several */
@@ -64,7 +68,7 @@ struct client {
     uint64_t seed, draws;
 };
 
-struct link { int64_t holder, kept; };
+struct link { int64_t holder, kept; int32_t others_turn; };
 
 struct npu_memory {
     struct npu_memory_config c;

@@ -6,7 +6,6 @@ program may not have: barriers, a start condition, another tile.
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ Records = np.ndarray[Any, np.dtype[np.void]]
 DMA_BYTES = sizeof("npu_dma_descriptor")
 INVARIANT_BYTES, VARIANT_BYTES = sizeof("npu_dpu_invariant"), sizeof("npu_dpu_variant")
 MAX_VARIANTS = 1 << 10  # of one operation; chosen: more than any tensor in CMX is cut into
-_DMA = codec("npu_dma_descriptor", *(field.name for field in fields(Dma)), "cfg", "reserved")
+_DMA = codec("npu_dma_descriptor", *Dma._fields, "cfg", "reserved")
 VA_END = 1 << int(C.NPU_VA_BITS)
 CMX_BASE, CMX_END, CMX_STRIDE = int(C.NPU_CMX_BASE), int(C.NPU_CMX_END), int(C.NPU_CMX_TILE_STRIDE)
 

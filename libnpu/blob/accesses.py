@@ -6,7 +6,6 @@ CMX keeps its addresses, so that each tile is a range of its own; a descriptor t
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import fields
 from typing import TYPE_CHECKING, NamedTuple
 
 from npu_abi import C
@@ -91,7 +90,7 @@ class Accesses:
             if relocation.section == section:
                 index, offset = divmod(relocation.offset, array.dtype.itemsize)
                 columns[fields_at[offset]][index] = self._shave.base[relocation.symbol] + relocation.addend
-        return list(zip(*(columns[name] for name in names[: len(fields(Dma))]), strict=True))
+        return list(zip(*(columns[name] for name in names[: len(Dma._fields)]), strict=True))
 
     def _cmx(self) -> Iterator[Space]:
         for tile in range(self._image.tile_count):

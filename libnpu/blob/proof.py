@@ -104,9 +104,10 @@ class _Proof:
     def _buffers(self) -> dict[Space, list[int]]:
         """Return the stay of each access in CMX."""
         ids, found = self._task_ids, {}
+        spans = [(stay.addr, stay.end) for stay in self._stays]
         for space, touched in self._touched.items():
             if space.is_cmx:
-                near = [k for k, stay in enumerate(self._stays) if stay.addr < space.past and stay.end > space.first]
+                near = [k for k, (first, end) in enumerate(spans) if first < space.past and end > space.first]
                 stays = assign([self._stays[k] for k in near], [(ids[task], box) for task, _, box in touched])
                 found[space] = [near[k] if k >= 0 else -1 for k in stays]
         return found

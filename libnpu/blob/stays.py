@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from npu_abi import C
 
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 _CMX_BASE, _TILE_STRIDE = int(C.NPU_CMX_BASE), int(C.NPU_CMX_TILE_STRIDE)
 
 
-@dataclass(frozen=True, slots=True)
-class Stay:
+class Stay(NamedTuple):
     """A buffer's stay in CMX: bytes [offset, offset + size_bytes) of `tile`, from task `first` to task `last`, by task_id."""
 
     name: str
@@ -50,8 +48,8 @@ def stays(image: BlobImage) -> list[Stay]:
     found = []
     try:
         for name, address, size_bytes, first, last in entries:
-            relative = int(address) % C.NPU_CMX_BASE  # offsets in tile 0 and addresses of the window are both in use
-            tile, offset = divmod(relative, C.NPU_CMX_TILE_STRIDE)
+            relative = int(address) % _CMX_BASE  # offsets in tile 0 and addresses of the window are both in use
+            tile, offset = divmod(relative, _TILE_STRIDE)
             found.append(Stay(str(name), tile, offset, int(size_bytes), int(first), int(last)))
     except (TypeError, ValueError):
         raise BlobError(

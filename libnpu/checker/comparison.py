@@ -172,8 +172,8 @@ class Comparison(Program):
         for low, high, unmap in allocation.unmaps:
             if max(low, start) < min(high, end) and not unmap.is_before(clock):
                 self._report(rules.unmapped(allocation, max(low, start), min(high, end), access, unmap))
-        if self._waiting is not None and allocation.is_host and access.act.is_launch:
-            self._report(rules.responsibility(allocation, start, end, access.act, self._waiting))
+        if self._lint is not None and self._waiting is not None and allocation.is_host and access.act.is_launch:
+            self._lint.carried(rules.responsibility(allocation, start, end, access.act, self._waiting))
         if allocation.cache is not None and start < end and not access.act.is_free:
             by_job = allocation.cache.written_by_job if access.write else allocation.cache.read_by_job
             self._report_all(by_job(start, end, access, clock))

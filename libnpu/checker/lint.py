@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from libnpu.checker import rules
+from libnpu.checker.findings import Findings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,6 +60,8 @@ class Lint:
         self._launches = Pairs()  # waits for one launch alone
         self._uploads = Pairs()  # waits for a copy to the device, behind all else
         self._sources: WeakKeyDictionary[Buffer, int] = WeakKeyDictionary()  # what copies read last
+        self._carried = Findings()  # kernels that use the host's memory while the host waits
+        self._carriers: dict[Finding, set[Act]] = {}  # and their launches
         self._pageable: dict[str | int, tuple[int, Act]] = {}
         self._fresh: list[Step] = []  # enqueued since the host waited last
         self._copied_ps = -1
@@ -100,6 +103,10 @@ class Lint:
             count = self._pageable.get(act.site, (0, act))[0]
             self._pageable[act.site] = count + 1, act
 
+    def carried(self, found: Finding) -> None:
+        """A launch moves bytes of the host's memory itself."""
+        self._carriers.setdefault(self._carried.add(found), set()).add(found.acts[0])
+
     def findings(self) -> Iterator[Finding]:
         """Yield what was seen often enough, and each wait that was never of use."""
         for wait in self._waits.values():
@@ -109,6 +116,10 @@ class Lint:
             yield rules.serial_launches(launch, act, count)
         for copy, act, count in self._uploads.often():
             yield rules.waits_for_uploads(copy, act, count)
+        for found, launches in self._carriers.items():
+            found.count = len(launches)
+            if found.count >= REPEATS:
+                yield found
         for count, copy in self._pageable.values():
             if count >= REPEATS:
                 yield rules.pageable_copies(copy, count)

@@ -222,7 +222,7 @@ def refused(rule: str, call: Act, freed: Act | None, error: str) -> Finding:
     fixes = {
         "UAF": "give it back behind its last use",
         "DOUBLE-FREE": "give it back once",
-        "CTX-MISMATCH": "use what belongs to the same context, or copy by npu_memcpy_peer",
+        "CTX-MISMATCH": "use what belongs to the same context; memory is copied by copy_peer (npu_memcpy_peer), and memory and interprocess events are opened in another context by their handles",
         "CALLBACK-API": "let the function set a flag, and a thread of the program make the call",
     }
     found = _of_acts(rule, f"{call.what} was refused, and the program goes on: {error}", fixes[rule], call)

@@ -42,7 +42,7 @@ _SUFFIX, _ASIDE = ".npuc", ".aside"  # of an entry, and of one that is being wri
 _ABANDONED_S = 3600  # after which what is being written was left by a process that ended
 _DIGEST_BYTES, _LENGTH_BYTES = 32, 8
 _MOST_BYTES = 1 << 31  # of a message of protobuf
-_PACKAGES = ("numpy", "onnx")
+_PACKAGES = ("numpy", "onnx", "ortools")
 
 
 class CompileCache:
@@ -201,15 +201,17 @@ def _external_data(data: bytes, folder: Path, is_plan: bool) -> Iterator[bytes]:
 @cache
 def _source_digest() -> bytes:
     """Return the digest of what makes blobs: the sources of the compiler and of the packages below it, and versions."""
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
     import npu_abi
     import npu_model
 
-    import libnpu
-
-    found = hashlib.sha256(repr((sys.version_info[:2], [version(name) for name in _PACKAGES])).encode())
-    own = Path(str(libnpu.__file__)).parent
+    versions = [repr(sys.version_info[:2])]
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions.append(f"{name} {version(name)}")
+    found = hashlib.sha256("\n".join(versions).encode())
+    own = Path(__file__).parent.parent  # libnpu
     for folder in (own, Path(str(npu_model.__file__)).parent, Path(str(npu_abi.__file__)).parent):
         for path in sorted(path for path in folder.rglob("*") if path.suffix in (".py", ".c", ".h")):
             found.update(f"{path.relative_to(folder)} {path.stat().st_size} ".encode())

@@ -12,6 +12,7 @@ from npu_model.profile import Profile, load_profile
 
 from libnpu import blob, parts
 from libnpu.blob import BlobImage
+from libnpu.collector import uncollected
 from libnpu.compiler.attention import choices_text, select_attention
 from libnpu.compiler.dumps import (
     attention_text,
@@ -70,12 +71,13 @@ class Compiled:
 
 def run(model: str | Path | bytes | Any, options: CompileOptions) -> Compiled:
     """Run every stage; see `libnpu.compiler.compile_model`."""
-    try:
-        return _run_whole(model, options)
-    except (Unsupported, Unimplemented) as refusal:
-        if options.plan_only:
-            raise
-        return _run_in_parts(model, options, refusal)
+    with uncollected():
+        try:
+            return _run_whole(model, options)
+        except (Unsupported, Unimplemented) as refusal:
+            if options.plan_only:
+                raise
+            return _run_in_parts(model, options, refusal)
 
 
 def _run_in_parts(

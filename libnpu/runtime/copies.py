@@ -138,14 +138,14 @@ def _complete(stream: Stream, move: Move) -> None:
     operation = move.operation()
     if operation is not None:
         stream.enqueue(operation)
-        stream.synchronize()
+        stream.complete()
         return
     target, source = move.target.buffer, move.source.buffer
     if source is not None:
         source.check_values()
     if context.semantics.legacy_default_stream or context.can_stop:
         stream.enqueue(Marker("copy of pageable memory"))  # waits, or is aborted, as a copy by the device would be
-    stream.synchronize()
+    stream.complete()
     for buffer in (target, source):
         if buffer is not None:
             _ = buffer.handle  # another thread may have freed it meanwhile

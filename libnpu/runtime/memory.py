@@ -232,7 +232,7 @@ class ContextMemory:
         self.refuse_while_capturing("a fill that waits")
         stream = self.default_stream
         if copies.fill(stream, dst, value) is not None:
-            stream.synchronize()
+            stream.complete()
 
     @told
     def copy_peer(self, dst: Memory, src: Memory) -> None:

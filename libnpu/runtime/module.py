@@ -292,7 +292,7 @@ class Module:
             {t.name: b for t, b in zip(self.outputs, outs, strict=True)},
             dynamic=dynamic,
         )
-        queue.synchronize()
+        queue.complete()
         if not self.context.compute:
             return {}
         return {t.name: b.read(t.numpy_dtype, t.shape) for t, b in zip(self.outputs, outs, strict=True)}

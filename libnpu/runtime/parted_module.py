@@ -255,7 +255,7 @@ class PartedModule(Module):
         }
         on_npu = {name: buffer for name, buffer in made.items() if name not in self._made_on_host}
         self._enqueue(queue, {**spans, **on_npu}, values, dynamic)
-        queue.synchronize()
+        queue.complete()
         if not self.context.compute:
             return {}
         for tensor in self.outputs:

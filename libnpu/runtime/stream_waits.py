@@ -32,17 +32,7 @@ class StreamWaits(StreamQueue):
         Raises the first error of that work which was not raised before, or TIMEOUT; INVALID_VALUE for a negative time;
         BARRIER_DEADLOCK when it waits for something that nothing will signal.
         """
-        self._check_waitable()
-        deadline, last = self._deadline(timeout_ns), self._cell.last
-        if self._jobs:
-            self._await(self._jobs[-1], deadline)
-        while self._jobs and self._jobs[0].number <= last:  # other threads may enqueue more and more
-            job = self._jobs[0]
-            finished = self.finish(job, deadline)
-            if not finished:
-                self._raise_unfinished(job, finished, timeout_ns)
-        self.note_known(last, waited=True, whole=True)
-        self.raise_failed()
+        self._synchronize(timeout_ns, waited=True)
 
     @public
     def synchronize_to(self, job: Job) -> None:
@@ -126,6 +116,23 @@ class StreamWaits(StreamQueue):
                 return False
         self.note_known(last, whole=True)
         return True
+
+    def complete(self) -> None:
+        """As `synchronize`, in a call that does more than wait."""
+        self._synchronize(None, waited=False)
+
+    def _synchronize(self, timeout_ns: float | None, *, waited: bool) -> None:
+        self._check_waitable()
+        deadline, last = self._deadline(timeout_ns), self._cell.last
+        if self._jobs:
+            self._await(self._jobs[-1], deadline)
+        while self._jobs and self._jobs[0].number <= last:  # other threads may enqueue more and more
+            job = self._jobs[0]
+            finished = self.finish(job, deadline)
+            if not finished:
+                self._raise_unfinished(job, finished, timeout_ns)
+        self.note_known(last, waited=waited, whole=True)
+        self.raise_failed()
 
     def note_known(self, number: int, *, waited: bool = False, whole: bool = False) -> None:
         """The calling thread learns that the jobs up to `number` have ended; `waited`: by a call that is for that; `whole`: by one that

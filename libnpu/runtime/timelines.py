@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,7 +56,7 @@ def _named(s: Slice, contexts: Sequence[Context]) -> Slice:
         if job is not None and job.start_ps <= s.start_ps and s.end_ps <= job.end_ps:
             operation = job.operation
             layer = operation.module.tasks.layer(s.task_id) if isinstance(operation, ModuleLaunch) else operation.name
-            return replace(s, layer=layer)
+            return s._replace(layer=layer)
     return s
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import libnpu
+from libnpu.collector import uncollected
 from libnpu.trace.slices import Instant, Slice, instants_of, jobs_of, slices_of
 
 if TYPE_CHECKING:
@@ -67,27 +67,12 @@ class Execution:
 
 
 @contextmanager
-def _uncollected(compute: bool) -> Iterator[None]:
-    """Without values let Python look for cyclic garbage after the run: there is little, and it would walk all of a large blob's objects
-    again and again.
-    """
-    pause = not compute and gc.isenabled()
-    if pause:
-        gc.disable()
-    try:
-        yield
-    finally:
-        if pause:
-            gc.enable()
-
-
-@contextmanager
 def fresh_device(
     profile: str, compute: bool, numerics: str, fidelity: str, faults: str | None, schedule: str | None
 ) -> Iterator[Device]:
     """A device of its own that is traced, for a `with` block; parameters as of `execute`."""
     with (
-        _uncollected(compute),
+        nullcontext() if compute else uncollected(),  # without values a run leaves no large arrays
         libnpu.open(
             profile, compute=compute, numerics=numerics, fidelity=fidelity, trace=True, faults=faults
         ) as device,

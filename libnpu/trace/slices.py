@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from npu_abi import C, name_of
@@ -17,8 +17,7 @@ ENGINES = ("DMA", "DPU", "SHAVE")
 CORE, JOBS, INTERRUPTS = "core", "jobs", "interrupts"  # the tracks of the device that are no engine's
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(NamedTuple):
     """One task on one unit. `track` is "DMA 0", "DPU 1", "SHAVE 0.1"; `amount` is bytes or MACs, as the engine traced it."""
 
     track: str

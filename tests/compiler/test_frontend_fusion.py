@@ -226,3 +226,26 @@ def test_a_shuffle_between_convolutions_moves_nothing(make_model, oracle, run_on
     moved = [t["name"] for t in compiled.image.debug["tasks"] if t["engine"] != "DPU" and "Reshape" in t["name"]]
     assert not moved
     np.testing.assert_allclose(run_on_device(model, feeds)["y"], oracle(model, feeds)["y"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["DCR", "CRD"])
+def test_depth_to_space_is_what_a_convolution_writes_row_by_row(mode, check, rng, make_model):
+    """Scale, shift and activation behind it are the convolution's, whose channels then become pixels in place."""
+    nodes = [
+        ("Conv", ["x", "w", "b"], ["a"], {}),
+        ("DepthToSpace", ["a"], ["d"], {"blocksize": 2, "mode": mode}),
+        ("Mul", ["d", "scale"], ["m"], {}),
+        ("Add", ["m", "shift"], ["s"], {}),
+        ("Relu", ["s"], ["r"], {}),
+        ("Conv", ["r", "v"], ["y"], {}),
+    ]
+    constants = {"w": f32(rng, 24, 5, 1, 1), "b": f32(rng, 24), "scale": f32(rng, 6, 1, 1), "shift": f32(rng, 6, 1, 1)}
+    constants["v"] = f32(rng, 16, 6, 1, 1)
+    feeds = {"x": f32(rng, 2, 5, 8, 7)}
+    graph = check(nodes, feeds, constants=constants, half_tolerance=2e-2)
+    moves = ["Concat", "Reshape", "Transpose", "Reshape"]
+    assert [node.op for node in graph.nodes] == ["Conv", "Conv", *moves, "Conv"]
+    assert [node.attrs["act"] for node in graph.nodes[:2]] == [("relu",)] * 2
+    compiled = compile_model(make_model(nodes, feeds, ["y"], constants), CompileOptions(precision="fp32"))
+    moved = [t["name"] for t in compiled.image.debug["tasks"] if t["engine"] != "DPU" and "Depth" in t["name"]]
+    assert not moved

@@ -42,7 +42,7 @@ def test_model_matches_onnxruntime(name, oracle):
 
 
 @pytest.mark.models
-@pytest.mark.parametrize("name", ["resnet50", "squeezenet"])
+@pytest.mark.parametrize("name", [pytest.param("resnet50", marks=pytest.mark.slow), "squeezenet"])
 def test_seeded_model_has_outputs_that_tell_inputs_apart(name, oracle):
     path = model_path(name)
     model = onnx.load(path)
@@ -68,9 +68,9 @@ def test_squeezenet_is_convolutions_pools_and_concatenations():
     assert operators == {"Conv": 26, "Concat": 8, "MaxPool": 3, "AvgPool": 1, "Softmax": 1}
 
 
-def test_normalisation_over_channels_is_sums_of_slices():
+def test_normalisation_over_channels_is_a_convolution():
     operators = Counter(node.op for node in load(LIGHT / "light_inception_v1.onnx", precision="fp32").nodes)
-    assert (operators["Conv"], operators["Slice"]) == (57, 10)
+    assert (operators["Conv"], operators["Slice"]) == (57 + 2, 0)
 
 
 def test_seeding_gives_the_same_bytes_every_time():

@@ -14,7 +14,15 @@ from benchmarks import small_graphs
 from libnpu.compiler import CompileOptions, compile_model
 from libnpu.compiler.options import PASSES, BadOption, UnknownPass
 from libnpu.compiler.program import Access, Buffer, DdrKind, DdrTensor, DmaPayload, Engine, Ref, TileOp, TileProgram
-from libnpu.compiler.schedule import DecisionKind, FeasibleMemoryScheduler, improve, synchronise, unordered_pairs
+from libnpu.compiler.schedule import (
+    DecisionKind,
+    FeasibleMemoryScheduler,
+    improve,
+    memory_scheduler,
+    synchronise,
+    unordered_pairs,
+)
+from libnpu.compiler.schedule.scheduler_pass import SchedulerPass
 from libnpu.tools.session import execute
 from tests.compiler.fuzz.judge import fuzz, open_device
 
@@ -369,3 +377,18 @@ def test_operations_start_by_when_they_must_where_program_order_is_slower():
         op("last", Engine.SHAVE, [made], [end], 8),
     ]
     assert schedule(TileProgram("late", ops, [x], [])).makespan_ps == (1 + 1 + 9) * UNIT
+
+
+def test_the_first_part_of_a_long_program_says_which_limit_is_best(monkeypatch):
+    """With little CMX, loads that run far ahead are in the way; each pass but one ends early, also one that loads nothing ahead."""
+    program = chain(60)
+    monkeypatch.setattr(memory_scheduler, "_REORDERED", 0)  # as of a long program
+    best, none = schedule(program, 16 << 10), schedule(program, 16 << 10, limit=0)
+    ended = []
+    run = SchedulerPass.run
+    monkeypatch.setattr(SchedulerPass, "run", lambda one: ended.append(one.limit) or run(one))
+    monkeypatch.setattr(memory_scheduler, "_FIRST_LEVELS", 20)
+    found = schedule(program, 16 << 10)
+    assert found.makespan_ps == best.makespan_ps < none.makespan_ps
+    assert ended == [found.level_limit]
+    assert len(found.ops) == len(program.ops)

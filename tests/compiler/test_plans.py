@@ -1,5 +1,6 @@
 """Plans: tasks, memory and times of a model without the values of its weights, which it may lack."""
 
+import gc
 import resource
 import subprocess
 import sys
@@ -103,6 +104,20 @@ def test_a_plan_takes_as_long_as_its_blob_and_has_no_values(planned):
     ):
         device.load(planned.blob)
     assert caught.value.result == C.NPU_ERROR_INVALID_BLOB
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_the_collector_of_cyclic_garbage_is_as_it_was_after_a_compilation(on):
+    was = gc.isenabled()
+    try:
+        (gc.enable if on else gc.disable)()
+        plan(network(bare))
+        assert gc.isenabled() == on
+        with pytest.raises(ModelError):
+            plan(b"no model")
+        assert gc.isenabled() == on
+    finally:
+        (gc.enable if was else gc.disable)()
 
 
 def test_data_that_is_elsewhere_is_not_looked_for(tmp_path):

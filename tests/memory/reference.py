@@ -142,6 +142,7 @@ class ReferenceMemory:
         self.order = system.links()
         self.holder = {link: len(self.users[link]) - 1 for link in self.order}
         self.kept = dict.fromkeys(self.order, float("inf"))
+        self.yields: set[tuple[str, str]] = set()
         self.link_count: dict[tuple[str, str], Counter[str]] = {link: Counter() for link in self.order}
         self.ended: list[Transfer] = []
 
@@ -240,8 +241,11 @@ class ReferenceMemory:
             if self.system.noc.duplex or other not in self.order:
                 self.move(link)
             elif self.order.index(link) < self.order.index(other):
-                first, second = (link, other) if self.now % 2 == 0 else (other, link)
-                self.move(first) or self.move(second)
+                first, second = (other, link) if link in self.yields else (link, other)
+                if self.move(first):
+                    self.yields ^= {link}
+                else:
+                    self.move(second)
         for client in range(clients):
             self.inject(client)
         for port in self.ports.values():
@@ -275,7 +279,8 @@ class ReferenceMemory:
             return
         ch.count["busy_cycles" if ch.queue or ticks < ch.pins_free else "idle_cycles"] += 1
         if ch.queue:
-            self.column(ch, self.may_use_the_pins(ch)) or self.row(ch, list(ch.queue))
+            self.column(ch, self.may_use_the_pins(ch))
+            self.row(ch)
 
     def may_use_the_pins(self, ch: Channel) -> list[Access]:
         """All of the queue, in order; when the first is too old, those that do not hold it up."""
@@ -287,11 +292,21 @@ class ReferenceMemory:
             return [first]
         return [first, *(access for access in rest if self.place(access.address)[1] != bank)]
 
-    def column(self, ch: Channel, candidates: list[Access]) -> bool:
+    @staticmethod
+    def before(ch: Channel, access: Access) -> list[Request]:
+        """What must go first: what its transfer asked for first in the other direction."""
+        own = access.request.transfer
+        earlier = ch.queue[: ch.queue.index(access)]
+        own_earlier = [other.request for other in earlier if own is not None and other.request.transfer is own]
+        return [request for request in own_earlier if request.write != access.request.write]
+
+    def column(self, ch: Channel, candidates: list[Access]) -> None:
         ticks, dram = self.now * self.cycle, self.system.dram
         hits = [a for a in candidates if self.place(a.address)[2] == ch.banks[self.place(a.address)[1]].row]
+        hits = [a for a in hits if not self.before(ch, a)]
         reads = [a for a in ch.queue if not a.request.write]
-        first = [a for a in hits if a.request.write == (ch.drains or not reads)]
+        behind_a_write = any(self.before(ch, a) for a in reads)
+        first = [a for a in hits if a.request.write == (ch.drains or behind_a_write or not reads)]
         for access in first or hits:
             bank = ch.banks[self.place(access.address)[1]]
             write = access.request.write
@@ -316,13 +331,12 @@ class ReferenceMemory:
             else:
                 bank.precharge = max(bank.precharge, ticks + self.data_ticks)
                 self.data[access.request.client].append((ceil(Fraction(ch.pins_free, self.cycle)), access))
-            return True
-        return False
+            return
 
-    def row(self, ch: Channel, candidates: list[Access]) -> None:
+    def row(self, ch: Channel) -> None:
         ticks, dram = self.now * self.cycle, self.system.dram
-        seen = set()
-        for access in candidates:
+        seen, activated = set(), False
+        for access in ch.queue:
             _, number, row = self.place(access.address)
             if number in seen:
                 continue
@@ -331,19 +345,18 @@ class ReferenceMemory:
             if bank.row == row:
                 continue
             if bank.row is None:
-                if bank.activate <= ticks and ticks + self.ticks(dram.tras_ns) <= ch.due:
+                if not activated and bank.activate <= ticks and ticks + self.ticks(dram.tras_ns) <= ch.due:
                     bank.row = row
                     bank.column = ticks + self.ticks(dram.trcd_ns)
                     bank.precharge = ticks + self.ticks(dram.tras_ns)
                     if access.found == "hits":
                         access.found = "misses"
                     ch.count["activates"] += 1
-                    return
+                    activated = True
             elif bank.precharge <= ticks:
                 bank.row, bank.activate = None, ticks + self.ticks(dram.trp_ns)
                 access.found = "conflicts"
                 ch.count["precharges"] += 1
-                return
 
     def enqueue(self, request: Request) -> bool:
         address = request.accesses[0]
@@ -383,6 +396,9 @@ class ReferenceMemory:
                 if what.write:
                     channel = self.place(what.accesses[0])[0]
                     free = what.flits + 1 < self.flits or len(channel.queue) < self.system.dram.queue_depth
+                    split = self.splitting[client]
+                    if split is not None and what.transfer is not None and split.transfer is what.transfer:
+                        free = False
                 else:
                     free = self.splitting[client] is None
                 if not free:
@@ -494,7 +510,8 @@ class ReferenceMemory:
         accesses, asked = side.requests.popleft()
         side.open += 1
         side.issued += len(accesses)
-        side.due = max(side.due, (self.now - 1) * self.cycle + 1)
+        if not all(other.total for other in transfer.sides):
+            side.due = max(side.due, (self.now - 1) * self.cycle + 1)
         self.keep_pace(side)
         self.count[client]["bytes_asked"] += asked
         self.count[client]["accesses_issued"] += len(accesses)

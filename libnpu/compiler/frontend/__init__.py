@@ -50,6 +50,7 @@ def stages(
     """
     from libnpu.compiler.frontend.data_mask import mask_padding
     from libnpu.compiler.frontend.fold import fold, remove_dead
+    from libnpu.compiler.frontend.fold_blocks import fold_blocks
     from libnpu.compiler.frontend.fold_shuffle import fold_shuffles
     from libnpu.compiler.frontend.fuse_activation import fuse_activation
     from libnpu.compiler.frontend.fuse_affine import fuse_affine
@@ -75,7 +76,7 @@ def stages(
     yield "DynamicDataMask", graph
     graph = verify(fuse_activation(fuse_affine(graph)), "fuse-engine")
     yield "fuse-engine", graph
-    graph = fold_shuffles(recognise_softmax(simplify(fuse_elementwise(graph))))
+    graph = fold_blocks(fold_shuffles(recognise_softmax(simplify(fuse_elementwise(graph)))))
     graph = verify(remove_dead(graph), "fuse-elementwise")
     yield "fuse-elementwise", graph
     graph = verify(remove_dead(fuse_rope(graph)), "fuse_rope")

@@ -74,8 +74,11 @@ def substitute(expr: Expr, leaf: Callable[[int], Expr]) -> Expr:
     return (expr[0], *(substitute(operand, leaf) for operand in expr[1:]))
 
 
+_POWER = 0.75  # up to which the reciprocal of a power is finite in float32 where the power is not 0
+
+
 def rewrite(expr: Expr) -> Expr:
-    """Return an equal, cheaper expression: named activations, neutral elements, reciprocal of a root."""
+    """Return an equal, cheaper expression: named activations, neutral elements, reciprocals of roots and powers."""
     if expr[0] in ("in", "const"):
         return expr
     expr = (expr[0], *(rewrite(operand) for operand in expr[1:]))
@@ -156,6 +159,15 @@ def _named(expr: Expr) -> Expr | None:
         return ("rsqrt", expr[1][1])
     if expr[0] == "sqrt" and expr[1][0] == "reciprocal":
         return ("rsqrt", expr[1][1])
+    if expr[0] == "div" and expr[2][0] == "sqrt":
+        return ("mul", expr[1], ("rsqrt", expr[2][1]))
+    if (
+        expr[0] == "div"
+        and expr[2][0] == "pow"
+        and isinstance(power := _constant(expr[2][2]), float)
+        and 0 < power <= _POWER
+    ):
+        return ("mul", expr[1], ("pow", expr[2][1], ("const", -power)))
     if expr[0] == "clip" and _constant(expr[3]) == float("inf") and _constant(expr[2]) == 0:
         return ("relu", expr[1])
     if (largest := _split_constant(expr, "max")) and largest[1] == 0:

@@ -29,6 +29,7 @@ X: Expr = ("in", 0)
 Y: Expr = ("in", 1)
 MAX_KERNEL = 255  # npu_dpu_invariant.kernel_x and kernel_y are 8 bits wide
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+_FINITE_SQUARES = 1 / 256  # the square of the largest float16 times this is one
 MAX_TAPS = 1024  # chosen: a graph of so many nodes for one operator
 
 
@@ -281,16 +282,26 @@ def lp_pool(call: Call) -> Value:
 
 
 def lrn(call: Call) -> Value:
-    """LRN: a window over the channels. The factor is applied before squares are taken, which float16 may not hold otherwise."""
+    """LRN: a window over the channels, as a convolution by ones on and beside the diagonal.
+
+    A factor is applied before squares are taken, so small that they are finite in float16; powers of two make up for it behind.
+    What is not a number, or infinite, is so for all channels of its pixel.
+    """
     x, build = call.input(0), call.build
     size = int(call.attrs["size"])
     alpha, beta = float(call.attrs.get("alpha", 1e-4)) / size, float(call.attrs.get("beta", 0.75))
-    n, c, rest = x.shape[0], x.shape[1], math.prod(x.shape[2:])
-    small: Expr = ("mul", X, ("const", math.sqrt(abs(alpha))))
-    squares = build.reshape(build.elementwise(("mul", small, small), [x]), (n, 1, c, rest))
+    n, c = x.shape[:2]
+    behind = 1.0
+    while abs(alpha) / behind > _FINITE_SQUARES**2:
+        behind *= 2
+    small: Expr = ("mul", X, ("const", math.sqrt(abs(alpha) / behind)))
+    squares = build.elementwise(("mul", small, small), [x])
+    image = x.shape if len(x.shape) == 4 else (n, c, 1, math.prod(x.shape[2:]))
     before = (size - 1) // 2
-    window = Window([size, 1], [1, 1], [1, 1], [before, 0, size - 1 - before, 0])
-    total = build.reshape(sum_of_taps(call, squares, window), x.shape)
+    beside = np.arange(c) - np.arange(c)[:, None]  # [to, from]
+    band = np.where((beside >= -before) & (beside < size - before), behind, 0).astype(x.dtype)[:, :, None, None]
+    attrs = {"strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": 1, "act": None}
+    total = build.reshape(build.emit("Conv", [build.reshape(squares, image), build.const(band), None], attrs), x.shape)
     scale: Expr = ("add" if alpha >= 0 else "sub", ("const", float(call.attrs.get("bias", 1.0))), Y)
     return build.elementwise(("div", X, ("pow", scale, ("const", beta))), [x, total])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from libnpu.compiler.ir import Graph
 
 MAX_ROUNDS = 16  # chosen: each round shortens a chain of movements; real models need two or three
+_MOVES = ("Reshape", "Transpose")
+_FUSED = ("add", "sub", "mul", "div", "relu", "clip", "leaky_relu")  # what a convolution can take
+_MOST_REPEATED = 1 << 14  # elements of a constant that is repeated to be moved; chosen
 INT32 = np.iinfo(np.int32)
 
 
@@ -104,47 +108,102 @@ def _bypass_expands(edit: Rewriter, node: Node) -> bool:
 
 
 def _hoist(edit: Rewriter, node: Node) -> bool:
-    """Elementwise(Reshape(x), constants) becomes Reshape(Elementwise(x, constants)), so that it can fuse into x's maker."""
+    """Elementwise(move(x), constants) becomes move(Elementwise(x, constants)), so that it can fuse into x's maker.
+
+    A move is a Reshape; and a chain of Reshapes and Transposes behind a convolution, whose post-processing has the expression.
+    """
     moving = [value for value in node.inputs if value is not None and value.const is None]
-    reshape = edit.maker(moving[0]) if len(moving) == 1 else None
-    if reshape is None or reshape.op != "Reshape" or edit.only_user(moving[0]) is not node:
+    if len(moving) != 1 or node.outputs[0].shape != moving[0].shape:
         return False
-    source = reshape.inputs[0]
-    assert source is not None
+    moves, source = _moves_before(edit, moving[0])
     above = edit.maker(source)
-    shape = moving[0].shape
-    if above is None or above.op not in ("Conv", "MatMul", "Elementwise") or node.outputs[0].shape != shape:
+    if not moves or above is None:
+        return False
+    one_reshape = len(moves) == 1 and moves[0].op == "Reshape" and above.op in ("Conv", "MatMul", "Elementwise")
+    if not one_reshape and (node.attrs["expr"][0] not in _FUSED or not _is_of_convolution(edit, above)):
         return False
     inputs: list[Value | None] = []
     for value in node.inputs:
         assert value is not None
-        if value.const is None:
-            inputs.append(source)
-            continue
-        moved = _constant_before_reshape(value.const, shape, source.shape)
+        moved = source if value.const is None else _constant_before(value, moves)
         if moved is None:
             return False
-        inputs.append(Value(value.name, moved.shape, moved.dtype, moved))
-    # The two nodes change places, so that the order of execution stays right.
-    expr, wide = node.attrs["expr"], moving[0]
-    wide.shape, wide.dtype, wide.name = source.shape, node.outputs[0].dtype, f"{node.outputs[0].name}.unshaped"
-    edit.set_inputs(reshape, inputs)
-    reshape.op, reshape.attrs, node.op, node.attrs = "Elementwise", {"expr": expr}, "Reshape", {}
-    edit.set_inputs(node, [wide])
-    reshape.name, node.name = node.name, reshape.name
-    reshape.layers, node.layers = node.layers, reshape.layers
+        inputs.append(moved)
+    # Each takes the place of the one before, so that the order of execution stays right.
+    places = [*moves, node]
+    kept = [(move.op, move.attrs, move.name, move.layers, move.outputs[0].shape) for move in moves]
+    first = ("Elementwise", {"expr": node.attrs["expr"]}, node.name, node.layers, source.shape)
+    dtype = node.outputs[0].dtype
+    for place, (op, attrs, name, layers, shape) in zip(places, [first, *kept], strict=True):
+        place.op, place.attrs, place.name, place.layers = op, attrs, name, layers
+        place.outputs[0].shape, place.outputs[0].dtype = shape, dtype
+        edit.set_inputs(place, inputs)
+        inputs = [place.outputs[0]]
+    moves[0].outputs[0].name = f"{node.outputs[0].name}.unshaped"
     return True
 
 
-def _constant_before_reshape(array: NDArray[Any], after: Shape, before: Shape) -> NDArray[Any] | None:
-    """Return `array`, which broadcasts to `after`, in a shape that broadcasts to `before`; None if there is none."""
+def _moves_before(edit: Rewriter, value: Value) -> tuple[list[Node], Value]:
+    """Return the chain of moves that makes a value for one reader, in order, and what they move."""
+    moves: list[Node] = []
+    while (move := edit.maker(value)) is not None and move.op in _MOVES and edit.only_user(value) is not None:
+        source = move.inputs[0]
+        assert source is not None
+        moves.insert(0, move)
+        value = source
+    return moves, value
+
+
+def _is_of_convolution(edit: Rewriter, node: Node) -> bool:
+    """Whether a node is a convolution, or one of its result's readers that can fuse into it."""
+    while node.op == "Elementwise" and node.attrs["expr"][0] in _FUSED:
+        computed = [value for value in node.inputs if value is not None and value.const is None]
+        maker = edit.maker(computed[0]) if len(computed) == 1 else None
+        if maker is None:
+            return False
+        node = maker
+    return node.op == "Conv" and edit.only_user(node.outputs[0]) is not None
+
+
+def _constant_before(value: Value, moves: list[Node]) -> Value | None:
+    """Return a constant that broadcasts to what `moves` make so that it does to what they move; None if there is none."""
+    array = value.const
+    assert array is not None
+    for move in reversed(moves):
+        source = move.inputs[0]
+        assert source is not None
+        moved = _constant_before_move(array, move, move.outputs[0].shape, source.shape)
+        if moved is None:
+            return None
+        array = moved
+    return Value(value.name, array.shape, array.dtype, array)
+
+
+def _constant_before_move(array: NDArray[Any], move: Node, after: Shape, before: Shape) -> NDArray[Any] | None:
+    """Return `array`, which broadcasts to the result of a move, in a shape that broadcasts to its operand; None if there is none."""
     if array.size == 1:
         return array.reshape(())
-    if [dim for dim in after if dim != 1] != [dim for dim in before if dim != 1]:
+    aligned = array.reshape((1,) * (len(after) - array.ndim) + array.shape)
+    if move.op == "Transpose":
+        return aligned.transpose(np.argsort(move.attrs["perm"]))
+    shape: list[int] = []
+    parts: list[int] = []
+    i = j = 0
+    while i < len(after) or j < len(before):  # axes that have as many elements together on both sides
+        start, first, left, right = i, j, 1, 1
+        while left != right or (i, j) == (start, first):
+            if j < len(before) and (left >= right or i == len(after)):
+                right, j = right * before[j], j + 1
+            elif i < len(after):
+                left, i = left * after[i], i + 1
+            else:
+                return None
+        varies = any(n != 1 for n in aligned.shape[start:i])
+        parts += after[start:i] if varies else (1,) * (i - start)
+        shape += before[first:j] if varies else (1,) * (j - first)
+    if math.prod(parts) > max(_MOST_REPEATED, array.size):
         return None
-    aligned = (1,) * (len(after) - array.ndim) + array.shape
-    sizes = iter(size for size, dim in zip(aligned, after, strict=True) if dim != 1)
-    return array.reshape([next(sizes) if dim != 1 else 1 for dim in before])
+    return np.ascontiguousarray(np.broadcast_to(aligned, parts)).reshape(shape)
 
 
 def _is_no_op(node: Node) -> bool:

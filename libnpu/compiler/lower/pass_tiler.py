@@ -30,22 +30,27 @@ _CHANNEL = 1  # the axis
 def lower_passes(builder: Builder, node: Node) -> bool:
     """Append the passes of an Elementwise node; False when it has to go to the vector cores."""
     passes = passes_of(node, builder.profile, builder.tiles)
-    values = [value for value in node.inputs if value is not None and value.const is None]
-    if passes is None or any(repeats(builder.home(value)) for value in values):
+    if passes is None:
         return False
+    taken = sorted({index for one in passes for kind, index in one.sources if kind == "in"})
+    values = [value for value in (node.inputs[index] for index in taken) if value is not None]
+    computed = [value for value in values if value.const is None]
     by_channel = any(one.per_channel for one in passes)
-    if by_channel and builder.order_for(node.outputs[0], builder.home(values[0]))[-1] != _CHANNEL:
+    if any(repeats(builder.home(value)) for value in computed) or (
+        by_channel and builder.order_for(node.outputs[0], builder.home(computed[0]))[-1] != _CHANNEL
+    ):
         return False
     order, inputs, out = elementwise_operands(builder, node, values)
-    operand = {index: values.index(value) for index, value in enumerate(node.inputs) if value in values}
     tables = [_table(builder, node, one) for one in passes]
 
     def emit(tiles: list[View], tile: View) -> None:
         made: list[View] = []
         for number, (one, table) in enumerate(zip(passes, tables, strict=True)):
-            sources = [tiles[operand[k]] if kind == "in" else made[k] for kind, k in one.sources]
+            sources = [
+                tiles[taken.index(k)].broadcast(tile.shape) if kind == "in" else made[k] for kind, k in one.sources
+            ]
             target = tile if number == len(passes) - 1 else _between(builder, node, tile, order)
-            views = [view.permuted(order) for view in (*sources, target)]
+            views = [view.permuted(order) for view in (*sorted(sources, key=repeats), target)]
             engine_tasks(builder, node, views[:-1], views[-1], _fields(one, table), table)
             made.append(target)
 

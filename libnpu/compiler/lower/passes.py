@@ -48,6 +48,11 @@ class Pass:
         return self.act is None
 
     @property
+    def key(self) -> tuple[Any, ...]:
+        """What makes two passes the same."""
+        return self.op, self.sources, self.scale.tobytes(), self.bias.tobytes(), self.act
+
+    @property
     def per_channel(self) -> bool:
         """Whether channels differ."""
         return self.scale.size > 1 or self.bias.size > 1
@@ -162,24 +167,31 @@ class _Parser:
                 return self._activated(line, ("clip", 0.0, 1.0))
             case "hard_swish", [Pass() as x]:
                 gate = self._activated(self._sum(x, np.array([3.0])), ("clip", 0.0, 6.0))
-                return self._scaled(self._product(x, gate), np.array([1 / 6]))
+                sixth = self._scaled(x, np.array([1 / 6]))  # first, so that the product is in range
+                return self._both(C.NPU_DPU_ELTWISE_MUL, sixth, gate, np.ones(1))
             case "leaky_relu" | "prelu", [Pass() as x, slope]:
                 return self._leaky(x, _numbers(slope))
         raise _NoPassError
 
     def _input(self, index: int) -> Pass | NDArray[Any]:
         value = _operand(self.node, index)
+        whole = Pass(C.NPU_DPU_AVGPOOL, (("in", index),), np.ones(1), np.zeros(1))
         if value.const is None:
-            return Pass(C.NPU_DPU_AVGPOOL, (("in", index),), np.ones(1), np.zeros(1))
+            return whole
         shape = (1,) * (4 - value.const.ndim) + value.const.shape
         if value.const.size == 1 or (self.channels > 1 and shape == (1, self.channels, 1, 1)):
             return value.const.reshape(-1).astype(np.float64)
-        raise _NoPassError
+        if value.dtype not in _FLOATS or value.shape[-1:] != self.node.outputs[0].shape[-1:]:
+            raise _NoPassError
+        return whole
 
     def _taken(self, one: Pass) -> Source:
-        """Return a pass as the source of another one, which is of the same type as its other source: float32, unless both are operands."""
+        """Return a pass as the source of another one. A constant is no pass of its own."""
+        first, *others = one.sources
+        if not others and first[0] == "in" and _operand(self.node, first[1]).const is not None:
+            raise _NoPassError
         for number, known in enumerate(self.found):
-            if known is one:
+            if known.key == one.key:
                 return "pass", number
         self.found.append(one)
         return "pass", len(self.found) - 1

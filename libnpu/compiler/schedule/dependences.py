@@ -89,7 +89,8 @@ class _Space:
     """
 
     def __init__(self, boxes: Sequence[Box]) -> None:
-        self._shift, self._pitch, self._column_shift = _BUCKET, 0, 0
+        mean = sum(box.end - box.addr for box in boxes) // max(len(boxes), 1)
+        self._shift, self._pitch, self._column_shift = max(_BUCKET, mean.bit_length() - 1), 0, 0
         self._buckets: tuple[_Buckets, _Buckets] = ({}, {})  # of reads, of writes
         pitches = Counter(box.dims[-1][1] for box in boxes if box.dims and 2 * box.width <= box.dims[-1][1])
         for pitch, count in pitches.most_common(1):

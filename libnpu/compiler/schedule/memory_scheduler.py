@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import accumulate
+from typing import NamedTuple
 
 from npu_abi import C
 from npu_model.footprint import box
@@ -25,6 +26,9 @@ from libnpu.compiler.schedule.justify import late_order
 from libnpu.compiler.schedule.schedule import DoesNotFit, Queue, Schedule
 from libnpu.compiler.schedule.scheduler_pass import SchedulerPass
 
+_FIRST_LEVELS = (
+    2000  # of a program of more than twice as many, which are tried for all; chosen: some layers of a large model
+)
 _LIMITS = (256, 128, 64, 32, 16, 8, 6, 4, 3, 2, 1, 0)
 
 
@@ -33,13 +37,32 @@ _REORDERED = 6000  # operations of all of them, at most: what they may cost
 _NEAR = 110  # percent of what is to be undercut, with which an order is a start for others; chosen by trials
 
 
+class _Tried(NamedTuple):
+    """A pass with its level limit, the time that it took and its schedule, None of a part."""
+
+    time_ps: int
+    limit: int
+    alternate: bool
+    schedule: Schedule | None
+
+
+def _tried(one: SchedulerPass, level: int | None) -> _Tried | None:
+    """Run a pass, up to a level unless None; return None when it takes longer than it may."""
+    if level is not None:
+        time_ps = one.time_to(level)
+        return None if time_ps is None else _Tried(time_ps, one.limit, one.alternate, None)
+    found = one.run()
+    return None if found is None else _Tried(found.makespan_ps, one.limit, one.alternate, found)
+
+
 class FeasibleMemoryScheduler:
     """Schedules a tile program for `tiles` tiles of `profile` with `cmx_bytes` of CMX each.
 
     `pingpong=False` loads an operation's operands only when the one before it has left the engine. With `restarts`, level limits 0 to 4, 6, 8, 16,
     32 and so on up to `prefetching_level_limit` are tried, largest first, until two in a row are 1 % slower than the best one; then
-    the best one and half of it with results at alternate ends of CMX; then the same in other orders (`justify.py`). `known` are the
-    predecessors of the operations, where they are known; with `keeps_loads`, a load's level is that of its place in the program.
+    the best one and half of it with results at alternate ends of CMX; then the same in other orders (`justify.py`). Of a long program
+    the first part is tried so, and the best goes on. `known` are the predecessors of the operations, where they are known; with
+    `keeps_loads`, a load's level is that of its place in the program.
     """
 
     def __init__(
@@ -130,28 +153,38 @@ class FeasibleMemoryScheduler:
         return best if best is not None and (bound_ps is None or best.makespan_ps < bound_ps) else None
 
     def of_this_order(self, bound_ps: int | None) -> Schedule | None:
-        """Return the best schedule with operations in program order that takes less than `bound_ps`, if any."""
-        best: Schedule | None = None
+        """Return the best schedule with operations in program order that takes less than `bound_ps`, if any. Of a long program the first
+        part says which it is.
+        """
+        if len(self.compute) <= 2 * _FIRST_LEVELS:
+            tried = self._search(bound_ps, None)
+            return tried.schedule if tried is not None else None
+        first = self._search(None, _FIRST_LEVELS)
+        assert first is not None
+        return SchedulerPass(self, first.limit, bound_ps, first.alternate).run()
+
+    def _search(self, bound_ps: int | None, level: int | None) -> _Tried | None:
+        """Return the pass that is done first, of those that take no more than `bound_ps`: with all or, unless None, with the levels below `level`."""
+        best: _Tried | None = None
         reach = self.level_limit
         slower = 0
         for limit in (k for k in _LIMITS if k <= self.level_limit):
             if limit > reach:
                 continue  # no load ran that far ahead: the schedule would be the same
-            one = SchedulerPass(self, limit, best.makespan_ps * 101 // 100 if best else bound_ps)
-            found = one.run()
+            one = SchedulerPass(self, limit, best.time_ps * 101 // 100 if best else bound_ps)
+            found = _tried(one, level)
             slower = slower + 1 if found is None else 0
             if slower == 2:
                 break
             if found is None:
                 continue
             reach = one.reach - 1
-            if best is None or found.makespan_ps <= best.makespan_ps:  # of equals, the one that needs least CMX
+            if best is None or found.time_ps <= best.time_ps:  # of equals, the one that needs least CMX
                 best = found
         if best is not None and self.far_side:
-            for limit in dict.fromkeys((best.level_limit, best.level_limit // 2)):
-                found = SchedulerPass(self, limit, best.makespan_ps - 1, alternate=True).run()
-                best = found or best
-        return best if best is not None and (bound_ps is None or best.makespan_ps < bound_ps) else None
+            for limit in dict.fromkeys((best.limit, best.limit // 2)):
+                best = _tried(SchedulerPass(self, limit, best.time_ps - 1, alternate=True), level) or best
+        return best
 
     def in_order(self, order: list[int], keeps_loads: bool) -> FeasibleMemoryScheduler:
         """Return a scheduler of the same operations in another order that is correct too; with `keeps_loads` a load starts no sooner than there."""

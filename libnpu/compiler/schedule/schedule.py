@@ -31,8 +31,7 @@ class DecisionKind(Enum):
     SPILL = "spill"  # a buffer leaves CMX before its last use
 
 
-@dataclass(slots=True, frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """What was decided at a time of the schedule, about which buffer or operation, and why or where."""
 
     time_ps: int

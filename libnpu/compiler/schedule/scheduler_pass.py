@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from libnpu.compiler.schedule.memory_scheduler import FeasibleMemoryScheduler
 
 _WINDOW = 64  # levels that a computation may run ahead of the one before it on its engine; chosen by trials
+_LOOK = 32  # steps after which to look whether the pass can still be in time
 _FRAGMENTATION = 16  # one part in so many is left free by loads that run ahead, as gaps do not add up; chosen by trials
 
 
@@ -34,7 +35,7 @@ class SchedulerPass:
     ) -> None:
         self.plan = plan
         self.at_top = plan.far_side if alternate else frozenset()  # results that are not placed from the bottom up
-        self.limit = level_limit
+        self.limit, self.alternate = level_limit, alternate
         self.bound_ps = bound_ps
         self.reach = 0  # levels that a load ran ahead, at most
         profile = plan.profile
@@ -83,12 +84,18 @@ class SchedulerPass:
             if not self.unretired[index]:
                 self._ready(index)
 
-    def run(self) -> Schedule | None:
-        """Return the schedule; None when it would end after `bound_ps`."""
-        while self.remaining or self.running:
+    def time_to(self, level: int) -> int | None:
+        """Return when the computation of a level can start; None when the pass would end after `bound_ps`. For a pass that is not run."""
+        return self.now if self._walk(level) else None
+
+    def _walk(self, level: int) -> bool:
+        """Go on until a computation of `level` or beyond has started, or all is done; return False when that ends after `bound_ps`."""
+        step = 0
+        while (self.remaining or self.running) and self.last_level < level:
             self._retire()
-            if self.bound_ps is not None and self._earliest_end() > self.bound_ps:
-                return None
+            step += 1
+            if self.bound_ps is not None and not step % _LOOK and self._earliest_end() > self.bound_ps:
+                return False
             fits = self._start_compute()
             self._start_moves()
             if fits:
@@ -97,6 +104,12 @@ class SchedulerPass:
                 self.now = max(self.now, self.running[0][0])
             elif self.remaining:
                 self._make_room()
+        return True
+
+    def run(self) -> Schedule | None:
+        """Return the schedule; None when it would end after `bound_ps`."""
+        if not self._walk(len(self.ops)):
+            return None
         makespan_ps = max((s.end_ps for s in self.done), default=0)
         if self.bound_ps is not None and makespan_ps > self.bound_ps:
             return None

@@ -107,6 +107,20 @@ def test_other_expressions_are_for_the_vector_cores(node):
     assert passes_of(node, load_profile("npu-37xx"), 2) is None
 
 
+def test_a_constant_of_many_numbers_is_an_operand(sketch, run, feeds_of):
+    """Turned by an angle for each place, as in a Fourier transform."""
+    s = sketch()
+    x, y = (s.matmul(s.input(20, 16, 32), s.const(32, 32)) for _ in range(2))
+    a, b = s.const(16, 32), s.const(16, 32)
+    expr = ("sub", ("mul", ("in", 0), ("in", 1)), ("mul", ("in", 2), ("in", 3)))
+    graph = s.graph(s.map(expr, x, a, y, b), s.reshape(x, 320, 32), s.reshape(y, 320, 32))
+    compiled = compile_graph(graph, CompileOptions())
+    assert "SHAVE" not in {task["engine"] for task in compiled.image.debug["tasks"]}
+    found, x, y = (v.astype(np.float64).reshape(20, 16, 32) for v in run(compiled.blob, feeds_of(graph)).values())
+    exact = x * a.const.astype(np.float64) - y * b.const.astype(np.float64)
+    np.testing.assert_allclose(found, exact, rtol=2**-10.99, atol=1e-6)
+
+
 def test_nan_and_infinity_pass_through(sketch, run):
     s = sketch()
     graph = s.graph(
