@@ -424,17 +424,27 @@ def bench_schedules() -> list[Row]:
     index = json.loads((folder / "index.json").read_text()) if (folder / "index.json").exists() else []
     models = [(name, seeded(name), {}) for name in SEEDED]
     models += [(entry["name"], folder / f"{entry['name']}.onnx", entry["run_inputs"]) for entry in index]
-    found = {}
+    found, spilled = {}, {}
     for name, path, inputs in models:
         shapes = {key: tuple(one["shape"]) for key, one in inputs.items()}
         report = compile_model(path, CompileOptions(shapes=shapes)).report
         found[name] = report["makespan_over_bound"], report["binding_resource"]
+        if report["spill_out_bytes"]:
+            spilled[name] = report["spill_out_bytes"]
     mean = statistics.geometric_mean(ratio for ratio, _ in found.values())
     slowest = max(found, key=lambda name: found[name])
     each = ", ".join(f"{name} {ratio:.2f} ({resource})" for name, (ratio, resource) in found.items())
     return [
         Row(f"makespan over lower bound, mean of {len(found)} models", mean, "x", 1.35, None, each),
         Row("the same, worst", found[slowest][0], "x", 1.8, None, slowest),
+        Row(
+            "models that spill",
+            len(spilled),
+            "",
+            0,
+            None,
+            ", ".join(f"{name} {size} bytes" for name, size in spilled.items()),
+        ),
     ]
 
 

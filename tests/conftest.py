@@ -1,6 +1,7 @@
 """Settings that all tests share, and the command line as a function."""
 
 import contextlib
+import gc
 import io
 import os
 import signal
@@ -23,6 +24,12 @@ if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 ):  # as in a background job of a shell: programs under test would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish():
+    """Keep the garbage collector from what stays: thousands of tests, through which it would go again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

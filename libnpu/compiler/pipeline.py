@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from libnpu.parts import PartedModel
 
 _GRAINS = (1, 3)  # tasks of a layer for each unit of its engine, tried at -O2; chosen by trials
+_WITHOUT_SPILLS = 105  # percent of the time of a schedule that spills, which one that does not may take
 _MANY = 5000  # tasks of a program that is lowered once
 
 
@@ -196,6 +197,7 @@ def _schedule(
     """Lower a graph and schedule what `edit` has made of the program: of several grains the one that ends first. Raises CompileError."""
     cmx_bytes, level = _cmx_bytes(options, profile), options.optimisation
     best: tuple[FeasibleMemoryScheduler, Schedule] | None = None
+    schedulers = []
     for grain in (1,) if level < 2 else _GRAINS:
         try:
             pingpong = options.pingpong and level > 0
@@ -203,6 +205,7 @@ def _schedule(
             edit(program)
             limit = options.prefetching_level_limit if level > 0 else 0
             scheduler = FeasibleMemoryScheduler(program, profile, cmx_bytes, limit, options.pingpong, tiles, level > 1)
+            schedulers.append(scheduler)
             if best is None:
                 best = scheduler, scheduler.run()
                 if len(program.ops) > _MANY:
@@ -213,6 +216,14 @@ def _schedule(
             if best is None:
                 raise CompileError(str(error)) from None
     assert best is not None
+    fastest, schedule = best
+    if level > 1 and schedule.spill_out_bytes:
+        bound_ps = schedule.makespan_ps * _WITHOUT_SPILLS // 100
+        for scheduler in sorted(schedulers, key=lambda one: one is not fastest):
+            found = scheduler.without_spills(bound_ps)
+            if found is not None:
+                best = scheduler, found
+                break
     scheduler, schedule = best
     return scheduler.program, improve(scheduler, schedule) if level >= SOLVED else schedule
 

@@ -109,7 +109,7 @@ def main() -> None:
         raise SystemExit("this is not so: each way is faster than the one before")
 
     with libnpu.open() as device:
-        merged, memory = device.load(library())["merged"], device.alloc(4 * 16384)
+        merged, memory = device.load(library())["merged"], device.to_device(np.ones(16384, np.float32))
         print(f"\nmerged has {merged.code_bytes} bytes of code      load   execute")
         for steps, count in ((1, COUNT), (STEPS, COUNT), (STEPS, 256 * COUNT)):
             device.alloc(4096).free()  # empties the instruction caches

@@ -1,6 +1,7 @@
 """npu-config: what it answers, and what it says when the library cannot be built."""
 
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,12 @@ from libnpu.capi import config
 
 
 def test_builds_at_the_same_time_leave_one_whole_library(tmp_path):
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    compiler = tmp_path / "bin" / "gcc"  # how fast the library is does not matter here
+    compiler.parent.mkdir()
+    compiler.write_text(f'#!/bin/sh\nexec {shutil.which("gcc")} "$@" -O0\n')
+    compiler.chmod(0o755)
+    path = f"{compiler.parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PATH": path}
 
     def libdir(_):
         command = [sys.executable, "-m", "libnpu.capi.config", "--libdir"]

@@ -40,6 +40,9 @@ int main(void)
 """
 
 
-@pytest.mark.parametrize("schedule", ["timed", "eager", "lazy", "newest-first", "seed:3"])
+@pytest.mark.parametrize(
+    "schedule",
+    ["timed", "newest-first", "seed:3", *(pytest.param(name, marks=pytest.mark.slow) for name in ("eager", "lazy"))],
+)
 def test_threads_enqueue_to_and_wait_for_the_same_streams(run, schedule):
     assert run(PROGRAM, env={**os.environ, "NPU_SCHEDULE": schedule}) == ["7"]

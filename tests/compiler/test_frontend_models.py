@@ -42,7 +42,7 @@ def test_model_matches_onnxruntime(name, oracle):
 
 
 @pytest.mark.models
-@pytest.mark.parametrize("name", ["resnet50", "squeezenet"])
+@pytest.mark.parametrize("name", [pytest.param("resnet50", marks=pytest.mark.slow), "squeezenet"])
 def test_seeded_model_has_outputs_that_tell_inputs_apart(name, oracle):
     path = model_path(name)
     model = onnx.load(path)

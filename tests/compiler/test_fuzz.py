@@ -11,7 +11,7 @@ import pytest
 from libnpu.compiler.frontend.handlers import FOREIGN, HANDLERS
 from tests.compiler.fuzz.judge import differs, fuzz, grown, judge, open_device, shrunk
 from tests.compiler.fuzz.model import Model, Node
-from tests.compiler.fuzz.oracle import bounds
+from tests.compiler.fuzz.oracle import bounds, evaluate
 from tests.compiler.fuzz.recipes import NOT_DRAWN, RECIPES
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of NumPy about what overflows, while a model is drawn
@@ -92,6 +92,17 @@ def test_a_wrong_model_shrinks_to_the_node_that_is_wrong():
 def test_a_model_that_is_wrong_by_two_outputs_keeps_them():
     small = shrunk(replace(chain(), outputs=["e", "y", "z"]), lambda one: {"e", "z"} <= {*one.outputs})
     assert small.outputs == ["e", "z"]
+
+
+def test_bounds_know_sums_in_any_order_and_logarithms_of_what_is_near_one():
+    x, k, u = np.zeros(2, np.float32), np.array([0, 0, 0]), np.array([5, 1, -5.5], np.float32)
+    node = Node("ScatterElements", ("x", "k", "u"), ("y",), {"reduction": "add"})
+    values = {"x": x, "k": k, "u": u, "y": evaluate(node, [x, k, u], 18)[0]}
+    assert (bounds(Model(18, [node], {"x": x, "u": u}, {"k": k}, ["y"], values), "fp32")["y"] >= 5.5 * 2.0**-24).all()
+    x = np.array([[12, 0, 0]], np.float32)
+    node = Node("LogSoftmax", ("x",), ("y",), {"axis": 1})
+    values = {"x": x, "y": evaluate(node, [x], 18)[0]}
+    assert (bounds(Model(18, [node], {"x": x}, {}, ["y"], values), "fp32")["y"] >= 2 * 2.0**-24).all()
 
 
 def test_bounds_follow_the_types_and_what_operators_do_with_errors():

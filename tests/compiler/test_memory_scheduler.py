@@ -115,6 +115,18 @@ def test_weights_are_loaded_as_many_layers_ahead_as_the_limit_says(limit, units,
     assert (found.makespan_ps, found.peak_cmx_bytes) == (units * UNIT, peak)
 
 
+def test_every_limit_up_to_35_is_as_fast_as_those_below_and_takes_no_less_cmx():
+    """E022: 24 layers that their engine binds, then 8 that their weights bind, which load the sooner the larger the limit."""
+    program = chain(32)
+    for n in range(24, 32):
+        next(one for one in program.ops if one.name == f"load {n}").cost_ps = 30 * UNIT
+    found = [FeasibleMemoryScheduler(program, PROFILE, 1 << 20, limit, restarts=False).run() for limit in range(36)]
+    spans, peaks = [one.makespan_ps for one in found], [one.peak_cmx_bytes for one in found]
+    assert spans == sorted(spans, reverse=True)
+    assert peaks == sorted(peaks)
+    assert spans[:18] == sorted(set(spans), reverse=True)
+
+
 def test_a_load_of_another_layer_is_a_prefetch_decision():
     assert decided(schedule(chain(4), limit=1), DecisionKind.PREFETCH)[-3:] == ["load 1", "load 2", "load 3"]
 
@@ -222,6 +234,18 @@ def test_a_buffer_that_two_loads_fill_is_not_brought_back_by_one_of_them():
     found = schedule(TileProgram("loads", ops, [first, second, y], []), 4096)
     assert sorted(decided(found, DecisionKind.SPILL)) == ["both", "small"]
     assert found.spill_in_bytes == 1024 + 2048  # all of it
+
+
+def test_a_program_that_linear_scan_makes_spill_is_packed_before_it_is_scheduled():
+    program = small_graphs.graph(1)
+    live = max(FeasibleMemoryScheduler(program, PROFILE, 1 << 20).live_bytes)
+    plan = FeasibleMemoryScheduler(program, PROFILE, live * 11 // 10)
+    scanned = plan.run()
+    packed = plan.without_spills(scanned.makespan_ps)
+    assert scanned.spill_out_bytes > 0
+    assert packed.spill_out_bytes == packed.spill_in_bytes == 0 and {one.kind for one in packed.ops} == {"op"}
+    assert unordered_pairs(packed, synchronise(packed, 64)) == []
+    assert packed.peak_cmx_bytes <= plan.cmx_bytes
 
 
 def test_a_small_cmx_spills_as_much_out_as_in_and_the_values_stay(make_model, oracle):

@@ -61,7 +61,7 @@ def test_shave_kernels_are_predicted_from_units_that_work_side_by_side(kernels):
     for kernel in kernels:
         if kernel.kind in limits:
             assert kernel.predicted == pytest.approx(kernel.quoted, rel=limits[kernel.kind]), kernel
-    assert sum(kernel.kind == "M" for kernel in kernels) == 20
+    assert sum(kernel.kind == "M" for kernel in kernels) == 19
 
 
 def test_the_start_up_of_a_shave_task_is_near_the_profiled_ones(kernels):

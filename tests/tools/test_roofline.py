@@ -233,6 +233,7 @@ def resnet(npu):
     return answer(npu, "--model", "resnet50-shape", "--profile", "aie-like")
 
 
+@pytest.mark.slow
 def test_b10_r002_resnet_50_in_int8_does_171_to_223_operations_a_byte_and_stays_below_40_percent_of_30e12(resnet):
     assert resnet["type"] == "i8"
     assert resnet["roofs"]["i8"] == 30 * 10**12

@@ -2,7 +2,7 @@
 
 `FeasibleMemoryScheduler` orders operations, places CMX buffers and spills (`memory_scheduler.py`, `scheduler_pass.py`,
 `cmx_allocator.py`);
-`solver.py` finds the best order of few operations, `windows.py` asks it for those of a schedule, window by window;
+`justify.py` finds other orders, `packing.py` places that need no spills; `solver.py` finds the best order of few operations, `windows.py` asks it for those of a schedule, window by window;
 `dependences.py` finds every ordering that the placed bytes need; `barriers.py` expresses them in barriers.
 """
 

@@ -73,9 +73,13 @@ class CmxAllocator:
             common = [(start, end) for start, end in pairs if start < end]
         address = next((start for start, end in common if end - start >= need), None)
         if address is not None:
-            for tile in range(self.tiles):
-                self._take(tile * stride + address, need)
+            self.take(address, size_bytes, mirrored=True)
         return address
+
+    def take(self, address: int, size_bytes: int, mirrored: bool = False) -> None:
+        """Take a range that is free, mirrored in all tiles."""
+        for tile in range(self.tiles if mirrored else 1):
+            self._take(tile * self._stride + address, self.rounded(size_bytes))
 
     def _take(self, address: int, need: int) -> None:
         """Take a range that lies in a gap."""

@@ -23,6 +23,7 @@ from libnpu.compiler.program import FAR, Buffer, DdrKind, DdrTensor, DpuPayload,
 from libnpu.compiler.schedule.cmx_allocator import CmxAllocator
 from libnpu.compiler.schedule.dependences import Touch, byte_dependences
 from libnpu.compiler.schedule.justify import late_order
+from libnpu.compiler.schedule.packing import packings
 from libnpu.compiler.schedule.schedule import DoesNotFit, Queue, Schedule
 from libnpu.compiler.schedule.scheduler_pass import SchedulerPass
 
@@ -126,6 +127,7 @@ class FeasibleMemoryScheduler:
         self.is_constant_load = [load and self._is_constant_load(index) for index, load in enumerate(self.is_load)]
         self.reader_levels = self._levels(False)
         self.levels = self._levels(True) if keeps_loads else self.reader_levels
+        self.spans = self._spans()
         self.live_bytes = self._live_bytes()
         self.far_side = self._far_side()
         self._check_fit()
@@ -151,6 +153,20 @@ class FeasibleMemoryScheduler:
                 if found is not None:
                     plan, last, best = other, found, found
         return best if best is not None and (bound_ps is None or best.makespan_ps < bound_ps) else None
+
+    def without_spills(self, bound_ps: int) -> Schedule | None:
+        """Return the best schedule found that takes at most `bound_ps` and writes nothing to DDR to make room; None when there is none."""
+        best: Schedule | None = None
+        for limit in (k for k in _LIMITS if k <= self.level_limit):
+            for alternate in (False, True):
+                found = SchedulerPass(self, limit, bound_ps, alternate, spills=False).run()
+                if found is not None:
+                    best, bound_ps = found, found.makespan_ps - 1
+        for places in packings(self):
+            found = SchedulerPass(self, self.level_limit, bound_ps, spills=False, places=places).run()
+            if found is not None:
+                best, bound_ps = found, found.makespan_ps - 1
+        return best
 
     def of_this_order(self, bound_ps: int | None) -> Schedule | None:
         """Return the best schedule with operations in program order that takes less than `bound_ps`, if any. Of a long program the first
@@ -249,8 +265,8 @@ class FeasibleMemoryScheduler:
             isinstance(s, DdrTensor) and s.kind in (DdrKind.WEIGHTS, DdrKind.INPUT) for s in sources
         )
 
-    def _live_bytes(self) -> list[int]:
-        """Bytes of CMX in use at each level when everything runs in program order and every load comes at its level."""
+    def _spans(self) -> dict[Buffer, tuple[int, int]]:
+        """First and last level of each buffer when everything runs in program order and every load comes at its level."""
         ops = self.program.ops
         level_at: list[int] = []
         level = 0
@@ -258,11 +274,18 @@ class FeasibleMemoryScheduler:
             if op.engine != Engine.DMA:
                 level = self.levels[index]
             level_at.append(self.levels[index] if self.is_load[index] else level)
-        change = [0] * (max(level_at, default=0) + 2)
+        found = {}
         for buffer, uses in self.uses.items():
             levels = [level_at[index] for index in uses]
-            change[min(levels)] += self.rounded[buffer]
-            change[max(levels) + 1] -= self.rounded[buffer]
+            found[buffer] = min(levels), max(levels)
+        return found
+
+    def _live_bytes(self) -> list[int]:
+        """Bytes of CMX in use at each level of `_spans`."""
+        change = [0] * (max((*self.levels, *(last for _, last in self.spans.values())), default=0) + 2)
+        for buffer, (first, last) in self.spans.items():
+            change[first] += self.rounded[buffer]
+            change[last + 1] -= self.rounded[buffer]
         return list(accumulate(change[:-1]))
 
     def _check_fit(self) -> None:

@@ -17,6 +17,7 @@ from libnpu.compiler.schedule.schedule import Decision, DecisionKind, Queue, Sch
 
 if TYPE_CHECKING:
     from libnpu.compiler.schedule.memory_scheduler import FeasibleMemoryScheduler
+    from libnpu.compiler.schedule.packing import Place
 
 _WINDOW = 64  # levels that a computation may run ahead of the one before it on its engine; chosen by trials
 _LOOK = 32  # steps after which to look whether the pass can still be in time
@@ -27,15 +28,24 @@ class SchedulerPass:
     """One run of the scheduler with one level limit; all its state. It gives up when it must take longer than `bound_ps`.
 
     Loads are placed from the top of CMX down, results from the bottom up; with `alternate`, a result from the end that its
-    largest operand is not at, so that the gap which that leaves is beside the one that was there before.
+    largest operand is not at, so that the gap which that leaves is beside the one that was there before. With `places` each buffer
+    has its own. Without `spills` nothing is written to DDR to make room.
     """
 
     def __init__(
-        self, plan: FeasibleMemoryScheduler, level_limit: int, bound_ps: int | None = None, alternate: bool = False
+        self,
+        plan: FeasibleMemoryScheduler,
+        level_limit: int,
+        bound_ps: int | None = None,
+        alternate: bool = False,
+        spills: bool = True,
+        places: dict[Buffer, Place] | None = None,
     ) -> None:
         self.plan = plan
         self.at_top = plan.far_side if alternate else frozenset()  # results that are not placed from the bottom up
         self.limit, self.alternate = level_limit, alternate
+        self.spills = spills
+        self.places = places
         self.bound_ps = bound_ps
         self.reach = 0  # levels that a load ran ahead, at most
         profile = plan.profile
@@ -89,7 +99,10 @@ class SchedulerPass:
         return self.now if self._walk(level) else None
 
     def _walk(self, level: int) -> bool:
-        """Go on until a computation of `level` or beyond has started, or all is done; return False when that ends after `bound_ps`."""
+        """Go on until a computation of `level` or beyond has started, or all is done.
+
+        Return False when that ends after `bound_ps`, or would have to spill and may not.
+        """
         step = 0
         while (self.remaining or self.running) and self.last_level < level:
             self._retire()
@@ -98,16 +111,16 @@ class SchedulerPass:
                 return False
             fits = self._start_compute()
             self._start_moves()
-            if fits:
+            if fits or self.places:
                 self._prefetch()
             if self.running:
                 self.now = max(self.now, self.running[0][0])
-            elif self.remaining:
-                self._make_room()
+            elif self.remaining and not self._make_room():
+                return False
         return True
 
     def run(self) -> Schedule | None:
-        """Return the schedule; None when it would end after `bound_ps`."""
+        """Return the schedule; None when it would end after `bound_ps`, or would have to spill and may not."""
         if not self._walk(len(self.ops)):
             return None
         makespan_ps = max((s.end_ps for s in self.done), default=0)
@@ -276,6 +289,8 @@ class SchedulerPass:
 
     def _leaves_room(self, level: int, need: int) -> bool:
         """Tell whether the operations up to `level` can all run with `need` bytes more taken for that level already."""
+        if self.places:
+            return True
         if self.allocator.free_bytes - need < self._reserve():
             return False
         live, ahead = self.plan.live_bytes, self.ahead_bytes
@@ -357,7 +372,7 @@ class SchedulerPass:
             near = queue.unit if queue.engine == Engine.DPU else self.allocator.emptiest()
             at_top = self.at_top
             sizes = [(b.size_bytes, b in at_top or b in loaded or b in self.saved, b.copies > 1) for b in missing]
-            addresses = self.allocator.alloc_all(sizes, near)
+            addresses = self._planned(missing) if self.places else self.allocator.alloc_all(sizes, near)
             if addresses is None:
                 return None
             for buffer, address in zip(missing, addresses, strict=True):
@@ -375,6 +390,16 @@ class SchedulerPass:
             ready_at = max(ready_at, self._schedule(other, port, self.now))
         self._schedule(index, queue, ready_at)
         return True
+
+    def _planned(self, buffers: list[Buffer]) -> list[int] | None:
+        """Take the places that are meant for buffers, None when others have yet to leave them."""
+        assert self.places
+        found = [self.places[buffer] for buffer in buffers]
+        if any(self.uses_left[other] for place in found for other in place.after):
+            return None
+        for buffer, place in zip(buffers, found, strict=True):
+            self.allocator.take(place.address, buffer.size_bytes, buffer.copies > 1)
+        return [place.address for place in found]
 
     def _schedule(self, index: int, queue: Queue, ready_at: int) -> int:
         op = self.ops[index]
@@ -422,8 +447,10 @@ class SchedulerPass:
 
     # -- spilling --------------------------------------------------------------------------------------
 
-    def _make_room(self) -> None:
-        """Nothing runs and nothing fits: evict until the first operation in program order can start."""
+    def _make_room(self) -> bool:
+        """Nothing runs and nothing fits: evict until the first operation in program order can start; return False where that may not be."""
+        if self.places:
+            return False
         candidates = [heads[-1] for heads in self.heads.values() if heads] + self.moves[:1]
         if not candidates:
             candidates = [index for _, index in self.loads if self.end[index] is None][:1]
@@ -442,10 +469,13 @@ class SchedulerPass:
             raise AssertionError(f"the scheduler is stuck before {self.ops[target].name}")
         freed = self.allocator.free_bytes
         for buffer in victims:
+            if not self.spills and buffer not in self.clean:
+                return False
             self._evict(buffer)
             freed += self.allocator.rounded(buffer.size_bytes)
             if freed >= lacking:
                 break
+        return True
 
     def _next(self, buffer: Buffer) -> int:
         uses = self.plan.uses[buffer]

@@ -24,7 +24,9 @@ def improve(plan: FeasibleMemoryScheduler, schedule: Schedule) -> Schedule:
         answer = solve(window.problem, _EFFORT) if window.problem else None
         if window.problem and answer and answer.end_ps < window.problem.end_ps:
             order = window.order(answer.starts_ps)
-            schedule = plan.in_order(order, keeps_loads=True).of_this_order(schedule.makespan_ps) or schedule
+            found = plan.in_order(order, keeps_loads=True).of_this_order(schedule.makespan_ps)
+            if found is not None and found.spill_out_bytes <= schedule.spill_out_bytes:
+                schedule = found
     return schedule
 
 

@@ -52,7 +52,9 @@ MOVES = names("""
 # Integers to integers, whose scales stay float32 in both policies: every bit.
 WHOLE = names("QLinearAdd QLinearMul QLinearConv QLinearMatMul QLinearLeakyRelu QGemm")
 # Through numbers near one, whose rounding stays.
-FROM_ONE = names("Elu Selu Celu Gelu RNN GRU LSTM HannWindow HammingWindow BlackmanWindow")
+FROM_ONE = names("""
+    Elu Selu Celu Gelu RNN GRU LSTM HannWindow HammingWindow BlackmanWindow LogSoftmax ReduceLogSumExp SoftmaxCrossEntropyLoss
+""")
 # Places between elements, which onnxruntime has in float32.
 BETWEEN = frozenset({"Resize", "Upsample", "GridSample"})
 # The reference is wrong in these for some opsets or attributes; what onnxruntime lacks of them is not drawn.
@@ -189,9 +191,7 @@ def _after(node, operands, errors, results, opset, inside, rng):
     floats = node.op in BETWEEN or any(a is not None and is_float(a.dtype) for a in (*operands, *results))
     doubtful = any(error is not None and error.any() for error in errors)
     exact = (
-        node.op in MOVES
-        or not floats
-        or (inside == "float32" and node.op in EXACT and not _is_narrow(operands, results))
+        _is_move(node) or not floats or (inside == "float32" and node.op in EXACT and not _is_narrow(operands, results))
     )
     if exact and not doubtful:
         return [np.zeros(array.shape) for array in results]
@@ -235,6 +235,11 @@ def _after(node, operands, errors, results, opset, inside, rng):
         if not _is_move(node):
             least = 1.0 if node.op in FROM_ONE else tiny
             have += _slack(node) * unit * np.maximum(np.abs(array.astype(np.float64)), least)
+        if node.op in MOVES and not _is_move(
+            node
+        ):  # sums in any order, of which the parts may be larger than the whole
+            parts = max(np.abs(a.astype(np.float64)).max(initial=0) for a in (operands[0], operands[-1]))
+            have += 4 * unit * parts
         if node.op in BETWEEN:
             pixels = np.abs(operands[0].astype(np.float64)).max(initial=0)
             have += 4 * UNITS["float32"] * max(*operands[0].shape, *array.shape) * pixels

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.compiler.fuzz.draw import FLOATS, TYPES, Reject, within
+import numpy as np
+
+from tests.compiler.fuzz.draw import FLOATS, MAX_INTEGER, TYPES, Reject, within
 from tests.compiler.fuzz.model import is_float
 from tests.compiler.fuzz.recipes.table import ENGINE, F32, I32, I64, recipe
 from tests.compiler.fuzz.recipes.windows import image
@@ -39,6 +41,10 @@ def reduction(g, op):
         raise Reject
     attrs = {"keepdims": g.whole(0, 1)}
     axes = g.axes(g.known(x).ndim) if g.chance(0.85) else None
+    if op == "ReduceProd" and not is_float(g.known(x).dtype):
+        products = np.abs(g.known(x).astype(np.float64)).prod(axis=None if axes is None else tuple(axes))
+        if products.max(initial=0) > MAX_INTEGER:
+            raise Reject
     extra = [] if axes is None else g.integers(op, "axes", axes, attrs)
     if axes is None and "noop_with_empty_axes" in g.schema(op).attributes and g.chance(0.3):
         attrs["noop_with_empty_axes"] = 1
