@@ -19,7 +19,7 @@ from npu_model import cycles
 from libnpu.compiler.lower.copy import copies
 from libnpu.compiler.lower.errors import CompileError
 from libnpu.compiler.lower.invariant import variant_channels, variants
-from libnpu.compiler.lower.mirror import mirror
+from libnpu.compiler.lower.mirror import ROOM, mirror
 from libnpu.compiler.lower.records import dma_records, dpu_records
 from libnpu.compiler.lower.relayout import relayout
 from libnpu.compiler.lower.view import ALIGNMENT, Order, View, aligned, dense
@@ -275,8 +275,10 @@ class Builder:
 
     # ---- room -------------------------------------------------------------------------------------
 
-    def rooms(self, views: Sequence[View]) -> tuple[int, int, int]:
+    def rooms(self, views: Sequence[View], without: Sequence[View] = ()) -> tuple[int, int, int]:
         """Return the bytes that tile buffers should take beside all that lives in CMX, may take beside `views`, and one task can.
+
+        `without`: homes that will not be used.
 
         What a task streams fits beside what it finds in CMX, in the tile that has most left of it: tasks can always be placed.
         """
@@ -287,7 +289,13 @@ class Builder:
             tile = next((k for k, room in enumerate(left) if room >= size), 0)
             left[tile] -= size
         one = max(left) if min(left) >= 0 else 0
-        return max(0, fill - _total(own | self._live())), max(0, fill - _total(own)), one
+        unused = {view.target for view in without}
+        live = [buffer for buffer in own | self._live() if buffer not in unused]
+        return max(0, fill - _total(live)), max(0, fill - _total(own)), one
+
+    def cannot_be_everywhere(self, view: View) -> bool:
+        """Whether a home is too large for a copy in each tile, so that DPUs of other tiles would read it from far."""
+        return self.tiles > 1 and view.nbytes * self.tiles > self.cmx_bytes * ROOM
 
     def relieve(self, values: Sequence[Value], reserve_bytes: int, node: Node) -> None:
         """Move resident operands of `node` to DDR, the largest first, until `reserve_bytes` fit beside them, and as many of

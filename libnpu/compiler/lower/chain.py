@@ -7,7 +7,7 @@ fused where that is not slower by prediction than one layer after the other, as 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,6 +15,7 @@ from libnpu.compiler.lower.dpu_ops import (
     batches,
     current_job,
     emit_job,
+    far_ps,
     geometry_of,
     job_task,
     load_act,
@@ -26,6 +27,7 @@ from libnpu.compiler.lower.dpu_ops import (
 from libnpu.compiler.lower.dpu_tiler import SLACK_PERCENT, plan_tiles
 from libnpu.compiler.lower.errors import CompileError
 from libnpu.compiler.lower.view import aligned, dense
+from libnpu.compiler.program import DdrKind, DdrTensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,40 +37,69 @@ if TYPE_CHECKING:
     from libnpu.compiler.lower.dpu_tiler import Geometry, TilePlan
     from libnpu.compiler.lower.view import View
 
+BANDS = 3  # for each tile, where that costs little: the next loads come while one is computed; chosen by trials
 MAX_LAYERS = 4  # of a chain; chosen: behind more of them bands are mostly rows that are computed again
 _FILL = 0.9  # of the room of one operation: a chain has more buffers, of different lives; chosen by trials
 
 Band = tuple[int, int, int]  # image, first row, row after the last
 
 
-@dataclass(slots=True, frozen=True)
-class Link:
-    """A layer of a chain: its job over whole planes, the one that does the same alone, and whether others read its result too."""
+class Link(NamedTuple):
+    """A layer of a chain: its job over whole planes, the one that does the same alone, and whether others read its input too."""
 
     job: Job
     alone: Job
-    is_shared: bool = False
+    is_shared: bool
+
+
+class Chain:
+    """Layers of which each reads the result of the one before, as many as are worth it at a time."""
+
+    def __init__(self, builder: Builder) -> None:
+        self._builder = builder
+        self._links: list[Link] = []
+        self._plan: TilePlan | None = None
+
+    @property
+    def last(self) -> Job:
+        """The job of the last layer."""
+        return self._links[-1].job
+
+    def extend(self, link: Link) -> bool:
+        """Take one more layer; False when those before it are emitted for that, as the chain is not worth it with that one."""
+        links = [*self._links, link]
+        plan = _plan(self._builder, _passing(self._builder, links), links) if 1 < len(links) <= MAX_LAYERS else None
+        belongs = plan is not None or not self._links
+        if not belongs:
+            self.emit()
+        self._links, self._plan = (links, plan) if belongs else ([link], None)
+        return belongs
+
+    def emit(self) -> None:
+        """Append the tasks of the layers."""
+        if self._plan is None:
+            emit_job(self._builder, self._links[0].alone)
+        else:
+            shared = [link.is_shared for link in self._links[1:]]
+            _emit_bands(self._builder, _passing(self._builder, self._links), self._plan, shared)
 
 
 def _can_follow(before: Job, then: Job) -> bool:
     """Whether a job may take bands of the result of another one: each sees rows of it, not only padding."""
     y, rows = then.y, then.act.shape[1]
     sees_rows = y.pad <= (y.kernel - 1) * y.dilation and (then.out.shape[1] - 1) * y.stride - y.pad < rows
-    return sees_rows and not before.out.in_cmx and not then.act.in_cmx
+    return sees_rows and not before.out.in_cmx
 
 
-def emit_chain(builder: Builder, links: Sequence[Link]) -> None:
-    """Append jobs of which each reads the result of the one before: as many as possible at a time, from the first on, band by band."""
-    while links:
-        for count in range(len(links), 0, -1):
-            jobs = [current_job(builder, link.job) for link in links[:count]]
-            plan = _plan(builder, jobs, links[:count]) if count > 1 else None
-            if plan is not None:
-                _emit_bands(builder, jobs, plan, [link.is_shared for link in links[: count - 1]])
-                break
-        else:
-            emit_job(builder, links[0].alone)
-        links = links[count:]
+def _passing(builder: Builder, links: Sequence[Link]) -> list[Job]:
+    """Return jobs whose results, but for the last one's, have no home in CMX: a band of them goes from each to the next."""
+    jobs = [current_job(builder, link.job) for link in links]
+    for k, (job, then) in enumerate(pairwise(jobs)):
+        if job.out.in_cmx:
+            nowhere = DdrTensor(job.out.target.name, job.out.nbytes, DdrKind.SCRATCH)
+            between = dense(nowhere, job.out.shape, job.out.dtype)
+            jobs[k], jobs[k + 1] = replace(jobs[k], out=between), replace(then, act=between)
+    return jobs
 
 
 class _Part(NamedTuple):
@@ -153,7 +184,8 @@ def _plan(builder: Builder, jobs: list[Job], links: Sequence[Link]) -> TilePlan 
     read = {first.act.target, *(job.follower.other.target for job in jobs[:-1] if job.follower is not None)}
     if last.out.target in read or not all(_can_follow(*pair) for pair in pairwise(jobs)):
         return None
-    rooms = builder.rooms([view for job in jobs for view in resident_views(job)])
+    homes = [current_job(builder, link.job).out for link in links[:-1]]
+    rooms = builder.rooms([view for job in jobs for view in resident_views(job)], homes)
     room = int(rooms[0] * _FILL)
     try:
         plan = plan_tiles(
@@ -163,11 +195,19 @@ def _plan(builder: Builder, jobs: list[Job], links: Sequence[Link]) -> TilePlan 
             builder.pingpong,
             "",
             builder.tiles,
+            BANDS,
         )
-        apart_ps = sum(plan_of(builder, _as_fetched(current_job(builder, link.alone))).cost_ps for link in links)
+        apart_ps = sum(_alone_ps(builder, _as_fetched(current_job(builder, link.alone))) for link in links)
     except CompileError:
         return None
     return plan if plan.cost_ps * 100 <= apart_ps * (100 + SLACK_PERCENT) else None
+
+
+def _alone_ps(builder: Builder, job: Job) -> int:
+    """Return the time of a job by itself, which may read its input from another tile."""
+    plan = plan_of(builder, job)
+    is_far = job.act_resident and builder.cannot_be_everywhere(job.act)
+    return plan.cost_ps + (far_ps(builder, job, plan) if is_far else 0)
 
 
 def _as_fetched(job: Job) -> Job:
@@ -191,6 +231,15 @@ def _bands(jobs: list[Job], each: list[Geometry]) -> Geometry:
         found = [g.task_cycles([(n[k], g.channels) for n in counts]) for k, g in enumerate(each)]
         return [sum(column) for column in zip(*found, strict=True)]
 
+    def halo_bytes(rows: int) -> int:
+        kept = [job.y for job in jobs[1:]]
+        sizes = [g.out_bytes(1, g.channels) for g in each[:-1]]
+        return (
+            sum(max(0, _taken(y, 1) - y.stride) * size for y, size in zip(kept, sizes, strict=True))
+            if rows < last.rows
+            else 0
+        )
+
     return replace(
         last,
         channel_unit=last.channels,
@@ -203,6 +252,7 @@ def _bands(jobs: list[Job], each: list[Geometry]) -> Geometry:
         act_run_bytes=lambda _: first.act_run_bytes(first.channels),
         act_per_channel=False,
         parts=sum(g.parts for g in each),
+        copied_bytes=halo_bytes,
         task_cycles=cycles,
         weights_stay=all(g.weights_stay for g in each),
     )

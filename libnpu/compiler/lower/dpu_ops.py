@@ -15,7 +15,7 @@ from npu_abi import C, dtype
 from npu_model.cycles import dpu_cycles, fastest_grids
 from npu_model.dtypes import code_of_numpy
 
-from libnpu.compiler.lower.dpu_tiler import Geometry, TilePlan, plan_tiles
+from libnpu.compiler.lower.dpu_tiler import PS_PER_SECOND, Geometry, TilePlan, plan_tiles
 from libnpu.compiler.lower.eltwise import block_rows
 from libnpu.compiler.lower.errors import CompileError
 from libnpu.compiler.lower.invariant import variant_channels, variants
@@ -434,9 +434,18 @@ def _run_bytes(view: View, channels: int, whole_row: int) -> int:
     return max(view.shape[2] * channels * size, whole_row)
 
 
-def _task_cycles(builder: Builder, job: Job, tiles: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the engine's cycles of one task for each (rows, channels), by the cost model."""
+def far_ps(builder: Builder, job: Job, plan: TilePlan) -> int:
+    """Return what it costs that the input of a job is in the CMX of one tile, for the DPUs of all."""
+    tile = [(plan.rows, plan.channels)]
+    more = _task_cycles(builder, job, tile, True)[0] - _task_cycles(builder, job, tile)[0]
+    passes = -(-plan.tasks // builder.tiles) * (builder.tiles - 1)
+    return more * passes * PS_PER_SECOND // (builder.tiles * builder.profile.dpu.clock_hz)
+
+
+def _task_cycles(builder: Builder, job: Job, tiles: Sequence[tuple[int, int]], is_far: bool = False) -> list[int]:
+    """Return the engine's cycles of one task for each (rows, channels), by the cost model; `is_far`: its input is in another tile."""
     records = np.zeros(len(tiles), dtype("npu_dpu_invariant"))
+    records["act_addr"] = C.NPU_CMX_BASE + C.NPU_CMX_TILE_STRIDE if is_far else 0
     parts = np.zeros(len(tiles), dtype("npu_dpu_variant"))
     for field, value in _static_fields(job).items():
         records[field] = value

@@ -48,6 +48,7 @@ class Geometry:
     act_per_channel: bool  # a channel tile reads only its own input channels
     parts: int  # engine tasks per tile
     task_cycles: Callable[[Sequence[tuple[int, int]]], list[int]]  # of the engine, for each (rows, channels)
+    copied_bytes: Callable[[int], int] = lambda rows: 0  # from CMX to CMX, of a task of `rows`
     inner_bytes: Callable[[int, int], int] = lambda rows, channels: 0  # of what a task writes and only it reads
     weights_stay: bool = False  # in CMX, where another operation has brought them or will find them
 
@@ -155,7 +156,9 @@ def _candidates(
     acts_per_row = channel_tiles if geometry.act_per_channel else 1
     buffers = (out + other + inner) * min(copies, tasks) + act * min(copies, row_tiles * acts_per_row)
     stored = out if geometry.stored else 0
-    streams = (stored > 0) + (other > 0)
+    copied = geometry.copied_bytes(rows)
+    copied_cycles = copied * tasks // min(profile.dma.bytes_per_cycle, profile.dma.cmx_bytes_per_cycle)
+    streams = (stored > 0) + (other > 0) + (copied > 0)
     core = profile.core
     rate = min(profile.ddr.bytes_per_second, profile.dma.bytes_per_cycle * profile.dma.clock_hz * profile.dma_ports)
     latency_ps = round(profile.ddr.latency_ns * 1000) // profile.dma_ports
@@ -170,6 +173,7 @@ def _candidates(
         transfers = (act_loads if act else 0) + (weight_loads if fetched else 0) + streams * tasks
         port_cycles = _port_cycles(profile, act * act_loads, geometry.act_run_bytes(channels))
         port_cycles += _port_cycles(profile, (other + stored) * tasks, geometry.out_run_bytes(channels))
+        port_cycles += copied_cycles
         port_cycles += transfers * (profile.dma.setup_cycles + 1)
         port_ps = port_cycles * PS_PER_SECOND // (profile.dma.clock_hz * profile.dma_ports)
         ddr_ps = traffic * PS_PER_SECOND // rate
@@ -178,6 +182,9 @@ def _candidates(
         core_ps = (tasks * geometry.parts + transfers) * core_cycles * PS_PER_SECOND // core.clock_hz
         # The inputs of a group come when those of the group before have gone.
         waits_ps = max(0, row_tiles - group) * act * PS_PER_SECOND // rate if group > 1 else 0
+        waits_ps += (
+            copied_cycles * PS_PER_SECOND // (profile.dma.clock_hz * profile.dma_ports)
+        )  # the next task takes them
         cost_ps = max(dma_ps, dpu_ps, core_ps) + exposed_ps + waits_ps
         return TilePlan(
             rows, channels, outside, keep, act + out + other + inner + held, cost_ps, tasks, channel_tiles, group

@@ -12,7 +12,7 @@ from npu_abi import C
 
 from libnpu.compiler.frontend.narrow import UINT4
 from libnpu.compiler.lower.builder import SMALL
-from libnpu.compiler.lower.chain import MAX_LAYERS, Link, emit_chain
+from libnpu.compiler.lower.chain import Chain, Link
 from libnpu.compiler.lower.dpu_ops import Job, Window, emit_job
 from libnpu.compiler.lower.eltwise import Follower, following
 from libnpu.compiler.lower.invariant import ppe_fields
@@ -177,34 +177,42 @@ def _folded(act: View, out: View, x: Window) -> tuple[View, View]:
 
 
 def lower_sliding(builder: Builder, node: Node) -> None:
-    """Emit a convolution or pooling with the sum that follows it; where its result goes to DDR, with those that read that."""
-    sliding = _SLIDING[node.op](builder, node)
-    links, nodes = [Link(sliding.job, sliding.alone)], [node]
-    while len(links) < MAX_LAYERS and builder.keeps_values and not links[-1].job.out.in_cmx:
-        follower = links[-1].job.follower
-        value = (nodes[-1] if follower is None else follower.node).outputs[0]
-        then = _next_in_chain(builder, value)
-        if then is None:
-            break
-        links[-1] = replace(links[-1], is_shared=not builder.reads_alone(then, value))
-        sliding = _SLIDING[then.op](builder, then)
-        links.append(Link(sliding.job, sliding.alone))
+    """Emit a convolution or pooling with the sum that follows it; where its result is large, with those that read that."""
+    chain, nodes = Chain(builder), [node]
+    chain.extend(_link(builder, node))
+    while (then := _next_in_chain(builder, chain.last, nodes[-1])) is not None:
+        if not chain.extend(_link(builder, then)):
+            for other in nodes:
+                builder.done(other)
+            nodes = []
         nodes.append(then)
-    emit_chain(builder, links)
-    for other in nodes[1:]:
+    chain.emit()
+    for other in nodes:
         builder.done(other)
 
 
-def _next_in_chain(builder: Builder, value: Value) -> Node | None:
-    """Return a node that may take `value` band by band; what others read too only pixel by pixel, so that each row is made once."""
-    for node in builder.readers(value):
-        if node.op not in _SLIDING or node.inputs[0] is not value:
+def _link(builder: Builder, node: Node) -> Link:
+    is_shared = not builder.reads_alone(node, _image_input(builder, node))
+    sliding = _SLIDING[node.op](builder, node)
+    return Link(sliding.job, sliding.alone, is_shared)
+
+
+def _next_in_chain(builder: Builder, job: Job, node: Node) -> Node | None:
+    """Return a node that may take the result of a job band by band; what others read too only pixel by pixel: each row is made once.
+
+    What fits in CMX as a whole is for all to read, unless the DPUs of all tiles but one would read it from far.
+    """
+    value = (node if job.follower is None else job.follower.node).outputs[0]
+    if not builder.keeps_values or (job.out.in_cmx and not builder.cannot_be_everywhere(job.out)):
+        return None
+    for then in builder.readers(value):
+        if then.op not in _SLIDING or then.inputs[0] is not value:
             continue
-        weight = node.inputs[1] if len(node.inputs) > 1 else None
-        kernel = weight.shape[2:] if weight is not None else node.attrs["kernel"]
-        by_pixel = max(*kernel, *node.attrs["strides"]) == 1 and not any(node.attrs["pads"])
-        if (by_pixel or builder.reads_alone(node, value)) and builder.may_be_followed(node):
-            return node
+        weight = then.inputs[1] if len(then.inputs) > 1 else None
+        kernel = weight.shape[2:] if weight is not None else then.attrs["kernel"]
+        by_pixel = max(*kernel, *then.attrs["strides"]) == 1 and not any(then.attrs["pads"]) and not job.out.in_cmx
+        if (by_pixel or builder.reads_alone(then, value)) and builder.may_be_followed(then):
+            return then
     return None
 
 
