@@ -162,6 +162,8 @@ class FluidPath:
 
     def waiting_ps(self, nbytes: int) -> int:
         """As of MemoryPath: a transfer in order waits for the slowest of its channels."""
+        if not self._traffic:
+            return 0
         dram = self.forms.system.dram
         channels = min(-(-nbytes // dram.interleave_bytes), dram.channels)
         return round(sum(sharer.waits_ps[channels] for sharer in self._traffic.values()))
@@ -321,12 +323,14 @@ class FluidPath:
         )
         capacities = forms.capacities(costs, [sharer.rate for sharer in sharers], held + more, 0.0 if more else asked)
         self._fill_parts(sharers, capacities)
+        asked_for = [sharer.limit for sharer in sharers]
         waits = forms.waits_ps(costs, [sharer.rate for sharer in sharers])
         for sharer, waiting_ps in zip(sharers, waits, strict=True):
             cost = sharer.cost
             if sharer.flow is not None and cost.trip_ns:  # fewer requests come back while each takes longer
                 sharer.limit = min(sharer.limit, 1 / (cost.window_ps * (1 + waiting_ps / cost.trip_ns / 1000)))
-        self._fill_parts(sharers, capacities)
+        if [sharer.limit for sharer in sharers] != asked_for:
+            self._fill_parts(sharers, capacities)
         rates = [sharer.rate for sharer in sharers]
         met, left = forms.clashes(costs, rates)
         if met:

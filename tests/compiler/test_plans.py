@@ -236,12 +236,12 @@ print(sum(len(a) for name, a in image.tasks.items() if name.endswith(("dma0", "d
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_b02_a_model_of_7e9_parameters_is_planned_in_a_minute_and_a_gibibyte():
+def test_b02_a_model_of_7e9_parameters_is_planned_in_half_a_minute_and_a_gibibyte():
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime, time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", PLAN_7B % (LAYER_WEIGHTS + 16384)], capture_output=True, text=True, check=True
     )
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert 1000 <= int(done.stdout) <= 20_000
-    assert used.ru_utime - before < 60, time.monotonic() - start
+    assert used.ru_utime - before < 30, time.monotonic() - start
     assert used.ru_maxrss < 1 << 20  # KiB

@@ -338,7 +338,7 @@ def test_random_loads_with_and_without_random_traffic(profile):
     assert np.mean(alone) <= 0.06
     assert np.percentile(alone, 90) <= 0.10
     assert np.mean(beside) <= 0.10
-    assert np.percentile(beside, 80) <= 0.15
+    assert np.percentile(beside, 95) <= 0.15
 
 
 @pytest.mark.parametrize("profile", ["npu-37xx", "npu-40xx", "unit", "npu-40xx+edge-soc"])

@@ -78,7 +78,8 @@ def assign_barriers(
     following = [C.NPU_BARRIER_NONE] * len(groups)
     used = 0
     for k in order:
-        reusable = [entry for entry in open_until if entry[0] < groups[k].first]
+        first = groups[k].first
+        reusable = [entry for entry in open_until if entry[0] < first]
         if used < id_count:
             real[k] = used
             used += 1
@@ -88,7 +89,7 @@ def assign_barriers(
             real[k], previous[k] = entry[1], entry[2]
             following[entry[2]] = k
         else:
-            raise OutOfBarriers(len(open_until) + 1, id_count, groups[k].first)
+            raise OutOfBarriers(len(open_until) + 1, id_count, first)
         open_until.append((groups[k].last, real[k], k))
     count = len(dependences)
     waits, posts, after = [0] * count, [0] * count, [-1] * count
@@ -136,9 +137,10 @@ def _fit(groups: list[_Group], starts: Sequence[int], ends: Sequence[int], id_co
     kept: list[_Group] = []
     while pending:
         group = pending.pop()[2]
-        kept += [g for g in active if g.last < group.first]
-        active = [g for g in active if g.last >= group.first] + [group]
-        now = starts[group.first]
+        first = group.first
+        kept += [g for g in active if g.last < first]
+        active = [g for g in active if g.last >= first] + [group]
+        now = starts[first]
         if len(active) > id_count:
             for later in _split_waiting(active, starts, ends, now):
                 insort(pending, (-later.first, -serial, later))
