@@ -40,7 +40,7 @@ class Cost:
     queued_ps: float = 0.0  # that channels still write when the transfer is over
     banks: tuple[float, ...] = ()  # share of the accesses in each bank, of whichever channel
     pages: float = 0.0  # that are opened for an access
-    tail_ps: float = 0.0  # of a copy: what it still writes when it has asked for the last read
+    is_copy: bool = False
     _hash: int = field(init=False, compare=False, repr=False)  # of a hundred numbers or more
 
     def __post_init__(self) -> None:
@@ -102,17 +102,15 @@ class ClosedForms:
         sides = [self._side(client, runs, write) for write, runs in ((False, reads), (True, writes)) if len(runs)]
         channels = sum((side.channel_ps for side in sides), np.zeros(self.system.dram.channels))
         own = self.system.clients[client]
-        copy_ps = tail_ps = pieces = 0.0
+        copy_ps = pieces = 0.0
         if len(sides) > 1:
-            # Piece by piece is read, as fast as the controller splits requests, and written, as fast as a link carries it. With the last
-            # read asked for, two pieces are not written yet.
+            # Piece by piece is read, as fast as the controller splits requests, and written, as fast as a link carries it.
             side_ps = [
                 max(flits * self._cycle_ps, float(side.channel_ps.max()))
                 for flits, side in zip((sides[0].accesses, sides[1].there), sides, strict=True)
             ]
             piece, least_accesses = own.requests * own.request_accesses, min(side.accesses for side in sides)
             pieces = least_accesses // piece
-            tail_ps = side_ps[1] * min(2 * piece / least_accesses, 1)
             copy_ps = sum(side_ps)
             if len(reads) == len(writes) == 1:
                 turns_ps = self._turns_ps(client, reads[0].tolist(), writes[0].tolist())
@@ -146,7 +144,7 @@ class ClosedForms:
             sum(side.accesses for side in sides if not side.back) / sum(side.accesses for side in sides),
             queued_ps * self.scale,
             *self._banks(reads, writes),
-            tail_ps * self.scale,
+            len(sides) > 1,
         )
 
     def traffic(self, traffic: Background) -> Cost:
@@ -221,13 +219,13 @@ class ClosedForms:
         """
         system = self.system
         # A copy's pace goes on while memory refreshes: it catches up as far as its buffers reach.
-        whole = cost.least_ps if cost.tail_ps else max(cost.least_ps, pace_ps)
+        whole = cost.least_ps if cost.is_copy else max(cost.least_ps, pace_ps)
         if waiting_ps and cost.trip_ns:
             whole = max(whole, cost.window_ps * (1 + waiting_ps / cost.trip_ns / 1000))
         rate = cost.moved / whole * 1e12
         stalled = system.stalled_share(rate, cost.held, cost.trip_ns, self._split > rate * self.scale)
         channel_ps = max(cost.busy_ps[self.links :]) - cost.queued_ps
-        return max(whole / (1 - stalled), pace_ps + cost.tail_ps, channel_ps / (1 - system.refresh_share))
+        return max(whole / (1 - stalled), pace_ps, channel_ps / (1 - system.refresh_share))
 
     def capacities(
         self, costs: Sequence[Cost], rates: Sequence[float], held: float, others: float = 0.0

@@ -157,7 +157,7 @@ class FeasibleMemoryScheduler:
     def without_spills(self, bound_ps: int) -> Schedule | None:
         """Return the best schedule found that takes at most `bound_ps` and writes nothing to DDR to make room; None when there is none."""
         best: Schedule | None = None
-        for limit in (k for k in _LIMITS if k <= self.level_limit):
+        for limit in [k for k in _LIMITS if k <= self.level_limit][::3]:
             for alternate in (False, True):
                 found = SchedulerPass(self, limit, bound_ps, alternate, spills=False).run()
                 if found is not None:
