@@ -18,6 +18,7 @@ from npu_model.memory import MemorySystem, MemoryUnsupported
 from npu_model.memory_runs import Runs
 
 PS_PER_SECOND = 10**12
+_NEVER = 1 << 62  # ticks: later than anything, and C's int64_t can add to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +151,9 @@ class CycleMemory:
         """Go on with a transfer, not before `at_ps`."""
         self._lib.npu_memory_pause(self._state, number, 0, self._ticks_of(at_ps))
 
-    def advance(self, until_ps: int) -> tuple[int, int] | None:
-        """Run up to `until_ps`, or until a transfer ends: return its number and the time, or None."""
-        until = until_ps * self._hz // PS_PER_SECOND
+    def advance(self, until_ps: int | None = None) -> tuple[int, int] | None:
+        """Run up to `until_ps` (None: however long), or until a transfer ends: return its number and the time, or None."""
+        until = _NEVER if until_ps is None else min(until_ps * self._hz // PS_PER_SECOND, _NEVER)
         number = int(self._lib.npu_memory_advance(self._state, until, self._at))
         return (number, -(-self._at[0] * PS_PER_SECOND // self._hz)) if number >= 0 else None
 

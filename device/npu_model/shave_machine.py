@@ -202,6 +202,7 @@ class Machine:
         "first",
         "free",
         "insns",
+        "lane_moves",
         "lane_ops",
         "lanes",
         "last",
@@ -243,6 +244,7 @@ class Machine:
         self.cols = 1
         self.pc = 0
         self.insns = 0
+        self.lane_moves = 0  # those of `lane_ops` that only go elsewhere: copies, broadcasts, transpositions
         self.lane_ops = 0  # elements of vector instructions; one of a special function for each cycle in its lane
         self.loads = 0  # accesses of data, each of a register of lanes at most; what `ldm` reads is none
         self.stores = 0
@@ -353,6 +355,11 @@ class Machine:
             self.lane_ops += count
             self.work += count
         self.first[d], self.last[d] = self.stream(VECTOR_UNIT, groups, sources, self.cycles)
+
+    def move(self, d: int, shape: Shape, type_: int, sources: tuple[int, ...]) -> None:
+        """Let the vector unit fill `shape` elements of register `d` with what there is, which computes nothing."""
+        self.lane_moves += shape[0] * shape[1]
+        self.arithmetic(d, shape, type_, False, sources)
 
     def load(self, d: int, busy: int, sources: tuple[int, ...] = ()) -> None:
         """Let the memory unit fill register `d`, after all stores before, which may be to the same place."""

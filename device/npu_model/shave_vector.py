@@ -29,7 +29,7 @@ def vsplat(m: Machine, arg: tuple[int, int, int]) -> int | None:
     """Make a [1, 1] vector of a scalar register."""
     d, b, type_ = arg
     value = _int_scalar(m.r[b]) if type_ == I32 else m.f[b]
-    m.arithmetic(d, (1, 1), type_, False, ())
+    m.move(d, (1, 1), type_, ())
     m.set(d, (1, 1), value.reshape(1, 1))
     return None
 
@@ -38,7 +38,7 @@ def viota(m: Machine, arg: tuple[int, int]) -> int | None:
     """Number the elements of the tile in row-major order."""
     d, flags = arg
     shape = m.extent(flags)
-    m.arithmetic(d, shape, I32, False, ())
+    m.move(d, shape, I32, ())
     m.set(d, shape, np.arange(shape[0] * shape[1], dtype=S32).reshape(shape) if m.compute else None)
     return None
 
@@ -47,7 +47,7 @@ def vmov(m: Machine, arg: tuple[int, int]) -> int | None:
     """Copy a register."""
     d, a = arg
     shape = m.shape(a)
-    m.arithmetic(d, shape, TYPE_F32, False, (a,))
+    m.move(d, shape, TYPE_F32, (a,))
     m.set(d, shape, m.v[a])
     return None
 
@@ -58,7 +58,7 @@ def vbcast(m: Machine, arg: tuple[int, int]) -> int | None:
     shape = (m.rows, m.cols)
     if m.broadcast(m.shape(a), shape) != shape:
         raise m.fault(ShaveFaultCode.SHAPE, f"{m.shape(a)} to {shape}")
-    m.arithmetic(d, shape, TYPE_F32, False, (a,))
+    m.move(d, shape, TYPE_F32, (a,))
     m.set(d, shape, np.broadcast_to(m.value(a, S32), shape) if m.compute else None)
     return None
 
@@ -67,7 +67,7 @@ def vtrans(m: Machine, arg: tuple[int, int]) -> int | None:
     """Transpose."""
     d, a = arg
     rows, cols = m.shape(a)
-    m.arithmetic(d, (rows, cols), TYPE_F32, False, (a,))
+    m.move(d, (rows, cols), TYPE_F32, (a,))
     m.first[d] = m.last[d]  # the first column has the last element of a row
     m.set(d, (cols, rows), np.ascontiguousarray(m.value(a, S32).T) if m.compute else None)
     return None

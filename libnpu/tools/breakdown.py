@@ -30,7 +30,6 @@ PARTS = ("DDR", "NoC", "scratchpad", "engine", "waiting for transfers of others"
 DDR, NOC, SCRATCHPAD, ENGINE, OTHERS, CORE = PARTS
 CLIENT = "npu_dma"
 PS_PER_S = 10**12
-FOREVER_PS = 1 << 60
 SYMBOL_BYTES = 1 << 33  # chosen: how far symbols lie apart in the memory of the experiments
 
 
@@ -113,7 +112,7 @@ class _Alone:
     def time(self, reads: Runs, writes: Runs, pace_ps: int) -> int:
         """Return the picoseconds of a transfer whose accesses are spread over `pace_ps` or longer."""
         number = self._memory.submit(self._client, self._now_ps, reads, writes, pace_ps)
-        end = self._memory.advance(FOREVER_PS)
+        end = self._memory.advance()
         assert end is not None and end[0] == number
         time_ps, self._now_ps = end[1] - self._now_ps, end[1]
         return time_ps

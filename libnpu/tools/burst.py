@@ -24,7 +24,6 @@ BITS = {"int4": 4, "int8": 8, "int16": 16, "fp16": 16, "fp32": 32}
 BASE = 1 << 32  # of the array: chosen, aligned to pages
 MAX_ARRAY_BYTES = 1 << 26  # chosen
 MAX_TILES = 1 << 16  # of the whole array: chosen, seconds
-FOREVER_PS = 1 << 60
 CLIENT = "npu_dma"
 
 
@@ -143,7 +142,7 @@ def load(system: MemorySystem, transfers: list[list[tuple[int, int]]]) -> Loaded
     client, now_ps = system.client(CLIENT), 0
     for runs in transfers:
         memory.submit(client, now_ps, np.array(runs, np.int64), NO_RUNS, 0)
-        end = memory.advance(FOREVER_PS)
+        end = memory.advance()
         assert end is not None
         now_ps = end[1]
     counted = memory.counters.clients[client]

@@ -2,7 +2,8 @@
 
 An operation is an addition, a multiplication or a comparison of numbers: a multiply-accumulate is two, an output of an
 element-wise task and a position of a pooling window one, an element of a SHAVE's arithmetic instruction one (a special
-function as many as it takes cycles in a lane). Sums agree with the PMU's DPU_MACS and SHAVE_LANE_OPS.
+function as many as it takes cycles in a lane; a copy, a broadcast or a transposition none). Sums agree with the PMU's
+DPU_MACS and, but for those, SHAVE_LANE_OPS.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def operations(image: BlobImage, profile: Profile) -> dict[int, tuple[int, str]]
     if shave is not None and len(shave):
         tasks = ShaveTasks(image, profile)
         for n, task_id in enumerate(shave["task_id"].tolist()):
-            found[task_id] = tasks.run(n).lane_ops, VECTOR
+            machine = tasks.run(n)
+            found[task_id] = machine.lane_ops - machine.lane_moves, VECTOR
     return found
 
 

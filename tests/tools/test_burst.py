@@ -75,3 +75,7 @@ def test_wrong_arguments_are_named(npu, arguments, status, message):
     found, out, err = npu("burst", *arguments)
     assert (found, out) == (status, "")
     assert message in err
+
+
+def test_the_memory_of_any_profile_is_loaded_from(npu):
+    assert loads(npu, *ROW, "--profile", "npu-40xx")

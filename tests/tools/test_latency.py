@@ -48,6 +48,13 @@ def test_r023_the_parts_add_up_to_the_run_exactly(npu, edge_blob):
     assert found["breakdown_ps"][ENGINE] > 0 < found["breakdown_ps"][DDR]
 
 
+@pytest.mark.parametrize("profile", ["npu-37xx", "npu-40xx", "unit"])
+def test_the_parts_add_up_on_a_device_with_its_own_memory(npu, model_path, profile):
+    """Whatever divides its clocks' seconds: 2^60 ps of the first two are more than 2^63 ticks."""
+    found = answer(npu, model_path, "--shape", "x=1,3,8,8", "--breakdown", "--profile", profile)
+    assert sum(found["breakdown_ps"].values()) == found["p50_ps"]
+
+
 def test_the_path_covers_the_job_without_gap_or_overlap():
     image, (one,) = run_loads([Load(n << 16, 4096, 4096, 1) for n in range(40)])
     path = critical_path(image, one.slices, one.start_ps, one.end_ps, HARDWARE.core.fifo_depth)
