@@ -15,6 +15,7 @@ from libnpu.checker.steps import HOST, Act, Step
 from libnpu.runtime.command_list import Batch
 from libnpu.runtime.copy_operations import Copy, Free
 from libnpu.runtime.graph_parts import Part
+from libnpu.runtime.host_functions import Gate
 from libnpu.runtime.ipc_event import IpcEvent
 from libnpu.runtime.operation import FenceWait
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from libnpu.checker.guarded import Pages
     from libnpu.checker.histories import ContextWatch
+    from libnpu.runtime.buffer import Buffer
     from libnpu.runtime.job import Job
     from libnpu.runtime.operation import Operation
     from libnpu.runtime.stream import Stream
@@ -69,7 +71,7 @@ class StreamEvents(HostEvents):
         if not (isinstance(operation, Copy) and self.poisons):
             return
         target = operation.buffers[0]
-        if target.kind != C.NPU_MEMORY_DEVICE and target.is_snooped and not watched.context.jobs_using(target.handle):
+        if target.kind != C.NPU_MEMORY_DEVICE and target.is_snooped and not self._may_be_read(watched, target):
             for memory in rows_of(target.program_view, target, operation.target):
                 memory[:] = bytes([POISON]) * len(memory)
 
@@ -194,6 +196,16 @@ class StreamEvents(HostEvents):
         elif not asks:
             by_others = isinstance(event, IpcEvent) and event.was_recorded
             self._report(rules.wait_unrecorded(act, who, reset, by_others=by_others))
+
+    def _may_be_read(self, watched: ContextWatch, memory: Buffer) -> bool:
+        """Return whether something that was enqueued uses pinned memory, or has evidence in its bytes, or may look at it: a host function."""
+        sources = (source for several in watched.sources.values() for source in several)
+        jobs = (job for context in self._watched for stream in context.streams for job in stream.jobs)
+        return (
+            any(source.buffer is memory for source in sources)
+            or any(isinstance(job.operation, Gate) for job in jobs)
+            or bool(watched.context.jobs_using(memory.handle))
+        )
 
     def _known_as(self, event: object) -> object:
         """Return what stands for an event, whoever has it."""
