@@ -193,7 +193,10 @@ class IpcEvent(Event):
         self._check()
         number = self._number(asks=True)
         self.context.enter()
-        return self._is_told_of(number)
+        is_told, record = self._is_told_of(number), self.records.get(number)
+        if not is_told and record is not None:
+            record.stream.asked_in_vain()
+        return is_told
 
     @public
     def synchronize(self, timeout_ns: float | None = None) -> None:

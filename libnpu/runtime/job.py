@@ -59,7 +59,7 @@ class Job:
     """
 
     __slots__ = (
-        "_site", "blocks", "bo", "commands_offset", "done", "end_ps", "ends", "enqueue_ps", "error", "number", "operation",
+        "_site", "asked", "blocks", "bo", "commands_offset", "done", "end_ps", "ends", "enqueue_ps", "error", "number", "operation",
         "packed_ps", "position", "preempt_index", "reported", "segment", "signals", "start_ps", "stream", "submitted", "submitted_ps", "written",
     )  # fmt: skip
 
@@ -81,6 +81,7 @@ class Job:
         self.ends: list[Callable[[Job], None]] = []
         self.blocks: tuple[Block, ...] = ()
         self.submitted = False  # the driver has it, or had it
+        self.asked = 0  # queries that found it the oldest of its stream
         self.done = False
         self.reported = False  # its error has been raised
         self.error: NpuError | None = None

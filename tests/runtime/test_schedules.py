@@ -356,3 +356,19 @@ def test_a_cycle_between_contexts_is_a_deadlock(make, schedule):
     assert error.value.result == C.NPU_ERROR_BARRIER_DEADLOCK
     for stream in (both.here, both.there, third):
         stream.abort()
+
+
+@pytest.mark.parametrize("ask", ["stream", "job", "event", "shared event"])
+def test_polling_ends_after_some_hundred_queries_under_every_seed(make, ask):
+    """Other schedules: in the time that the model says, at a query each 500 ns."""
+    for schedule in ("timed", "eager", "lazy", "newest-first", *(f"seed:{seed}" for seed in range(1, 5))):
+        device = make(schedule)
+        stream, memory, pinned = device.create_stream(), device.to_device(bytes(64 * KIB)), device.alloc_host(64 * KIB)
+        job = stream.copy(pinned, memory)
+        event = device.create_event(timing=False, interprocess=ask == "shared event")
+        event.record(stream)
+        query = {"stream": stream.query, "job": lambda: stream.query_job(job)}.get(ask, event.query)  # noqa: B023
+        count = 0
+        while not query() and count < 1000:
+            count += 1
+        assert count < (400 if schedule.startswith("seed") else 100)
