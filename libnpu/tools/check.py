@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
+    parser.epilog = (
+        "Exit status: 1 for findings; 2 when there are none and the check could not be done as asked (an option that cannot be meant, a program "
+        "that cannot be run, opens no device or does not end by itself, a schedule that holds what never was); else the program's."
+    )
     parser.add_argument("--json", action="store_true", help="as JSON, on stdout")
     parser.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stderr")
     parser.add_argument("--sarif", metavar="FILE", help="write them as SARIF, too")
@@ -46,8 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the program. Return 1 when something was found, 2 when what its schedule names never was, else the program's exit status, 128 + N
-    when signal N ended it. Raises UsageError.
+    """Run the program. Return 1 when something was found, else 2 when what its schedule names never was, else the program's exit status,
+    128 + N when signal N ended it. Raises UsageError, and NotDone when the program was not checked.
     """
     from libnpu.checker.report import text
     from libnpu.checker.rules import RULES

@@ -110,9 +110,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not is_user_error(error):
             raise
         _report(error, as_json="--json" in arguments)
-        from libnpu.tools.console import UsageError
+        from libnpu.tools.console import NotDone, UsageError
 
-        return 2 if isinstance(error, UsageError) else 1
+        return 2 if isinstance(error, (UsageError, NotDone)) else 1
 
 
 def ddr_bandwidth_test() -> int:

@@ -23,6 +23,10 @@ class UsageError(ToolError):
     """A command line that cannot be meant, as one that does not parse: the exit status is 2."""
 
 
+class NotDone(ToolError):
+    """What a command was asked to examine could not be examined at all: the exit status is 2, that of a finding 1."""
+
+
 class CheckFailed(ToolError):
     """A check that was asked for found something; the report, with the details, has been printed."""
 

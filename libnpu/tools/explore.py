@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from libnpu.checker.exploration import explore
 from libnpu.runtime.hold import parse
-from libnpu.tools.console import ToolError, print_json, progress
+from libnpu.tools.console import NotDone, print_json, progress
 from libnpu.tools.replays import FIRST_S, replay, time_limit
 from libnpu.tools.source import count, positive
 
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Explore it. Return 1 when there is more than one result, or the only one is no end."""
+    """Explore it. Return 1 when there is more than one result. Raises NotDone when it cannot be."""
     command, limit_s = [options.program, *options.arguments], FIRST_S
 
     def replay_once(schedule: str) -> Run:
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
 
     found = explore(replay_once, holds=options.holds, seeds=options.seeds, runs=options.runs)
     if all(result.run.problem for result in found.results):
-        raise ToolError(f"{options.program} was not explored: {found.results[0].run.problem}")
+        raise NotDone(f"{options.program} was not explored: {found.results[0].run.problem}")
     if options.json:
         print_json(_json(found))
     else:

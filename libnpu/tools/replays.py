@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from libnpu.checker import OPTIONS, VARIABLE
 from libnpu.checker.processes import compare
 from libnpu.checker.witness import Run, add_witnesses
-from libnpu.tools.console import ToolError
+from libnpu.tools.console import NotDone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,16 +55,19 @@ def watch(
     is_known: Callable[[dict[str, Any]], bool] = lambda _: False,
 ) -> Watched:
     """Run a program. `stdout`: as that of `subprocess.run`; `options`: as of `checker.OPTIONS`; `witnesses`: replay it for so many
-    findings that are not known, which come last.
+    findings that are not known, which come last. Raises NotDone for a program that cannot be run, and one that was not checked.
     """
     with tempfile.TemporaryDirectory() as folder:
         path, begun_s = Path(folder) / "findings", time.monotonic()
         environment = _environment(path, options or {}, schedule)
-        status = subprocess.run(command, env=environment, stdout=stdout, check=False).returncode
+        try:
+            status = subprocess.run(command, env=environment, stdout=stdout, check=False).returncode
+        except OSError as error:
+            raise _not_started(command, error) from None
         took_s = time.monotonic() - begun_s
         processes = _lines(path)
     if not processes:
-        raise ToolError(
+        raise NotDone(
             f"{command[0]} ended with status {status} and was not checked: it opened no device, or did not end by itself"
         )
     between, not_checked = compare([each["shared"] for each in processes])
@@ -113,7 +116,7 @@ def _key(record: dict[str, Any]) -> tuple[Any, ...]:
 def replay(
     command: Sequence[str], schedule: str, watches: Sequence[dict[str, Any]] = (), limit_s: float = FIRST_S
 ) -> Run:
-    """Run a program under a schedule and record it; what it prints is kept, and it has nothing to read."""
+    """Run a program under a schedule and record it; what it prints is kept, and it has nothing to read. Raises NotDone when it cannot be run."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "record"
         environment = _environment(path, {"record": [*watches]}, schedule)
@@ -124,6 +127,8 @@ def replay(
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return Run(problem=f"it did not end within {limit_s:.0f} s")
+        except OSError as error:
+            raise _not_started(command, error) from None
         lines = _lines(path)
     status = done.returncode if done.returncode >= 0 else 128 - done.returncode
     printed = done.stdout.decode("utf-8", "backslashreplace")
@@ -131,6 +136,10 @@ def replay(
         what = "used no device, or did not end by itself" if not lines else "used devices in several processes"
         return Run(status, printed, problem=f"it {what}")
     return Run(status, printed, lines[0])
+
+
+def _not_started(command: Sequence[str], error: OSError) -> NotDone:
+    return NotDone(f"{command[0]} cannot be run: {error.strerror or error}")
 
 
 def time_limit(took_s: float) -> float:

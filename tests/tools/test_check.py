@@ -111,9 +111,21 @@ def test_a_c_program_is_reported_by_file_and_line(npu, compiled, tmp_path):
 def test_what_cannot_be_checked_is_said(npu):
     status, _, err = npu("check", "--", "true")
     assert (status, err) == (
-        1, "npu: error: true ended with status 0 and was not checked: it opened no device, or did not end by itself\n"
+        2, "npu: error: true ended with status 0 and was not checked: it opened no device, or did not end by itself\n"
     )  # fmt: skip
+    for command in ("check", "explore"):
+        status, _, err = npu(command, "--", "./none")
+        assert (status, err) == (2, "npu: error: ./none cannot be run: No such file or directory\n")
+        assert npu(command, "--", "true")[0] == 2
     assert npu("check")[0] == 2
+
+
+@pytest.mark.parametrize(("arguments", "expected"), [((), 1), (("fixed",), 2)])
+def test_a_schedule_that_holds_what_never_was_is_said_and_findings_count(npu, program, arguments, expected):
+    status, _, err = npu(
+        "check", "--witnesses", "0", "--schedule", "hold:9.9", "--", sys.executable, program, *arguments
+    )
+    assert (status, "there never was an operation 9.9" in err) == (expected, True)
 
 
 @pytest.mark.parametrize(
