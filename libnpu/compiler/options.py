@@ -65,6 +65,7 @@ class CompileOptions:
     cmx_residency: bool = (
         True  # keep values in CMX from one operation to the next; without, each goes to DDR and comes back
     )
+    vertical_fusion: bool = True  # layers of the matrix engine band by band of rows; without, one layer after the other
     strict: bool = False  # refuse what the NPU cannot do, which the host does otherwise; a plan always does
     attention: str = "auto"  # of ATTENTION: the path of every attention; "auto": by phase and length
     plan_only: bool = False  # tasks, memory and times without the values of large constants, which the model may lack

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from libnpu.compiler.schedule import Schedule
     from libnpu.parts import PartedModel
 
-_GRAINS = (1, 3)  # tasks of a layer for each unit of its engine, tried at -O2; chosen by trials
+# Tasks of a layer for each unit of its engine, and whether few elements are shared: ways that -O2 tries; chosen by trials.
+_WAYS = ((1, False), (1, True), (3, True))
 _WITHOUT_SPILLS = 105  # percent of the time of a schedule that spills, which one that does not may take
 _MANY = 5000  # tasks of a program that is lowered once
 
@@ -194,14 +195,31 @@ def _cmx_bytes(options: CompileOptions, profile: Profile) -> int:
 def _schedule(
     graph: Graph, profile: Profile, options: CompileOptions, tiles: int, edit: Callable[[TileProgram], None]
 ) -> tuple[TileProgram, Schedule]:
-    """Lower a graph and schedule what `edit` has made of the program: of several grains the one that ends first. Raises CompileError."""
+    """Lower a graph and schedule what `edit` has made of the program: of several ways the one that ends first.
+
+    Raises CompileError.
+    """
     cmx_bytes, level = _cmx_bytes(options, profile), options.optimisation
     best: tuple[FeasibleMemoryScheduler, Schedule] | None = None
-    schedulers = []
-    for grain in (1,) if level < 2 else _GRAINS:
+    schedulers: list[FeasibleMemoryScheduler] = []
+    leaves_few = True
+    for grain, shares_few in _WAYS if level > 1 else _WAYS[:1]:
+        if shares_few and grain == 1 and not leaves_few:
+            continue
         try:
             pingpong = options.pingpong and level > 0
-            program = lower(graph, profile, cmx_bytes, pingpong, tiles, options.cmx_residency, grain)
+            program = lower(
+                graph,
+                profile,
+                cmx_bytes,
+                pingpong,
+                tiles,
+                options.cmx_residency,
+                grain,
+                shares_few,
+                options.vertical_fusion,
+            )
+            leaves_few = program.leaves_few
             edit(program)
             limit = options.prefetching_level_limit if level > 0 else 0
             scheduler = FeasibleMemoryScheduler(program, profile, cmx_bytes, limit, options.pingpong, tiles, level > 1)

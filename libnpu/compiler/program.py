@@ -149,6 +149,7 @@ class TileProgram:
     constants: list[tuple[int, Callable[[], bytes]]]  # content of the WEIGHTS tensors, with its offset; empty in a plan
     macs: int = 0
     weight_bytes: int = 0  # of the WEIGHTS tensors
+    leaves_few: bool = False  # elements to one unit of an engine that more could share
 
     @property
     def weights(self) -> bytearray:

@@ -71,6 +71,16 @@ def test_windows_keep_the_rows_that_the_next_band_sees_too(make_model, stride):
     assert macs[0] == macs[1]
 
 
+def test_without_fusion_what_does_not_fit_goes_to_ddr_between_layers(make_model):
+    nodes = [("Conv", ["x", "a"], ["m"], {}), ("Conv", ["m", "b"], ["y"], {})]
+    constants = {"a": weights(1, 32, 8, 1, 1), "b": weights(2, 8, 32, 1, 1)}
+    feeds = {"x": weights(3, 1, 8, 96, 96)}
+    model = make_model(nodes, feeds, ["y"], constants)
+    (fused, with_fusion), (apart, without) = run(model, feeds), run(model, feeds, vertical_fusion=False)
+    np.testing.assert_array_equal(fused["y"], apart["y"])
+    assert "scratch m" in without and "scratch m" not in with_fusion
+
+
 def test_without_residency_every_value_is_in_ddr(make_model):
     nodes = [("Relu", ["x"], ["a"], {}), ("Softmax", ["a"], ["b"], {"axis": -1}), ("Add", ["b", "x"], ["y"], {})]
     feeds = {"x": weights(4, 3, 16)}

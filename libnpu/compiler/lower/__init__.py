@@ -82,16 +82,19 @@ def lower(
     tiles: int = 1,
     keeps_values: bool = True,
     grain: int = 1,
+    shares_few: bool = True,
+    fuses: bool = True,
 ) -> TileProgram:
     """Return the tile program of `graph` for `tiles` tiles of `profile` with `cmx_bytes` of CMX each (default: all of it).
 
     Unless `keeps_values`, what one operation leaves to the next goes through DDR. `grain`: tasks of a layer for each unit of its
-    engine, where that costs little.
+    engine, where that costs little; with `shares_few` few elements are shared too, where each takes long.
+    `fuses`: large results of the matrix engine go to the next layer band by band.
 
     Raises CompileError when an operation's smallest tile does not fit, Unimplemented or Unsupported for operators and forms.
     """
     available = min(cmx_bytes or profile.cmx.workspace_bytes, profile.cmx.workspace_bytes)
-    builder = Builder(graph, profile, available, pingpong, tiles, keeps_values, grain)
+    builder = Builder(graph, profile, available, pingpong, tiles, keeps_values, grain, shares_few, fuses)
     plan_concats(builder)
     for node in graph.nodes:
         if builder.is_done(node):

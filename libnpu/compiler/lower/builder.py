@@ -69,6 +69,8 @@ class Builder:
         tiles: int = 1,
         keeps_values: bool = True,
         grain: int = 1,
+        shares_few: bool = True,
+        fuses: bool = True,
     ) -> None:
         self.graph = graph
         self.profile = profile
@@ -77,6 +79,9 @@ class Builder:
         self.cmx_bytes = tile_bytes * tiles
         self.pingpong = pingpong
         self.grain = grain  # tasks of a layer for each unit of its engine, where that costs little: others can start on the first
+        self.shares_few = shares_few  # elements, where each takes long: that costs start-ups, and ends sooner where nothing else waits
+        self.fuses = fuses  # layers of the matrix engine, band by band
+        self.leaves_few = False  # whether some are not shared for that
         self.keeps_values = keeps_values  # in CMX from one operation to the next, where there is room
         self.ops: list[TileOp] = []
         self.ddr: list[DdrTensor] = []
@@ -407,7 +412,9 @@ class Builder:
                 self.copy(self.place(value), source, _identity(value), "copy")
         self._cost_dma()
         self._cost_dpu()
-        program = TileProgram(self.graph.name, self.ops, self.ddr, self.constants, self.macs, self.weight_bytes)
+        program = TileProgram(
+            self.graph.name, self.ops, self.ddr, self.constants, self.macs, self.weight_bytes, self.leaves_few
+        )
         mirror(program, self.profile, self.tiles, self.tile_bytes)
         return program
 

@@ -203,7 +203,7 @@ def _next_in_chain(builder: Builder, job: Job, node: Node) -> Node | None:
     What fits in CMX as a whole is for all to read, unless the DPUs of all tiles but one would read it from far.
     """
     value = (node if job.follower is None else job.follower.node).outputs[0]
-    if not builder.keeps_values or (job.out.in_cmx and not builder.cannot_be_everywhere(job.out)):
+    if not (builder.keeps_values and builder.fuses) or (job.out.in_cmx and not builder.cannot_be_everywhere(job.out)):
         return None
     for then in builder.readers(value):
         if then.op not in _SLIDING or then.inputs[0] is not value:

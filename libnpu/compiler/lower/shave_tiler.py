@@ -16,7 +16,7 @@ from npu_model import dtypes
 from npu_model.dtypes import code_of_numpy
 
 from libnpu.compiler import kernels
-from libnpu.compiler.lower.boxes import chunks, each_box, in_place, tile_boxes
+from libnpu.compiler.lower.boxes import PARALLEL_ELEMENTS, chunks, each_box, in_place, tile_boxes
 from libnpu.compiler.lower.errors import does_not_fit
 from libnpu.compiler.lower.view import Order, View, merge_dims
 from libnpu.compiler.program import ShavePayload
@@ -120,9 +120,11 @@ def lower_elementwise(builder: Builder, node: Node) -> None:
     if len(inputs) == 1 and inputs[0].dtype != value.dtype and inputs[0].shape == value.shape:
         order = out.order()
         orders, usable = [inputs[0].order(), order], [inputs[0].in_cmx]
-    parallel = (
-        _PAYS * builder.profile.shave.startup_cycles / _cycles_of_one(programs[0], (*codes, code), builder.profile)
-    )
+    each = _cycles_of_one(programs[0], (*codes, code), builder.profile)
+    parallel = _PAYS * builder.profile.shave.startup_cycles / each
+    if not builder.shares_few:
+        builder.leaves_few |= parallel <= prod(value.shape) < PARALLEL_ELEMENTS
+        parallel = max(parallel, PARALLEL_ELEMENTS)
     tile_boxes(builder, node, inputs, out, value.shape, orders, order, usable, builder.shaves, emit, parallel=parallel)
 
 

@@ -187,5 +187,7 @@ def test_an_allocation_never_crosses_tiles():
 def test_few_elements_are_shared_where_each_takes_long(function, tasks, sketch):
     """2,000 of them: a cycle and more each, or a third of one, beside 3,000 cycles for the start of a task."""
     s = sketch()
-    program = lower(s.graph(s.map((function, ("in", 0)), s.input(2000, 1, dtype=np.float32))), PROFILE, tiles=2)
-    assert sum(op.engine == Engine.SHAVE for op in program.ops) == tasks
+    graph = s.graph(s.map((function, ("in", 0)), s.input(2000, 1, dtype=np.float32)))
+    shared, left = (lower(graph, PROFILE, tiles=2, shares_few=few) for few in (True, False))
+    assert [sum(op.engine == Engine.SHAVE for op in program.ops) for program in (shared, left)] == [tasks, 1]
+    assert left.leaves_few == (tasks > 1) and not shared.leaves_few
