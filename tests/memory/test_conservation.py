@@ -125,7 +125,11 @@ def random_transfer(seed, kind):
     between = int(rng.choice([0, 20 << 10, 1 << 20, 4 << 20, 64 * int(rng.integers(0, 1 << 18))]))
     apart = int(rng.integers(1, 5)) << (17 if name == "edge-soc" else 22)  # in the same bank
     side = rows if rng.random() < 0.5 else pieces
+    sides = [random_runs(np.random.default_rng((seed, base)), base) for base in (0, 1 << 26)]
     reads, writes = {
+        "read of many runs": (sides[0], []),
+        "write of many runs": ([], sides[0]),
+        "copy of many runs": as_long_as_each_other(*sides),
         "read": (side, []),
         "write": ([], side),
         "copy": ([(at, size)], [(at + size + between, size)]),
@@ -143,6 +147,34 @@ def random_transfer(seed, kind):
     return name, reads, writes, int(rng.integers(0, 10**7)), pace_ps, int(rng.choice([0, 7])), traffic
 
 
+def random_runs(rng, base):
+    """Rows of planes at two strides, up to some hundred and in any order, or pieces anywhere; in most cases a long run behind them."""
+    width, count = int(rng.choice([2, 7, 16, 64, 256, 1024])), int(2 ** rng.uniform(1, 8.7))
+    stride = width + int(rng.choice([0, 32, 512, 1024, 4096, 16384, 65536]))
+    inner, plane = int(rng.choice([1, 2, 4, 8])), int(rng.choice([1 << 14, 1 << 16, 1 << 17, 1 << 20]))
+    start = base + int(rng.integers(0, 4096))
+    rows = [
+        (start + at % inner * stride + at // inner * (stride if inner == 1 else plane), width) for at in range(count)
+    ]
+    pieces = [(base + int(rng.integers(0, 1 << 24)), int(rng.integers(1, 2 * width))) for _ in range(count)]
+    runs = [rows, rows[::-1], pieces][int(rng.integers(0, 3))]
+    last = [(base + (1 << 25) + int(rng.integers(0, 1 << 20)), int(2 ** rng.uniform(8, 16)))]
+    return runs + last * int(rng.integers(0, 4) > 0)
+
+
+def as_long_as_each_other(*sides):
+    """Both sides of a copy, cut to the bytes of the shorter one."""
+    left = [min(sum(length for _, length in side) for side in sides)] * 2
+    cut = []
+    for at, side in enumerate(sides):
+        cut.append([])
+        for address, length in side:
+            length = min(length, left[at])
+            left[at] -= length
+            cut[-1] += [(address, length)] * (length > 0)
+    return cut
+
+
 @pytest.mark.parametrize("seeds", [range(150), pytest.param(range(150, 2000), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["read", "write", "copy", "copy within a bank"])
 def test_of_random_transfers_none_is_faster_beside_traffic(kind, seeds):
@@ -153,6 +185,20 @@ def test_of_random_transfers_none_is_faster_beside_traffic(kind, seeds):
         if disturbed < alone:
             faster.append((seed, alone - disturbed))
     assert faster == []
+
+
+@pytest.mark.parametrize("seeds", [range(60), pytest.param(range(60, 2000), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["read of many runs", "write of many runs", "copy of many runs"])
+def test_of_random_transfers_of_many_runs_few_are_faster_beside_traffic_and_by_little(kind, seeds):
+    """One in a hundred, by a twentieth of its time: the largest that is known is in docs/memory.md."""
+    faster = []
+    for seed in seeds:
+        case = random_transfer(seed, kind)
+        alone, disturbed = ends_alone_and_beside(*case)
+        if disturbed < alone:
+            faster.append((alone - disturbed) / (alone - case[3]))
+    assert max(faster, default=0) <= 0.05
+    assert len(faster) <= max(1, len(seeds) // 100)
 
 
 @pytest.mark.parametrize("write", [False, True])
