@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
+from weakref import ref
 
 if TYPE_CHECKING:
     from libnpu.checker.caches import Cache
     from libnpu.checker.shadow import Access, Shadow
     from libnpu.checker.steps import Act
+    from libnpu.runtime.buffer import Buffer
 
+POISON = b"\xff"
 PAGE_BYTES = 4096  # what lies behind an allocation in its last page is reached without a fault
 
 
@@ -18,6 +21,7 @@ class Allocation:
 
     __slots__ = (
         "address",
+        "buffer",
         "cache",
         "free",
         "freed",
@@ -49,6 +53,7 @@ class Allocation:
         self.handle = b""  # by which others have it
         self.is_opened = False  # by a handle
         self.is_shown = is_host  # accesses by address are not seen
+        self.buffer: ref[Buffer] | None = None  # of memory that is shown and was poison when it was made, to Python
         self.cache: Cache | None = None  # of the host, in front of memory that the device does not snoop
         self.unmaps: list[tuple[int, int, Access]] = []  # ends of mappings of [start, end)
         self.making: Access | None = None  # in the order of a stream
@@ -56,6 +61,20 @@ class Allocation:
             tuple[Access, int, int]
         ] = []  # uses of [start, end) in no order with the allocation itself
         self.unwritten: list[tuple[Act, int, int]] = []  # reads of [start, end), which nobody had written
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether what was not seen to be written still has the poison of fresh memory: no store went past what is seen. It does not ask
+        again when one has.
+        """
+        buffer = self.buffer() if self.buffer is not None else None
+        if buffer is None or not buffer.is_live:
+            return False
+        view = buffer.program_view
+        if any(bytes(view[low:high]).strip(POISON) for low, high in self.shadow.unwritten(0, self.size)):
+            self.buffer = None
+            return False
+        return True
 
     @property
     def end(self) -> int:

@@ -133,7 +133,7 @@ class Comparison(Program):
             end = size
         if start >= end:
             return
-        if not access.write and not allocation.is_shown:
+        if not access.write and (not allocation.is_shown or allocation.is_untouched):
             missing = allocation.shadow.unwritten(start, end)
             allocation.unwritten += [(access.act, low, high) for low, high in missing]
         if access.act.is_free:  # what is in flight was not looked at: the states stay, for that

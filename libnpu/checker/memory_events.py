@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from weakref import ref
 
 from npu_abi import C
 
@@ -41,6 +42,9 @@ class MemoryEvents(HostEvents):
         is_host = buffer.kind != C.NPU_MEMORY_DEVICE
         made = self._new_memory(buffer, act, Shadow(buffer.size), is_host=is_host)
         made.is_shown |= isinstance(buffer, ImportedBuffer)
+        is_poison = buffer.kind != C.NPU_MEMORY_REGISTERED and not isinstance(buffer, ImportedBuffer)
+        if is_poison and not isinstance(act.site, int):
+            made.buffer = ref(buffer)
         if not buffer.is_snooped:
             made.cache = Cache(made)
         watched.allocations.add(made)

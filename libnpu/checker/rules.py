@@ -343,7 +343,11 @@ def unwritten(allocation: Allocation, start: int, end: int, act: Act) -> Finding
         message = f"{act.who} reads bytes {start} to {end} of an allocation of {size} bytes, which nobody has written"
         return message, "write them before"
 
-    return _of_range("UNINIT", say, allocation, start, end, act)
+    found = _of_range("UNINIT", say, allocation, start, end, act)
+    if allocation.is_shown:  # stores that are not seen leave other bytes, but for those that store poison
+        found.certain = False
+        found.evidence = "all bytes of it that nobody was seen to write are those of fresh memory"
+    return found
 
 
 def _of_range(

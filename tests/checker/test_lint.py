@@ -26,7 +26,9 @@ def waits_behind_every_launch(device, fixed=False):
 
 def copies_pageable_memory(device, fixed=False):
     stream, memory, array = device.create_stream(), device.alloc(4096), np.ones(4096, np.uint8)
-    source = device.alloc_host(4096) if fixed else array
+    pinned = device.alloc_host(4096)
+    pinned.array[:] = array
+    source = pinned if fixed else array
     for _ in range(8):
         stream.copy(memory, source)
     stream.synchronize()
@@ -59,7 +61,7 @@ def waits_behind_every_copy_to_the_device(device, fixed=False):
     [
         (waits_twice, "REDUNDANT-SYNC", [6]),
         (waits_behind_every_launch, "SYNC-EACH-LAUNCH", [4, 6]),
-        (copies_pageable_memory, "PAGEABLE-COPY", [4]),
+        (copies_pageable_memory, "PAGEABLE-COPY", [6]),
         (kernel_on_the_hosts_memory, "RESPONSIBILITY", [4, 5]),
         (waits_behind_every_copy_to_the_device, "RESPONSIBILITY", [5, 7]),
     ],
