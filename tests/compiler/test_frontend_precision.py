@@ -82,6 +82,19 @@ def test_int64_is_int32_inside(make_model):
     assert graph.notes == ["Gather_1: 1 of 3 values of c are beyond int32, saturated"]
 
 
+def test_an_output_of_int64_is_an_index_and_moves_too(make_model, run_on_device):
+    x = np.array([[3, 1, 2], [0, 5, 4], [9, 8, 7], [1, 2, 6]], np.float32)
+    nodes = [
+        ("ArgMax", ["x"], ["i"], {"axis": 1, "keepdims": 0}),
+        ("Reshape", ["i", "s"], ["u"], {}),
+        ("Gather", ["x", "i"], ["y"], {"axis": 0}),
+    ]
+    got = run_on_device(make_model(nodes, {"x": x}, ["i", "u", "y"], {"s": np.array([2, 2])}), {"x": x})
+    most = x.argmax(1)
+    for name, wanted in (("i", most), ("u", most.reshape(2, 2)), ("y", x[most])):
+        np.testing.assert_array_equal(got[name], wanted)
+
+
 def test_an_unknown_policy_is_refused(make_model):
     model = make_model([("Relu", ["x"], ["y"], {})], {"x": (np.float32, (3,))}, ["y"])
     with pytest.raises(ValueError, match="precision 'int8'"):

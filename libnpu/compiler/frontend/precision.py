@@ -133,7 +133,8 @@ class _Policy:
             name = f"{output.name}.cast"
             self.nodes.append(_cast_node(name, result, Value(output.name, output.shape, outer), node.layers))
             inner, result = result, self.nodes[-1].outputs[0]
-            if inner.dtype.kind == outer.kind == "f" and inner.dtype.itemsize < outer.itemsize:
+            narrower = inner.dtype.kind == outer.kind == "f" and inner.dtype.itemsize < outer.itemsize
+            if narrower or outer.name in _WORDS:
                 self.casts[result, inner.dtype] = (
                     inner  # nothing was lost: who wants it narrow takes it from where it was
                 )
@@ -153,6 +154,8 @@ class _Policy:
         new = self.new[value]
         if self.int8 and (is_narrow_product(node) or (is_carrier(node) and node.outputs[0] in self.narrow)):
             return self._cast(new, INT8, value.name)
+        if node.op not in _ANY_FLOAT and new.dtype.name in _WORDS:  # an output that only the vector cores read as it is
+            return self._cast(new, np.dtype(np.int32), value.name)
         if node.op in _ANY_FLOAT or new.dtype.kind in "iub":
             return new
         wanted = target if node.op in _MOVING else self._inside_narrow(new)
