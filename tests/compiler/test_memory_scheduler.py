@@ -364,6 +364,7 @@ def test_a_level_that_asks_a_solver_says_in_one_line_what_to_install(monkeypatch
 # -- distance from the shortest ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_small_graphs_end_within_8_percent_of_the_shortest_and_a_solver_brings_them_nearer():
     pytest.importorskip("ortools")
     found = [

@@ -220,6 +220,7 @@ def test_a_neighbour_of_faults_and_hangs_computes_the_same(rig):
     assert rig.kernel.recovery.full_resets == 0
 
 
+@pytest.mark.slow
 def test_a_neighbour_of_200_faults_and_hangs_computes_the_same(rig):
     assert neighbours(rig, 200) == 0
     assert rig.kernel.recovery.full_resets == 0

@@ -27,6 +27,7 @@ def test_one_flat_list_names_every_task_once_and_one_submit_runs_it(npu, npu_jso
     assert not [f for f in fields if "loop" in f or "branch" in f or "jump" in f]
 
 
+@pytest.mark.slow
 def test_thirty_two_transformer_layers_are_one_flat_list(npu, npu_json, maker, tmp_path):
     """E006: hundreds of tasks of all three engines, one submit."""
     make, last = maker(), "x"

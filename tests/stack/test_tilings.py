@@ -56,7 +56,7 @@ def run(compiled, feeds):
         return device.load(compiled.blob).run(feeds)
 
 
-@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+@pytest.mark.parametrize("precision", ["fp16", pytest.param("fp32", marks=pytest.mark.slow)])
 def test_less_cmx_means_more_tiles_and_spills_but_the_same_bits(precision):
     feeds = {"x": np.random.default_rng(5).standard_normal((1, 3, 64, 48)).astype(np.float32)}
     whole = compile_model(model(), CompileOptions(precision=precision))

@@ -218,6 +218,7 @@ def test_every_wait_that_nothing_implies_is_visible_when_it_is_removed():
     check_every_wait(model(), CompileOptions(tiles=1, cmx_bytes=72 << 10), inputs)
 
 
+@pytest.mark.slow
 def test_so_is_every_wait_of_a_blob_that_spills(skips):
     inputs = {"x": np.random.default_rng(3).standard_normal((1, 16, 20, 20)).astype(np.float32)}
     compiled = check_every_wait(skips, CompileOptions(tiles=1, cmx_bytes=52 << 10), inputs)

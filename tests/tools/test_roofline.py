@@ -119,6 +119,7 @@ def test_b14_r011_r022_intensities_of_the_operations_of_a_bert_layer(npu):
     assert sum(one["flop"] for one in found["operations"]) == pytest.approx(found["whole"]["flop"], rel=0.01)
 
 
+@pytest.mark.slow
 def test_b14_a_projection_of_one_token_does_half_an_operation_per_byte(npu):
     found = answer(npu, "--model", "bert-layer", "--seq", "1")
     (one,) = [one for one in found["operations"] if one["name"] == "q_product"]
