@@ -100,6 +100,7 @@ def test_r007_the_picture_has_a_curve_for_each_roof_and_a_point_for_each_layer(n
 BERT = ("--model", "bert-layer", "--seq", "64", "--dtype", "fp32")
 
 
+@pytest.mark.slow
 def test_b14_r011_r022_intensities_of_the_operations_of_a_bert_layer(npu):
     """Hidden 768, 64 rows: the feed-forward network is at 29, a head's products at 10.7, what normalises rows below 2."""
     found = answer(npu, *BERT)

@@ -67,7 +67,11 @@ def _renumbered(expr, taken):
 
 
 @pytest.mark.parametrize(
-    ("size", "options"), [(30, {}), (60, {"cmx_bytes": 48 << 10, "tiles": 1})], ids=["fits", "streams"]
+    ("size", "options"),
+    [
+        pytest.param(30, {}, id="fits"),
+        pytest.param(60, {"cmx_bytes": 48 << 10, "tiles": 1}, id="streams", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("name", EXPRESSIONS)
 def test_values_are_those_of_float64_rounded_once(name, size, options, sketch, run, feeds_of):
