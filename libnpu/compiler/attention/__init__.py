@@ -1,7 +1,7 @@
 """Attention: finds it in a canonical graph, however the source spells it, and chooses how each is computed.
 
 `match` recognises, `select` decides and rewrites, `masks` says what a tile of scores needs of its masks. The lowering of the two
-operators that this makes is `lower/attention.py`, their kernels are `kernels/attention.py`.
+operators that this makes is `lower/flash.py` and `lower/incremental.py`, their kernels are `kernels/attention.py`.
 """
 
 from __future__ import annotations

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from libnpu.compiler.lower.attention import lower_flash, lower_incremental
 from libnpu.compiler.lower.builder import Builder
 from libnpu.compiler.lower.eltwise import lower_eltwise
 from libnpu.compiler.lower.errors import CompileError
+from libnpu.compiler.lower.flash import lower_flash
+from libnpu.compiler.lower.incremental import lower_incremental
 from libnpu.compiler.lower.matrix import lower_matmul, lower_sliding
 from libnpu.compiler.lower.movement import (
     lower_concat,
