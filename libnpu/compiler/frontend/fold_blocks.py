@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from libnpu.compiler.frontend.rewriting import Rewriter
+from libnpu.compiler.frontend.rewriting import Rewriter, rewritten
 from libnpu.compiler.hollow import hollow, is_hollow
 from libnpu.compiler.ir import Node, Value
 
@@ -23,11 +23,7 @@ _ORDERS = {(0, 3, 4, 1, 5, 2): (1, 2, 3), (0, 1, 4, 2, 5, 3): (2, 3, 1)}  # perm
 
 def fold_blocks(graph: Graph) -> Graph:
     """Return `graph` with convolutions that write rows of blocks of pixels."""
-    edit = Rewriter(graph)
-    for node in list(edit.nodes()):
-        if node.op == "Transpose":
-            _fold(edit, node)
-    return edit.done()
+    return rewritten(graph, "Transpose", _fold)
 
 
 def _fold(edit: Rewriter, turn: Node) -> None:

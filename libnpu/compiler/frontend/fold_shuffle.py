@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from libnpu.compiler.frontend.rewriting import Rewriter
+from libnpu.compiler.frontend.rewriting import Rewriter, rewritten
 from libnpu.compiler.hollow import hollow, is_hollow
 from libnpu.compiler.ir import Value
 
@@ -28,11 +28,7 @@ _PAD = -1  # a channel of zeros
 
 def fold_shuffles(graph: Graph) -> Graph:
     """Return `graph` without the shuffles that a convolution can take."""
-    edit = Rewriter(graph)
-    for node in list(edit.nodes()):
-        if node.op == "Transpose":
-            _fold(edit, node)
-    return edit.done()
+    return rewritten(graph, "Transpose", _fold)
 
 
 def _fold(edit: Rewriter, turn: Node) -> None:

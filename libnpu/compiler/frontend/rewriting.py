@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from libnpu.compiler.ir import Graph, Node, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 
 def copy_graph(graph: Graph) -> Graph:
@@ -128,3 +128,12 @@ class Rewriter:
                 self._users.setdefault(value, []).append(node)
         for value in node.outputs:
             self._makers[value] = node
+
+
+def rewritten(graph: Graph, op: str, fold: Callable[[Rewriter, Node], None]) -> Graph:
+    """Return `graph` with `fold` tried on each of its nodes of type `op`."""
+    edit = Rewriter(graph)
+    for node in list(edit.nodes()):
+        if node.op == op:
+            fold(edit, node)
+    return edit.done()

@@ -175,12 +175,17 @@ def _tasks(
     whole_tile: View | None = None,
 ) -> Iterator[_Task]:
     """Append the tasks of a plan, each when the one before has been taken; into a buffer for the whole result, where there is one."""
+
+    def task(act: View, loaded: Loaded, row: tuple[int, int, int], c: tuple[int, int]) -> _Task:
+        tile = None if whole_tile is None else whole_tile.sliced(*_box(job, row, c))
+        return job_task(builder, job, act, loaded, row, c, tile)
+
     kept: dict[tuple[int, int], Loaded] = {}
     if plan.channels_outside:
         for c in channel_tiles:
             loaded = job.weights.load(builder, job.node, *c)
             for row in row_tiles:
-                yield _part(builder, job, load_act(builder, job, row, c), loaded, row, c, whole_tile)
+                yield task(load_act(builder, job, row, c), loaded, row, c)
         return
     whole = (0, job.out.shape[3])
     for first in range(0, len(row_tiles), plan.group):
@@ -192,7 +197,7 @@ def _tasks(
             if plan.keep_weights:
                 kept[c] = loaded_c
             for row, act in zip(group, acts, strict=True):
-                yield _part(builder, job, act or load_act(builder, job, row, c), loaded_c, row, c, whole_tile)
+                yield task(act or load_act(builder, job, row, c), loaded_c, row, c)
 
 
 def batches(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
@@ -342,19 +347,6 @@ def _box(job: Job, row: tuple[int, int, int], c: tuple[int, int]) -> tuple[list[
     starts, extents = [row[0], 0, 0, c[0]], [1, job.out.shape[1], job.out.shape[2], c[1] - c[0]]
     starts[job.row_axis], extents[job.row_axis] = row[1], row[2] - row[1]
     return starts, extents
-
-
-def _part(
-    builder: Builder,
-    job: Job,
-    act: View,
-    loaded: Loaded,
-    row: tuple[int, int, int],
-    c: tuple[int, int],
-    whole: View | None,
-) -> _Task:
-    """Append one invariant, into its part of the tile of the whole result if there is one."""
-    return job_task(builder, job, act, loaded, row, c, None if whole is None else whole.sliced(*_box(job, row, c)))
 
 
 def job_task(
