@@ -299,7 +299,7 @@ def geometry_of(builder: Builder, job: Job) -> Geometry:
         out_run_bytes=lambda channels: _run_bytes(job.out, channels, builder.profile.dma.bytes_per_cycle),
         act_per_channel=job.per_channel or job.groups > 1,
         parts=1 if job.follower is None else 2,
-        task_cycles=lambda tiles: _task_cycles(builder, job, tiles),
+        task_cycles=lambda tiles: task_cycles(builder, job, tiles),
         weights_stay=isinstance(job.weights, ConstantWeights) and job.weights.stays,
     )
 
@@ -429,12 +429,12 @@ def _run_bytes(view: View, channels: int, whole_row: int) -> int:
 def far_ps(builder: Builder, job: Job, plan: TilePlan) -> int:
     """Return what it costs that the input of a job is in the CMX of one tile, for the DPUs of all."""
     tile = [(plan.rows, plan.channels)]
-    more = _task_cycles(builder, job, tile, True)[0] - _task_cycles(builder, job, tile)[0]
+    more = task_cycles(builder, job, tile, True)[0] - task_cycles(builder, job, tile)[0]
     passes = -(-plan.tasks // builder.tiles) * (builder.tiles - 1)
     return more * passes * PS_PER_SECOND // (builder.tiles * builder.profile.dpu.clock_hz)
 
 
-def _task_cycles(builder: Builder, job: Job, tiles: Sequence[tuple[int, int]], is_far: bool = False) -> list[int]:
+def task_cycles(builder: Builder, job: Job, tiles: Sequence[tuple[int, int]], is_far: bool = False) -> list[int]:
     """Return the engine's cycles of one task for each (rows, channels), by the cost model; `is_far`: its input is in another tile."""
     records = np.zeros(len(tiles), dtype("npu_dpu_invariant"))
     records["act_addr"] = C.NPU_CMX_BASE + C.NPU_CMX_TILE_STRIDE if is_far else 0
