@@ -1,5 +1,6 @@
 """What onnxruntime's optimiser and quantiser write into files, in com.microsoft and beside the standard, against onnxruntime."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 from onnx import helper
@@ -177,3 +178,62 @@ def test_images_with_the_channels_last(agree, rng):
     }
     order = "x s_x z_x w s_w z_w s_y z_y"
     agree("QLinearConv", order, feeds, constants, channels_last=1, pads=[1, 1, 1, 1])
+
+
+@pytest.mark.parametrize("each", [False, True], ids=["tensor", "column"])
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_an_lstm_of_integers(each, direction, agree, rng):
+    count, hidden = 2 if direction == "bidirectional" else 1, 5
+    shape = (count, 4 * hidden) if each else (count,)
+    constants = {"w": whole(rng, I8, count, 3, 4 * hidden), "r": whole(rng, I8, count, hidden, 4 * hidden)}
+    constants |= drawn(rng, {"b": (count, 8 * hidden), "p": (count, 3 * hidden)})
+    constants |= {f"s_{name}": rng.uniform(0.003, 0.006, shape).astype(F32) for name in "wr"}
+    constants |= {f"z_{name}": np.zeros(shape, I8) if each else whole(rng, I8, *shape) // 8 for name in "wr"}
+    feeds = drawn(rng, {"x": (4, 2, 3), "h": (count, 2, hidden)})
+    order = "x w r b _ h _ p s_w z_w s_r z_r"
+    attrs = {"hidden_size": hidden, "direction": direction}
+    limits = {"fp32": 1e-4, "fp16": 2e-2}
+    agree("DynamicQuantizeLSTM", order, feeds, constants, ["y", "last", "cell"], tolerance=limits, **attrs)
+
+
+@pytest.mark.parametrize("past", [0, 2])
+def test_attention_of_integers(past, agree, rng):
+    constants = {
+        "w": whole(rng, I8, 8, 24),
+        "b": drawn(rng, {"b": 24})["b"],
+        "s_x": np.array(0.02, F32),
+        "z_x": np.array(120, U8),
+    }
+    constants |= {"s_w": rng.uniform(0.005, 0.01, 24).astype(F32), "z_w": np.zeros(24, I8)}
+    feeds = {"x": whole(rng, U8, 2, 5, 8)}
+    if past:
+        constants["past"] = drawn(rng, {"past": (2, 2, 2, past, 4)})["past"]
+    else:
+        feeds["mask"] = np.array([4, 5, 0, 2], I32)
+    order = "x w b s_x s_w mask z_x z_w past"
+    outputs = ["y", "present"] if past else ["y"]
+    agree("QAttention", order, feeds, constants, outputs, num_heads=2, unidirectional=int(past > 0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "bits", "shape", "axis", "attrs"),
+    [
+        ("uint4", 4, (6, 40), 1, {}),
+        ("int4", 4, (40, 6), 0, {"gather_axis": 1}),
+        ("uint8", 4, (6, 20), 1, {}),
+        ("uint8", 8, (6, 40), -1, {}),
+    ],
+)
+@pytest.mark.parametrize("with_zeros", [False, True])
+def test_rows_of_a_table_of_few_bits(kind, bits, shape, axis, attrs, with_zeros, agree, rng):
+    per_byte = 8 // bits if kind == "uint8" else 1
+    dtype = U8 if kind == "uint8" else np.dtype(getattr(ml_dtypes, kind))
+    low, high = (-8, 8) if kind == "int4" else (0, 256 if kind == "uint8" else 16)
+    blocks = [3 if place == axis % 2 else size for place, size in enumerate(shape)]
+    zeros_shape = [*blocks[:-1], -(-blocks[-1] // per_byte)]
+    constants = {"t": rng.integers(low, high, shape).astype(dtype), "s": rng.uniform(0.01, 0.1, blocks).astype(F32)}
+    if with_zeros:
+        constants["z"] = rng.integers(low, high, zeros_shape).astype(dtype)
+    feeds = {"i": np.array([[0, -1, 5], [7, 2, -7]], np.int64)}
+    attrs = attrs | {"quantize_axis": axis, "block_size": 16} | ({"bits": bits} if kind == "uint8" else {})
+    agree("GatherBlockQuantized", "t i s z", feeds, constants, **attrs)

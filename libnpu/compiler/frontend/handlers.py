@@ -17,7 +17,7 @@ from libnpu.compiler.frontend import ops_signal as signal
 from libnpu.compiler.frontend import ops_trigonometry as trigonometry
 from libnpu.compiler.frontend import ops_window as window
 from libnpu.compiler.frontend.ops_attention import CONTRIBUTED as ATTENTION
-from libnpu.compiler.frontend.ops_blockwise import matmul_nbits
+from libnpu.compiler.frontend.ops_blockwise import BLOCKWISE
 from libnpu.compiler.frontend.ops_boxes import non_max_suppression
 from libnpu.compiler.frontend.ops_deform import deform_conv
 from libnpu.compiler.frontend.ops_einsum import einsum
@@ -142,7 +142,9 @@ ADDED: dict[str, Handler] = {
 # Operators outside of the standard: (domain, name) -> handler.
 FOREIGN: dict[tuple[str, str], Handler] = {
     ("com.microsoft", name): handler
-    for name, handler in (CONTRIBUTED | QLINEAR | ATTENTION | FUSED | {"MatMulNBits": matmul_nbits}).items()
+    for name, handler in (
+        CONTRIBUTED | QLINEAR | ATTENTION | FUSED | BLOCKWISE | {"DynamicQuantizeLSTM": recurrence.dynamic_lstm}
+    ).items()
 }
 
 
