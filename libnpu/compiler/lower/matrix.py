@@ -17,6 +17,7 @@ from libnpu.compiler.lower.dpu_ops import Job, Window, emit_job
 from libnpu.compiler.lower.eltwise import Follower, following
 from libnpu.compiler.lower.invariant import ppe_fields
 from libnpu.compiler.lower.pooling import MAX_FIELD, in_two_steps
+from libnpu.compiler.lower.tail import tail_of
 from libnpu.compiler.lower.view import View
 from libnpu.compiler.lower.weights import ActivationWeights, ConstantWeights, NoWeights, PackedWeights, WeightSource
 from libnpu.errors import Unsupported
@@ -129,12 +130,16 @@ def _sliding(
 ) -> list[_Sliding]:
     source, value = _image_input(builder, node), node.outputs[0]
     found = following(builder, node, _NHWC)
+    tail = tail_of(builder, value) if found is None else None
+    if tail is not None:
+        builder.done(tail.node)
+        value = tail.node.outputs[0]
     follower, out = found if found is not None else (None, builder.place(value, _NHWC))
     y, x = _windows(node, kernel)
     act, out = builder.home(source).permuted(_NHWC), out.permuted(_NHWC)
     if follower is not None:
         follower = replace(follower, other=follower.other.permuted(_NHWC))
-    job = Job(node, op, act, out, y, x, groups, weights(False), fields, per_channel, 1, follower)
+    job = Job(node, op, act, out, y, x, groups, weights(False), fields, per_channel, 1, follower, tail)
     jobs = in_two_steps(builder, job) or (job,)
     for each in jobs:
         _check_windows(each)
@@ -214,7 +219,7 @@ def _next_in_chain(builder: Builder, job: Job, node: Node) -> Node | None:
 
     What fits in CMX as a whole is for all to read, unless the DPUs of all tiles but one would read it from far.
     """
-    value = (node if job.follower is None else job.follower.node).outputs[0]
+    value = job.last_node.outputs[0]
     if not (builder.keeps_values and builder.fuses) or (job.out.in_cmx and not builder.cannot_be_everywhere(job.out)):
         return None
     for then in builder.readers(value):

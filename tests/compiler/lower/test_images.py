@@ -60,3 +60,29 @@ def test_pieces_of_what_is_streamed_are_so_small_that_all_units_have_two(sketch)
     program = lower(s.graph(s.map(expr, x, gate, s.input(1, 96, 160, 160))), PROFILE, tiles=2)
     largest = max(op.payload.length for op in program.ops if op.engine == Engine.DMA)
     assert 3 * largest * 2 * 2 * PROFILE.shaves_per_tile <= 2 * PROFILE.cmx.workspace_bytes
+
+
+TAILS = {
+    "passes": ("hard_swish", ("in", 0)),
+    "vector cores": ("tanh", ("in", 0)),
+    "a type": ("mul", ("in", 0), ("const", 0.5)),
+}
+
+
+@pytest.mark.parametrize("kind", TAILS)
+def test_what_one_value_becomes_is_made_in_cmx(kind, sketch, run, feeds_of):
+    """Between convolutions that go band by band, and at the end, where type and order change."""
+    s = sketch()
+    a = s.conv(s.input(1, 8, 70, 33), 24, stride=1)
+    b = s.map(TAILS[kind], a)
+    c = s.conv(b, 20, kernel=1, pad=0)
+    graph = s.graph(s.map(TAILS[kind], c, dtype=F32 if kind == "a type" else None))
+    found = []
+    for fused in (True, False):
+        options = CompileOptions(cmx_bytes=64 << 10, vertical_fusion=fused, dump=("bytes-per-tensor",), optimisation=1)
+        compiled = compile_graph(graph, options)
+        moved = compiled.report["dumps"]["bytes-per-tensor"].count("scratch")
+        found.append((run(compiled.blob, feeds_of(graph)), moved))
+    (fused, inside), (apart, outside) = found
+    assert [v.tobytes() for v in fused.values()] == [v.tobytes() for v in apart.values()]
+    assert inside < outside
