@@ -35,19 +35,11 @@ MPE_POSITIONS = 256  # MAC positions of the array: 4 x 4 pixels x 16 channels
 def dma_cycles(profile: Profile, tasks: Records) -> Cycles:
     """Return the cycles that one port needs for each descriptor (records of npu_dma_task or npu_dma_descriptor)."""
     dma, prefix = profile.dma, _prefix(tasks)
-    length, planes = ints(tasks, prefix + "length"), ints(tasks, prefix + "num_planes")
     inside = _in_cmx(tasks[prefix + "src"]) & _in_cmx(tasks[prefix + "dst"])
     rate = np.where(inside, min(dma.bytes_per_cycle, dma.cmx_bytes_per_cycle), dma.bytes_per_cycle)
     worst = np.zeros(len(tasks), dtype=np.int64)
     for end in ("src", "dst"):
-        width, stride = ints(tasks, f"{prefix}{end}_width"), ints(tasks, f"{prefix}{end}_stride")
-        plane_stride = ints(tasks, f"{prefix}{end}_plane_stride")
-        rows = length // np.maximum(width, 1)
-        row_runs = np.where((rows <= 1) | (stride == width), 1, rows)
-        run_bytes = np.where(row_runs == 1, length, width)
-        one_run = (row_runs == 1) & ((planes <= 1) | (plane_stride == length))
-        run_count = np.where(one_run, 1, row_runs * planes)
-        run_bytes = np.where(one_run, run_bytes * planes, run_bytes)
+        run_count, run_bytes, _ = _dma_runs(tasks, end)
         moved = run_count * np.maximum(run_bytes, dma.min_run_bytes)
         worst = np.maximum(worst, ceil_div(moved, rate) + (run_count - 1) * dma.run_cycles)
     return worst + dma.setup_cycles
@@ -77,13 +69,36 @@ def dma_cycles_of(profile: Profile, dma: Dma) -> int:
 
 def dma_alone_ps(profile: Profile, tasks: Records) -> Cycles:
     """Return the picoseconds from start to end of each descriptor that shares nothing: latency, then port or DDR."""
-    read, written = dma_ddr_bytes(tasks)
-    outside, clock_hz = read + written, profile.dma.clock_hz
+    path_ps, clock_hz = dma_path_ps(profile, tasks), profile.dma.clock_hz
     cmx_ps = _picoseconds(np.int64(profile.cmx.latency_cycles), clock_hz)
-    latency_ps = np.where(outside > 0, round(profile.ddr.latency_ns * 1000), cmx_ps)
-    port_ps = _picoseconds(dma_cycles(profile, tasks), clock_hz)
-    found: Cycles = latency_ps + np.maximum(port_ps, _picoseconds(outside, profile.ddr.bytes_per_second))
+    latency_ps = np.where(path_ps > 0, round(profile.ddr.latency_ns * 1000), cmx_ps)
+    found: Cycles = latency_ps + np.maximum(_picoseconds(dma_cycles(profile, tasks), clock_hz), path_ps)
     return found
+
+
+def dma_path_ps(profile: Profile, tasks: Records) -> Cycles:
+    """Return how long each descriptor keeps the path to DDR busy, whichever port it is on: whole accesses, of a run that is short too."""
+    access = profile.memory_system.dram.access_bytes
+    moved = np.zeros(len(tasks), dtype=np.int64)
+    for end, own in zip(("src", "dst"), dma_ddr_bytes(tasks), strict=True):
+        run_count, run_bytes, stride = _dma_runs(tasks, end)
+        accessed = run_count * np.minimum(ceil_div(run_bytes, access) * access, np.maximum(stride, run_bytes))
+        moved += np.where((own > 0) & (run_count > 1), accessed, own)
+    return _picoseconds(moved, profile.ddr.bytes_per_second)
+
+
+def _dma_runs(tasks: Records, end: str) -> tuple[Cycles, Cycles, Cycles]:
+    """Return of one end of each descriptor the runs of bytes that lie together, the bytes of one, and how far apart most of them begin."""
+    prefix = _prefix(tasks)
+    length, planes = ints(tasks, prefix + "length"), ints(tasks, prefix + "num_planes")
+    width, stride = ints(tasks, f"{prefix}{end}_width"), ints(tasks, f"{prefix}{end}_stride")
+    plane_stride = ints(tasks, f"{prefix}{end}_plane_stride")
+    rows = length // np.maximum(width, 1)
+    row_runs = np.where((rows <= 1) | (stride == width), 1, rows)
+    run_bytes = np.where(row_runs == 1, length, width)
+    one_run = (row_runs == 1) & ((planes <= 1) | (plane_stride == length))
+    run_count = np.where(one_run, 1, row_runs * planes)
+    return run_count, np.where(one_run, run_bytes * planes, run_bytes), np.where(row_runs > 1, stride, plane_stride)
 
 
 def dma_bytes(tasks: Records) -> Cycles:

@@ -421,8 +421,9 @@ class Builder:
     def _cost_dma(self) -> None:
         ops = [op for op in self.ops if isinstance(op.payload, DmaPayload)]
         records = dma_records([op.payload for op in ops if isinstance(op.payload, DmaPayload)])
-        for op, cost_ps in zip(ops, cycles.dma_alone_ps(self.profile, records).tolist(), strict=True):
-            op.cost_ps = cost_ps
+        costs = (of(self.profile, records).tolist() for of in (cycles.dma_alone_ps, cycles.dma_path_ps))
+        for op, cost_ps, path_ps in zip(ops, *costs, strict=True):
+            op.cost_ps, op.path_ps = cost_ps, path_ps
 
     def _cost_dpu(self) -> None:
         ops = [op for op in self.ops if isinstance(op.payload, DpuPayload)]
