@@ -6,6 +6,7 @@ that they lack), then stores and other moves, then loads ahead of time. Where no
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
@@ -53,8 +54,14 @@ class SchedulerPass:
         self.ops = ops
         self.dma_latency_ps = int(profile.ddr.latency_ns * 1000)
         self.path_free = 0  # when the path to DDR is
+        core = profile.core
+        self.task_ps = (core.fetch_cycles + core.dispatch_cycles + core.barrier_cycles) * 10**12 // core.clock_hz
+        self.core_free = 0  # when the management core is, that puts tasks into the queues one after the other
         self.now = 0
         self.free_at: dict[Queue, int] = dict.fromkeys(plan.queues, 0)
+        self.starts = {
+            queue: deque([0] * core.fifo_depth, core.fifo_depth) for queue in plan.queues
+        }  # of the latest tasks
         self.units: dict[Engine, list[Queue]] = {e: [q for q in self.free_at if q.engine == e] for e in Engine}
         self.heads: dict[Engine, list[int]] = {
             e: [i for i in range(len(ops) - 1, -1, -1) if ops[i].engine == e] for e in (Engine.DPU, Engine.SHAVE)
@@ -424,7 +431,10 @@ class SchedulerPass:
         return end
 
     def _place(self, op: TileOp, queue: Queue, ready_at: int, index: int, touched: Iterable[Buffer], kind: str) -> int:
-        start = max(self.now, ready_at, self.free_at[queue])
+        starts = self.starts[queue]
+        self.core_free = max(self.core_free, starts[0]) + self.task_ps  # there is room when the first of them has left
+        start = max(self.now, ready_at, self.free_at[queue], self.core_free)
+        starts.append(start)
         end = start + max(self._cost_ps(index, queue) if index >= 0 else op.cost_ps, 1)
         if op.path_ps:  # which serves one after the other, as fast as it is: ports overlap latency, and what they lose on short runs
             self.path_free = max(start + self.dma_latency_ps, self.path_free) + op.path_ps

@@ -88,9 +88,11 @@ def solve(problem: Problem, effort: float) -> Answer | None:
             lane = model.new_interval_var(start, model.new_int_var(cost, horizon, ""), end, "")
             sent = job.path_ps // step
             if sent:
-                first_byte = model.new_int_var(0, horizon, "")
-                model.add(first_byte >= start + job.latency_ps // step)
-                model.add(first_byte + sent <= end)
+                first_byte = end - sent
+                if job.latency_ps + job.path_ps < job.cost_ps:  # the port is slower: others use the path in between
+                    first_byte = model.new_int_var(0, horizon, "")
+                    model.add(first_byte >= start + job.latency_ps // step)
+                    model.add(first_byte + sent <= end)
                 path.append(model.new_fixed_size_interval_var(first_byte, sent, ""))
         else:
             lane = model.new_interval_var(start, cost, end, "")
