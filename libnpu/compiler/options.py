@@ -20,6 +20,8 @@ PASSES = (
     "UnrollFlashSDPA",
     "DpuTiler",
     "TileActShaveKernelTask",
+    "PipeliningVFScheduling",
+    "engines",
     "tiles",
     "FeasibleMemoryScheduler",
     "schedule",
@@ -66,6 +68,7 @@ class CompileOptions:
         True  # keep values in CMX from one operation to the next; without, each goes to DDR and comes back
     )
     vertical_fusion: bool = True  # layers of the matrix engine band by band of rows; without, one layer after the other
+    inferences: int = 1  # in one blob, of the same inputs; their weights are loaded once, and stay in CMX
     strict: bool = False  # refuse what the NPU cannot do, which the host does otherwise; a plan always does
     attention: str = "auto"  # of ATTENTION: the path of every attention; "auto": by phase and length
     plan_only: bool = False  # tasks, memory and times without the values of large constants, which the model may lack
@@ -87,6 +90,8 @@ class CompileOptions:
             raise BadOption(f"precision {self.precision!r} needs plan_only: scales of integers are not chosen here")
         if self.cmx_bytes is not None and self.cmx_bytes < 1:
             raise BadOption(f"cmx_bytes {self.cmx_bytes}; at least 1, or None for all that the profile has")
+        if self.inferences < 1:
+            raise BadOption(f"inferences {self.inferences}; at least 1")
         if self.prefetching_level_limit < 0:
             raise BadOption(f"prefetching_level_limit {self.prefetching_level_limit}; at least 0")
         for name, shape in self.shapes.items():

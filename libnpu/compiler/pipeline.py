@@ -19,11 +19,14 @@ from libnpu.compiler.dumps import (
     barriers_text,
     decisions_text,
     dpu_tiles_text,
+    engines_text,
+    regions_text,
     shave_tiles_text,
     tensors_text,
 )
 from libnpu.compiler.emit import emit
 from libnpu.compiler.lower import CompileError, lower
+from libnpu.compiler.lower.repeat import repeat
 from libnpu.compiler.lower.text import program_text, schedule_text
 from libnpu.compiler.lower.verify import verify_program
 from libnpu.compiler.options import SOLVED
@@ -159,6 +162,8 @@ def compile_graph(graph: Graph, options: CompileOptions, dumps: dict[str, str] |
     dump("UnrollFlashSDPA", lambda: attention_text(program))
     dump("DpuTiler", lambda: dpu_tiles_text(program))
     dump("TileActShaveKernelTask", lambda: shave_tiles_text(program))
+    dump("PipeliningVFScheduling", lambda: regions_text(program))
+    dump("engines", lambda: engines_text(graph, program))
     dump("tiles", lambda: program_text(program))
     dump("FeasibleMemoryScheduler", lambda: decisions_text(schedule))
     dump("schedule", lambda: schedule_text(schedule))
@@ -220,6 +225,7 @@ def _schedule(
                 options.vertical_fusion,
             )
             leaves_few = program.leaves_few
+            repeat(program, options.inferences)
             edit(program)
             limit = options.prefetching_level_limit if level > 0 else 0
             scheduler = FeasibleMemoryScheduler(program, profile, cmx_bytes, limit, options.pingpong, tiles, level > 1)

@@ -56,7 +56,8 @@ def stages(
     from libnpu.compiler.frontend.fuse_affine import fuse_affine
     from libnpu.compiler.frontend.fuse_elementwise import fuse_elementwise
     from libnpu.compiler.frontend.fuse_rope import fuse_rope
-    from libnpu.compiler.frontend.handlers import FOREIGN
+    from libnpu.compiler.frontend.handlers import beyond_standard
+    from libnpu.compiler.frontend.hoist import hoist
     from libnpu.compiler.frontend.import_onnx import import_model
     from libnpu.compiler.frontend.precision import set_precision
     from libnpu.compiler.frontend.recognise import recognise_softmax
@@ -66,9 +67,9 @@ def stages(
 
     if precision not in ("fp16", "fp32", *(["int8", "int4"] if is_plan else [])):
         raise ValueError(f"precision {precision!r}; one of fp16, fp32, and of a plan int8 and int4")
-    graph = verify(import_model(read_model(source, is_plan, FOREIGN), shapes or {}, is_plan), "import")
+    graph = verify(import_model(read_model(source, is_plan, beyond_standard()), shapes or {}, is_plan), "import")
     yield "import", graph
-    graph = verify(remove_dead(fold(graph)), "fold")
+    graph = verify(remove_dead(hoist(fold(graph))), "fold")
     yield "fold", graph
     graph = verify(remove_dead(fold(simplify(graph))), "simplify")
     yield "simplify", graph

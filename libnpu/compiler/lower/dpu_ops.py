@@ -301,6 +301,7 @@ def geometry_of(builder: Builder, job: Job) -> Geometry:
         parts=1 if job.follower is None else 2,
         task_cycles=lambda tiles: _task_cycles(builder, job, tiles),
         weights_stay=isinstance(job.weights, ConstantWeights) and job.weights.stays,
+        weights_as_stored=isinstance(job.weights, ConstantWeights),
     )
 
 

@@ -25,6 +25,7 @@ LONG_PS = (
     1_500_000  # what a unit's part of an operation takes at least, to be cut for the sake of others; chosen by trials
 )
 GRAIN_PERCENT = 12  # that more tasks may cost, for the sake of others; chosen by trials
+USE_MARGIN = 2  # of the time in which a unit uses weights, chosen: it waits for its turn and for barriers, too
 SLACK_PERCENT = 3  # of predicted time that fewer tasks may cost; chosen by trials: what the prediction leaves out
 _SPLITS = (*range(1, 9), *(k << n for n in range(7) for k in (10, 12, 14, 16)))  # to 1024
 
@@ -51,6 +52,7 @@ class Geometry:
     copied_bytes: Callable[[int], int] = lambda rows: 0  # from CMX to CMX, of a task of `rows`
     inner_bytes: Callable[[int, int], int] = lambda rows, channels: 0  # of what a task writes and only it reads
     weights_stay: bool = False  # in CMX, where another operation has brought them or will find them
+    weights_as_stored: bool = False  # constants that the engine takes as they come
 
 
 @dataclass(slots=True, frozen=True)
@@ -94,8 +96,9 @@ def plan_tiles(
     """Return the tiling with the fewest tasks among those that are nearly the fastest, but `grain` tiles of rows for each unit where they are long.
 
     `rooms_bytes` are the bytes that its buffers should and may take, and that those of one task can. `units` engines work at
-    once: two sets of buffers for each, when `pingpong`, are tried in all but the last, then one set, at last one in all. Raises CompileError that names `operation` when the smallest tile
-    does not fit.
+    once: two sets of buffers for each, when `pingpong`, are tried in all but the last, then one set, at last one in all; one set of
+    weights does where units use them in less time than the ports need to bring the others'. Raises CompileError that names `operation`
+    when the smallest tile does not fit.
     """
     rows, channels = sizes(geometry.rows, geometry.row_unit), sizes(geometry.channels, geometry.channel_unit)
     tiles = list(product(rows, channels))
@@ -164,6 +167,12 @@ def _candidates(
     latency_ps = round(profile.ddr.latency_ns * 1000) // profile.dma_ports
     dpu_ps = -(-tasks // units) * cycles * PS_PER_SECOND // profile.dpu.clock_hz
     fetched = 0 if geometry.weights_stay else weights
+    sets = min(copies, channel_tiles)
+    if geometry.weights_as_stored and fetched:
+        # While the ports fill the buffers of some units the others work.
+        filled_ps = weights * profile.dma_ports * PS_PER_SECOND // rate * (units // profile.dma_ports - 1)
+        used_ps = row_tiles * cycles * PS_PER_SECOND // profile.dpu.clock_hz
+        sets = min(sets, units) if used_ps * USE_MARGIN <= filled_ps else sets
     exposed_ps = (act + other + stored + fetched // 2) * PS_PER_SECOND // rate
 
     def plan(
@@ -192,7 +201,7 @@ def _candidates(
 
     if all_weights + buffers <= room:
         yield plan(False, True, all_weights, row_tiles * acts_per_row, all_weights, channel_tiles)
-    if channel_tiles > 1 and weights * min(copies, channel_tiles) + buffers <= room:
+    if channel_tiles > 1 and weights * sets + buffers <= room:
         yield plan(True, False, weights, tasks, all_weights, channel_tiles)
         yield plan(False, False, weights, row_tiles * acts_per_row, all_weights * row_tiles, tasks)
     if channel_tiles > 1 and act and not geometry.act_per_channel:

@@ -184,6 +184,32 @@ def test_inputs_of_a_group_of_rows_stay_while_large_weights_pass():
     assert plan.tasks < 2000
 
 
+@pytest.mark.parametrize(("cycles", "sets"), [(20, 1), (200, 2)])
+def test_units_hold_one_tile_of_weights_each_where_ports_take_longer_to_fill_the_others(cycles, sets):
+    """1 x 4096 by 4096 x 11008 in int8 on six tiles with two ports, by cycles of the engine for a channel."""
+    geometry = Geometry(
+        rows=1,
+        row_unit=16,
+        images=1,
+        channels=11008,
+        channel_unit=16,
+        act_bytes=lambda r, c: 0,
+        out_bytes=lambda r, c: 0,
+        other_bytes=lambda r, c: 0,
+        stored=False,
+        weight_bytes=lambda c: c * 4096,
+        act_run_bytes=lambda c: 4096,
+        out_run_bytes=lambda c: c,
+        act_per_channel=False,
+        parts=1,
+        task_cycles=lambda tiles: [c * cycles for _, c in tiles],
+        weights_as_stored=True,
+    )
+    one = 1472 << 10
+    plan = plan_tiles(geometry, (one * 6, one * 6, one), load_profile("npu-40xx"), True, "product", units=6)
+    assert one // plan.tile_bytes == sets
+
+
 def test_transposed_keys_need_no_copy(sketch):
     """Q K^T: the engine wants [N][K], which is how K lies in memory."""
     s = sketch()

@@ -24,6 +24,7 @@ NOT_DRAWN = {
     "CumProd": NEWER,
     "LinearAttention": NEWER,
     "NonMaxSuppression": "a result whose size depends on values",
+    "QEmbedLayerNormalization": "as EmbedLayerNormalization, of tables that are dequantised before",
     "SequenceMap": "sequences, which are refused",
     "SwiGLU": NEWER,
     "TfIdfVectorizer": "attributes that depend on each other more than a recipe draws; onnx's node tests have it",

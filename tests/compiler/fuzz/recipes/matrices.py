@@ -43,6 +43,27 @@ def gemm(g, op):
     g.add(op, [a, b, *c], attrs)
 
 
+@recipe("FusedMatMul", "TransposeMatMul")
+def fused_matmul(g, op):
+    before, rows, depth, columns = g.shape(g.whole(0, 2), 3), g.whole(1, 5), g.choice((1, 3, 8)), g.choice((1, 3, 17))
+    attrs = {name: g.whole(0, 1) for name in ("transA", "transB")} | {"alpha": g.number(0.2, 2)}
+    a = g.operand([F32], shape=(*before, *((depth, rows) if attrs["transA"] else (rows, depth))))
+    b = g.like(a, (*before, *((columns, depth) if attrs["transB"] else (depth, columns))))
+    g.add(op, [a, b], attrs, domain="com.microsoft")
+
+
+@recipe("FusedGemm")
+def fused_gemm(g, op):
+    a = g.operand([F32], lambda x: x.ndim == 2 and 0 not in x.shape, g.shape(2))
+    columns = g.choice((1, 3, 8, 17))
+    name = g.choice(("Relu", "Sigmoid", "Tanh", "LeakyRelu"))
+    attrs = {"activation": name, "alpha": g.number(0.2, 2)} | (
+        {"activation_alpha": 0.25} if name == "LeakyRelu" else {}
+    )
+    b, c = g.like(a, (g.known(a).shape[1], columns)), g.like(a, (columns,))
+    g.add(op, [a, b, c], attrs, domain="com.microsoft")
+
+
 @recipe("MatMulNBits")
 def matmul_of_few_bits(g, op):
     """Weights that float16 holds: no bound sees how they are rounded inside of the node."""
