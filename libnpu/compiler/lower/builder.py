@@ -141,6 +141,10 @@ class Builder:
         self._settle(value, view)
         return view
 
+    def chooses_order(self, value: Value) -> bool:
+        """Whether the producer of `value` says in which order it lies."""
+        return value not in self.homes and value not in self._outputs and value not in self._inside
+
     def _settle(self, value: Value, view: View) -> None:
         self.homes[value] = view
         if view.in_cmx:
