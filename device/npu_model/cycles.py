@@ -12,7 +12,8 @@ memory latency. Costs come out of how the engine works on a descriptor, with the
 4. One stream reads at most `act_read_bytes_per_cycle` (pixels), the other `wt_read_bytes_per_cycle` (weights, the second
    tensor of an element-wise operation), by grid: how the ports are divided. Both together read what all ports give.
 5. Reading, multiplying, post-processing and writing overlap: a workload lasts as long as the slowest of them, and then
-   writes what its last context holds.
+   writes what its last context holds; of an element-wise operation, whose blocks are done one by one, its last block.
+   Post-processing has a rate for integers and one for floating point.
 6. Between tiles goes a line a cycle: for pixels, for weights or the second tensor, and for results. Of results profiled
    workloads tell; that reads are alike is chosen.
 """
@@ -29,6 +30,7 @@ from npu_model.dpu_walk import GRIDS, LINE_BYTES, Cycles, Records, Walk, ceil_di
 from npu_model.profile import Profile
 
 WORK_LIMIT = 1 << 48
+_FLOATS = [code for code in range(C.NPU_DT_COUNT) if dtypes.is_float(code)]
 MPE_POSITIONS = 256  # MAC positions of the array: 4 x 4 pixels x 16 channels
 
 
@@ -187,6 +189,9 @@ def dpu_costs(
     write_rate = _from_tile(np.full(len(inv), rate, dtype=np.int64), inv, "out_addr")
     copies = _out_tiles(inv)
     write_rate = np.where(copies > 1, np.minimum(write_rate, LINE_BYTES), write_rate)
+    ppe_rate = np.where(
+        np.isin(inv["act_dtype"], _FLOATS), dpu.ppe_float_elements_per_cycle, dpu.ppe_elements_per_cycle
+    )
     out_size = sizes(inv, "out_dtype")
     read = acts + weights
     slowest = np.maximum.reduce(
@@ -196,7 +201,7 @@ def dpu_costs(
             ceil_div(weights, wt_rate),
             ceil_div(read, dpu.cmx_read_bytes_per_cycle),
             ceil_div(walk.pixels * lines(walk.channels * out_size), write_rate),
-            ceil_div(outputs, dpu.ppe_elements_per_cycle),
+            ceil_div(outputs, ppe_rate),
         ]
     )
     drain = walk.last_pixels * lines(walk.last_channels * out_size) // write_rate

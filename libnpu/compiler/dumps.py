@@ -5,14 +5,18 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from libnpu.compiler.frontend.text import node_text
 from libnpu.compiler.program import Buffer, DdrTensor, DmaPayload, DpuPayload, Engine, ShavePayload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from npu_model.profile import Profile
+
     from libnpu.compiler.ir import Graph
-    from libnpu.compiler.program import TileOp, TileProgram
+    from libnpu.compiler.program import Access, TileOp, TileProgram
     from libnpu.compiler.schedule import BarrierPlan, Schedule
 
 
@@ -22,7 +26,7 @@ def dpu_tiles_text(program: TileProgram) -> str:
 
 
 def shave_tiles_text(program: TileProgram) -> str:
-    """Return the tiles of each layer that SHAVEs run: the kernel's program, and the predicted time."""
+    """Return the tiles of each layer that SHAVEs run: the kernel's program, how many operands do not lie in one run, and the predicted time."""
     return "\n".join(_tile_lines(program, Engine.SHAVE))
 
 
@@ -128,6 +132,37 @@ def tensors_text(schedule: Schedule) -> str:
     )
 
 
+def bursts_text(schedule: Schedule, profile: Profile) -> str:
+    """Return what DMA asks of each tensor in DDR, and what the bursts move that it touches: a burst is one of all channels, whole.
+
+    Runs that go on where the one before ended are one.
+    """
+    dram = profile.memory_system.dram
+    burst = dram.burst_bytes * dram.channels
+    asked: dict[DdrTensor, int] = {}
+    moved: dict[DdrTensor, int] = {}
+    for op in (scheduled.op for scheduled in schedule.ops):
+        for access in (*op.reads, *op.writes) if isinstance(op.payload, DmaPayload) else ():
+            if not isinstance(access.target, DdrTensor):
+                continue
+            width, dims = access.width, list(access.dims)
+            while dims and dims[-1][1] == width:
+                width *= dims.pop()[0]
+            starts = np.array([access.target.offset + access.offset])
+            for count, stride in dims:
+                starts = (starts[:, None] + np.arange(count) * stride).reshape(-1)
+            asked[access.target] = asked.get(access.target, 0) + width * len(starts)
+            touched = int((-(-(starts + width) // burst) - starts // burst).sum()) * burst
+            moved[access.target] = moved.get(access.target, 0) + touched
+    lines = [(f"{tensor.kind.name.lower()} {tensor.name}", asked[tensor], moved[tensor]) for tensor in asked]
+    lines.append(("all", sum(asked.values()), sum(moved.values())))
+    return "\n".join(
+        f"{name}: {wanted} bytes asked, {took} moved in bursts of {burst}, waste {1 - wanted / took:.2%}"
+        for name, wanted, took in lines
+        if took
+    )
+
+
 def barriers_text(plan: BarrierPlan) -> str:
     """Return the virtual barriers in array order."""
     return "\n".join(
@@ -156,9 +191,19 @@ def _work(op: TileOp) -> str:
             return "outputs " + " + ".join(shapes)
         case ShavePayload():
             written = sum(access.width * _runs(access.dims) for access in op.writes)
-            return f"{len(payload.code) // 16} instructions, {written} bytes out"
+            strided = sum(not _is_one_run(access) for access in (*op.reads, *op.writes))
+            return f"{len(payload.code) // 16} instructions, {written} bytes out, strided {strided}"
         case _:
             return f"{payload.length * payload.num_planes} bytes"
+
+
+def _is_one_run(access: Access) -> bool:
+    width = access.width
+    for count, stride in reversed(access.dims):
+        if count > 1 and stride != width:
+            return False
+        width *= count
+    return True
 
 
 def _runs(dims: tuple[tuple[int, int], ...]) -> int:

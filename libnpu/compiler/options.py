@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
+from libnpu.compiler.layouts import LAYOUTS
+
 # What `CompileOptions.dump` may name, in the order of the compiler's work: stages of the front end, then passes of the back end.
 PASSES = (
     "import",
     "fold",
     "simplify",
     "DynamicDataMask",
+    "layout",
     "fuse-engine",
     "fuse-elementwise",
     "fuse_rope",
@@ -26,6 +29,7 @@ PASSES = (
     "FeasibleMemoryScheduler",
     "schedule",
     "bytes-per-tensor",
+    "bursts",
     "barriers",
     "blob",
 )
@@ -56,6 +60,7 @@ class CompileOptions:
     profile: str = "npu-37xx"  # name, alias or path
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     dynamic: Mapping[str, int] = field(default_factory=dict)  # input -> axis with padding, of which NAME.length counts
+    layout: str = "nchw"  # of LAYOUTS: of images at the ends of the model
     disable: tuple[str, ...] = ()  # of OPTIONAL_PASSES: results may then be wrong
     tiles: int | None = None  # that work in parallel; None: all that the profile has
     cmx_bytes: int | None = None  # of each tile
@@ -82,6 +87,8 @@ class CompileOptions:
             raise BadOption(f"optimisation {self.optimisation}; one of {', '.join(map(str, LEVELS))}")
         if self.optimisation >= SOLVED and find_spec("ortools") is None:
             raise BadOption(f"optimisation {self.optimisation} needs the package ortools: pip install 'libnpu[solver]'")
+        if self.layout not in LAYOUTS:
+            raise BadOption(f"layout {self.layout!r}; one of {', '.join(LAYOUTS)}")
         if self.attention not in ATTENTION:
             raise BadOption(f"attention {self.attention!r}; one of {', '.join(ATTENTION)}")
         if self.tiles is not None and self.tiles < 1:

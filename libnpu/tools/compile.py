@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from libnpu.blob import read
+from libnpu.compiler.layouts import LAYOUTS
 from libnpu.compiler.options import PASSES, UnknownPass
 from libnpu.tools import source
 from libnpu.tools.console import ToolError, format_bytes, format_time, print_json, print_table, progress
@@ -38,6 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME",
         help=f"print what this pass made, of {', '.join(PASSES)}; repeatable",
+    )
+    parser.add_argument(
+        "--layout",
+        choices=LAYOUTS,
+        help="of images at the model's ends (default nchw). nchw4: blocks of 4 channels side by side, rows at multiples "
+        "of 128 bytes; nc1hwc0: blocks of as many as the profile's unit",
     )
     parser.add_argument(
         "--dump-ir",
@@ -137,7 +144,9 @@ def _print_blob(
         )
     if options.stats:
         rows = [("blob", output), ("size", format_bytes(len(data)))]
-        rows += [(key, _text(value)) for key, value in report.items() if key not in ("dumps", "warnings", "what_ifs")]
+        rows += [
+            (key, _text(value, key)) for key, value in report.items() if key not in ("dumps", "warnings", "what_ifs")
+        ]
         print_table(f"{image.name} for {image.profile}", ("what", "value"), rows, left=2)
     if options.explain:
         from libnpu.compiler.quality import explain
@@ -145,7 +154,9 @@ def _print_blob(
         print("\n".join(explain(report)))
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, key: str = "") -> str:
+    if key == "tasks":
+        return f"total {sum(value.values())}: {_text(value)}"
     if isinstance(value, dict):
         return ", ".join(f"{key} {member}" for key, member in value.items())
     if isinstance(value, list):

@@ -1,10 +1,12 @@
 """What onnxruntime's optimiser and quantiser write into files, in com.microsoft and beside the standard, against onnxruntime."""
 
+import ml_dtypes
 import numpy as np
+import onnxruntime
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
-from libnpu.compiler.frontend import load
+from libnpu.compiler.frontend import channel_blocks, load
 from libnpu.compiler.reference import run_reference
 
 U8, I8, F32, I32 = (np.dtype(name) for name in ("uint8", "int8", "float32", "int32"))
@@ -177,3 +179,112 @@ def test_images_with_the_channels_last(agree, rng):
     }
     order = "x s_x z_x w s_w z_w s_y z_y"
     agree("QLinearConv", order, feeds, constants, channels_last=1, pads=[1, 1, 1, 1])
+
+
+@pytest.mark.parametrize("each", [False, True], ids=["tensor", "column"])
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_an_lstm_of_integers(each, direction, agree, rng):
+    count, hidden = 2 if direction == "bidirectional" else 1, 5
+    shape = (count, 4 * hidden) if each else (count,)
+    constants = {"w": whole(rng, I8, count, 3, 4 * hidden), "r": whole(rng, I8, count, hidden, 4 * hidden)}
+    constants |= drawn(rng, {"b": (count, 8 * hidden), "p": (count, 3 * hidden)})
+    constants |= {f"s_{name}": rng.uniform(0.003, 0.006, shape).astype(F32) for name in "wr"}
+    constants |= {f"z_{name}": np.zeros(shape, I8) if each else whole(rng, I8, *shape) // 8 for name in "wr"}
+    feeds = drawn(rng, {"x": (4, 2, 3), "h": (count, 2, hidden)})
+    order = "x w r b _ h _ p s_w z_w s_r z_r"
+    attrs = {"hidden_size": hidden, "direction": direction}
+    limits = {"fp32": 1e-4, "fp16": 2e-2}
+    agree("DynamicQuantizeLSTM", order, feeds, constants, ["y", "last", "cell"], tolerance=limits, **attrs)
+
+
+@pytest.mark.parametrize("past", [0, 2])
+def test_attention_of_integers(past, agree, rng):
+    constants = {
+        "w": whole(rng, I8, 8, 24),
+        "b": drawn(rng, {"b": 24})["b"],
+        "s_x": np.array(0.02, F32),
+        "z_x": np.array(120, U8),
+    }
+    constants |= {"s_w": rng.uniform(0.005, 0.01, 24).astype(F32), "z_w": np.zeros(24, I8)}
+    feeds = {"x": whole(rng, U8, 2, 5, 8)}
+    if past:
+        constants["past"] = drawn(rng, {"past": (2, 2, 2, past, 4)})["past"]
+    else:
+        feeds["mask"] = np.array([4, 5, 0, 2], I32)
+    order = "x w b s_x s_w mask z_x z_w past"
+    outputs = ["y", "present"] if past else ["y"]
+    agree("QAttention", order, feeds, constants, outputs, num_heads=2, unidirectional=int(past > 0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "bits", "shape", "axis", "attrs"),
+    [
+        ("uint4", 4, (6, 40), 1, {}),
+        ("int4", 4, (40, 6), 0, {"gather_axis": 1}),
+        ("uint8", 4, (6, 20), 1, {}),
+        ("uint8", 8, (6, 40), -1, {}),
+    ],
+)
+@pytest.mark.parametrize("with_zeros", [False, True])
+def test_rows_of_a_table_of_few_bits(kind, bits, shape, axis, attrs, with_zeros, agree, rng):
+    per_byte = 8 // bits if kind == "uint8" else 1
+    dtype = U8 if kind == "uint8" else np.dtype(getattr(ml_dtypes, kind))
+    low, high = (-8, 8) if kind == "int4" else (0, 256 if kind == "uint8" else 16)
+    blocks = [3 if place == axis % 2 else size for place, size in enumerate(shape)]
+    zeros_shape = [*blocks[:-1], -(-blocks[-1] // per_byte)]
+    constants = {"t": rng.integers(low, high, shape).astype(dtype), "s": rng.uniform(0.01, 0.1, blocks).astype(F32)}
+    if with_zeros:
+        constants["z"] = rng.integers(low, high, zeros_shape).astype(dtype)
+    feeds = {"i": np.array([[0, -1, 5], [7, 2, -7]], np.int64)}
+    attrs = attrs | {"quantize_axis": axis, "block_size": 16} | ({"bits": bits} if kind == "uint8" else {})
+    agree("GatherBlockQuantized", "t i s z", feeds, constants, **attrs)
+
+
+@pytest.mark.parametrize(("width", "mode"), [(12, "nearest"), (32, "linear")])
+def test_channels_in_blocks(width, mode, make_model, oracle, rng, tmp_path):
+    """Of the machine that runs the test, as onnxruntime's optimiser writes them."""
+    shapes = {"w": (width, 3, 3, 3), "d": (width, 1, 3, 3), "p": (24, width, 1, 1), "q": (width, 24, 1, 1)}
+    constants = drawn(rng, shapes) | {"b": drawn(rng, {"b": 24})["b"], "size": np.array([1, 1, 2, 2], F32)}
+    nodes = [
+        ("Conv", ["x", "w"], ["c"], {"pads": [1] * 4}),
+        ("Relu", ["c"], ["r"], {}),
+        ("MaxPool", ["r"], ["m"], {"kernel_shape": [2, 2], "strides": [2, 2]}),
+        ("Conv", ["m", "d"], ["e"], {"group": width, "pads": [1] * 4}),
+        ("Conv", ["e", "p", "b"], ["f"], {}),
+        ("Conv", ["f", "q"], ["h"], {}),
+        ("Add", ["h", "e"], ["a"], {}),
+        (
+            "Resize",
+            ["a", "", "size"],
+            ["u"],
+            {"mode": mode, "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
+        ),
+        ("GlobalAveragePool", ["u"], ["g"], {}),
+    ]
+    feeds = drawn(rng, {"x": (1, 3, 10, 8)})
+    model = make_model(nodes, feeds, ["u", "g"], constants)
+    expected = oracle(model, feeds)
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath, options.log_severity_level = str(tmp_path / "optimised.onnx"), 4
+    onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    found = run_reference(load(tmp_path / "optimised.onnx", precision="fp32"), feeds)
+    for name, want in expected.items():
+        np.testing.assert_allclose(found[name], want, rtol=0, atol=1e-5 * np.abs(want).max())
+
+
+@pytest.mark.parametrize(
+    ("padded", "channels", "block"), [(24, 24, 8), (16, 8, 16), (16, 12, 0), (64, 64, 0), (24, 8, 0)]
+)
+def test_the_block_of_channels_follows_from_those_that_are_filled_up(padded, channels, block, monkeypatch):
+    domain = {"domain": channel_blocks.DOMAIN}
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"], "n", **domain), helper.make_node("Sigmoid", ["c"], ["s"])]
+    nodes.append(helper.make_node("ReorderOutput", ["s"], ["y"], channels=channels, **domain))
+    weights = helper.make_tensor("w", TensorProto.FLOAT, [padded, 3, 1, 1], np.zeros(3 * padded, F32))
+    graph = helper.make_graph(nodes, "g", [], [], [weights])
+    assert channel_blocks.stated_block(graph) == block
+    monkeypatch.setattr(channel_blocks, "machines_block", lambda: 8)
+    marked = channel_blocks.mark_blocks(helper.make_model(graph))
+    assert channel_blocks.mark_blocks(marked) is marked
+    assert marked.graph.node[0].attribute[0].i == (block or 8)
+    note = "node n: channels are taken for blocks of 8, as onnxruntime has them on this machine"
+    assert channel_blocks.guess_of(marked.graph) == ([] if block else [note])

@@ -22,7 +22,7 @@ def test_the_commands_work(npu, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "model.onnx")
     commands = [line for block in re.findall(r"^```sh\n(.*?)^```", PAGE, re.M | re.S) for line in block.splitlines()]
-    assert len(commands) == 11
+    assert len(commands) == 13
     for command in commands:
         program, *arguments = shlex.split(command)
         if program == "mkdir":

@@ -5,7 +5,10 @@ import re
 import numpy as np
 import onnx
 import pytest
+from npu_model.profile import load_profile
 from onnx import TensorProto, helper, numpy_helper
+
+from libnpu.compiler.layouts import LAYOUTS, layout_of
 
 CHAIN_WEIGHTS, CHAIN_VALUE = (
     6 * 64 * 64 * 9 * 2,
@@ -196,3 +199,102 @@ def test_a_run_step_by_step(npu, npu_json, chain_blob, tmp_path):
     assert re.search(r"^DPU 0 +\|.*[=:].*\|$", out, re.M) and re.search(r"serial .*, pipelined .* times as fast", out)
     status, _, err = npu("timeline", trace, "--step", 10_000)
     assert status == 1 and f"steps 0 to {first['steps']}" in err
+
+
+def test_a_blocked_layout_wastes_less_of_bursts_and_changes_no_value(npu, models, tmp_path):
+    """R029, K045: the matrix engine takes what the inverse gives back."""
+    x = np.random.default_rng(3).standard_normal((1, 64, 12, 12)).astype(np.float32)
+    found, waste = {}, {}
+    for name in LAYOUTS:
+        layout = layout_of(name, load_profile("npu-37xx"))
+        given = layout.pack(x) if layout else x
+        np.savez(tmp_path / "x.npz", x=given)
+        command = ("compile", models["chain"], "--layout", name, "--cmx", "64K", "--tiles", "1", "-O1")
+        status, out, _ = npu(*command, "--dump-pass", "bursts", "-o", tmp_path / "m.blob")
+        assert status == 0
+        waste[name] = float(re.search(r"^input x: .* waste ([\d.]+)%$", out, re.M)[1])
+        files = ("--inputs", tmp_path / "x.npz", "--outputs", tmp_path / "y.npz")
+        assert npu("run", tmp_path / "m.blob", *files)[0] == 0
+        with np.load(tmp_path / "y.npz") as file:
+            found[name] = layout.unpack(file["r5"], 64, 12) if layout else file["r5"]
+        if layout:
+            np.testing.assert_array_equal(layout.unpack(given, 64, 12), x)
+    assert waste["nchw"] > 40 and waste["nchw4"] == waste["nc1hwc0"] == 0
+    for name in LAYOUTS[1:]:
+        np.testing.assert_array_equal(found[name], found["nchw"])
+    assert layout_of("nchw4", load_profile("npu-37xx")).pack(x[:, :3, :, :5]).shape == (1, 1, 12, 8, 4)
+
+
+def test_a_side_car_changes_times_and_no_value(npu, npu_json, models, tmp_path):
+    """E074: the command line counts."""
+    car = tmp_path / "car.json"
+    car.write_text('{"cmx_bytes": 98304, "pingpong": false, "tiles": 1, "optimisation": 1}')
+    plain, small = (npu_json("run", models["attention"], "-O1", *more) for more in ((), ("--side-car", car)))
+    assert small["latency_ps"] > plain["latency_ps"]
+    assert small["outputs"] == plain["outputs"]
+    assert npu_json("run", models["attention"], "--side-car", car, "--tiles", "2")["latency_ps"] != small["latency_ps"]
+    car.write_text('{"precision": "fp32"}')
+    status, _, err = npu("run", models["attention"], "--side-car", car)
+    assert status == 1 and "'precision': 'fp32'; it may have tiles (int)" in err
+
+
+def test_tiles_of_shaves_have_their_elements_in_one_run(npu, maker, tmp_path):
+    """E046: along rows by choice; along columns DMA, or the program, brings the elements together."""
+    make = maker()
+    make.node("Softmax", ["x"], "y", axis=-1)
+    onnx.save(make.model({"x": [256, 128]}, {"y": [256, 128]}), tmp_path / "m.onnx")
+    out = npu(
+        "compile", tmp_path / "m.onnx", "-o", "/dev/null", "--cmx", "64K", "--dump-pass", "TileActShaveKernelTask"
+    )[1]
+    assert {int(n) for n in re.findall(r"strided (\d+)", out)} == {0}
+    assert out.count("strided 0") > 4
+
+
+def test_another_batch_is_refused_and_compiles_to_another_blob(npu, npu_json, tmp_path, model_of_batch):
+    """E066."""
+    np.savez(tmp_path / "x.npz", x=np.zeros((2, 8), np.float32))
+    blobs = []
+    for batch in (1, 2):
+        blobs.append(tmp_path / f"{batch}.blob")
+        assert npu("compile", model_of_batch, "--shape", f"x={batch},8", "-o", blobs[-1])[0] == 0
+    status, _, err = npu("run", blobs[0], "--inputs", tmp_path / "x.npz")
+    assert status == 1 and "SHAPE_MISMATCH" in err
+    assert npu("run", blobs[1], "--inputs", tmp_path / "x.npz")[0] == 0
+
+
+@pytest.fixture
+def model_of_batch(tmp_path):
+    """A model whose batch is open."""
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 8]) for n in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", ends[:1], ends[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+def test_projection_rotation_and_attention_are_a_region(npu, tmp_path):
+    """E047, E049: what rotates reads what the projection wrote, and attention what was rotated, where it lies in CMX."""
+    rng = np.random.default_rng(6)
+    weights = {f"w{n}": rng.standard_normal((32, 32)).astype(np.float32) / 6 for n in "qkv"}
+    tables = {n: rng.standard_normal((16, 8)).astype(np.float32) for n in ("cos", "sin")}
+    nodes = [helper.make_node("MatMul", ["x", f"w{n}"], [f"{n}_rows"], name=n) for n in "qkv"]
+    for n in "qk":
+        attrs = {"num_heads": 2, "name": f"{n}_rope"}
+        nodes.append(helper.make_node("RotaryEmbedding", [f"{n}_rows", "cos", "sin", "ids"], [f"{n}_turned"], **attrs))
+    nodes.append(
+        helper.make_node(
+            "Attention", ["q_turned", "k_turned", "v_rows"], ["y"], name="sdpa", q_num_heads=2, kv_num_heads=2
+        )
+    )
+    ends = ([helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 16, 32])] for n in "xy")
+    tensors = [numpy_helper.from_array(a, n) for n, a in (weights | tables | {"ids": np.arange(16)[None]}).items()]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", *ends, tensors), opset_imports=[helper.make_opsetid("", 23)], ir_version=10
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    out = npu(
+        "compile", tmp_path / "m.onnx", "-O1", "--dump-pass", "PipeliningVFScheduling", "-o", tmp_path / "m.blob"
+    )[1]
+    (region,) = re.findall(r"^region: (.*): \d+ bytes", out, re.M)
+    assert {name.split("/")[0] for name in region.split(", ")} == {"x", *"qkv", "q_rope", "k_rope", "sdpa"}
+    for maker, reader in (("q", "q_rope"), ("q_rope", "sdpa"), ("k_rope", "sdpa"), ("v", "sdpa")):
+        assert re.search(rf"^  {maker}\b(/\w+)? -> {reader}/", out, re.M), (maker, reader)

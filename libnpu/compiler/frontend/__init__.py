@@ -1,6 +1,6 @@
 """Front end: an ONNX file becomes the canonical graph of `libnpu.compiler.ir`, in stages that can be looked at.
 
-import → fold → simplify → DynamicDataMask → fuse-engine → fuse-elementwise → fuse_rope → precision. A verifier runs after each; `stages` shows the graph after each.
+import → fold → simplify → DynamicDataMask → layout → fuse-engine → fuse-elementwise → fuse_rope → precision. A verifier runs after each; `stages` shows the graph after each.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import onnx
 
     from libnpu.compiler.ir import Graph
+    from libnpu.compiler.layouts import Blocked
 
 __all__ = ["ModelError", "OpenShape", "load", "stages"]
 
@@ -42,12 +43,15 @@ def stages(
     is_plan: bool = False,
     dynamic: Mapping[str, int] | None = None,
     disabled: Container[str] = (),
+    layout: Blocked | None = None,
 ) -> Iterator[tuple[str, Graph]]:
     """Yield (stage name, graph) after each stage, in order; arguments and errors as of `load`.
 
     `dynamic` says which axes of inputs hold padding, `disabled` which of the optional passes do nothing (`data_mask.py`).
+    `layout` is that of images at the ends (`libnpu.compiler.layouts`).
     In a plan, large constants have no values, and precision may be "int8" or "int4" too.
     """
+    from libnpu.compiler.frontend.block_ends import block_ends
     from libnpu.compiler.frontend.data_mask import mask_padding
     from libnpu.compiler.frontend.fold import fold, remove_dead
     from libnpu.compiler.frontend.fold_blocks import fold_blocks
@@ -75,6 +79,8 @@ def stages(
     yield "simplify", graph
     graph = verify(mask_padding(graph, dynamic or {}, "DynamicDataMask" not in disabled), "DynamicDataMask")
     yield "DynamicDataMask", graph
+    graph = verify(block_ends(graph, layout), "layout")
+    yield "layout", graph
     graph = verify(fuse_activation(fuse_affine(graph)), "fuse-engine")
     yield "fuse-engine", graph
     graph = fold_blocks(fold_shuffles(recognise_softmax(simplify(fuse_elementwise(graph)))))

@@ -366,7 +366,7 @@ def matmul_to_float(call: Call) -> Value:
     """MatMulIntegerToFloat: sums · (a_scale · b_scale), and a bias."""
     a, b, a_scale, b_scale = (call.input(index) for index in range(4))
     total = product(call, a, b, call.optional(4), call.optional(5))
-    return _scaled(call, total, a_scale, b_scale, call.optional(6))
+    return scaled(call, total, a_scale, b_scale, call.optional(6))
 
 
 def dynamic_matmul(call: Call) -> Value:
@@ -374,10 +374,11 @@ def dynamic_matmul(call: Call) -> Value:
     a, b, b_scale = (call.input(index) for index in range(3))
     quantised, a_scale, a_zero = dynamically_quantised(call.build, a)
     total = product(call, quantised, b, a_zero, call.optional(3))
-    return _scaled(call, total, a_scale, b_scale, call.optional(4))
+    return scaled(call, total, a_scale, b_scale, call.optional(4))
 
 
-def _scaled(call: Call, total: Value, a_scale: Value, b_scale: Value, bias: Value | None) -> Value:
+def scaled(call: Call, total: Value, a_scale: Value, b_scale: Value, bias: Value | None) -> Value:
+    """Return int32 sums of a product times the scales of both sides, by row and by column, plus a bias, as floats."""
     build = call.build
     scales = [_along(build, a_scale, -2), _along(build, b_scale, -1)]
     result = build.elementwise(("mul", ("cast_f32", X), ("mul", Y, ("in", 2))), [total, *scales], a_scale.dtype)
@@ -413,7 +414,7 @@ def qgemm(call: Call) -> Value:
     if alpha != 1.0:
         a_scale = build.elementwise(("mul", X, ("const", alpha)), [a_scale])
     if y_scale is None:
-        return _scaled(call, total, a_scale, b_scale, None)
+        return scaled(call, total, a_scale, b_scale, None)
     return requantised(call, total, [a_scale, _along(build, b_scale, -1), y_scale], call.input(8))
 
 

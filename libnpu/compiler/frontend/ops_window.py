@@ -30,6 +30,7 @@ Y: Expr = ("in", 1)
 MAX_KERNEL = 255  # npu_dpu_invariant.kernel_x and kernel_y are 8 bits wide
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 _FINITE_SQUARES = 1 / 256  # the square of the largest float16 times this is one
+_LARGEST_POWER = 2.0**15  # of two in float16
 MAX_TAPS = 1024  # chosen: a graph of so many nodes for one operator
 
 
@@ -306,12 +307,14 @@ def lrn(call: Call) -> Value:
     small: Expr = ("mul", X, ("const", math.sqrt(abs(alpha) / behind)))
     squares = build.elementwise(("mul", small, small), [x])
     image = x.shape if len(x.shape) == 4 else (n, c, 1, math.prod(x.shape[2:]))
+    held = min(behind, _LARGEST_POWER)
     before = (size - 1) // 2
     beside = np.arange(c) - np.arange(c)[:, None]  # [to, from]
-    band = np.where((beside >= -before) & (beside < size - before), behind, 0).astype(x.dtype)[:, :, None, None]
+    band = np.where((beside >= -before) & (beside < size - before), held, 0).astype(x.dtype)[:, :, None, None]
     attrs = {"strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": 1, "act": None}
     total = build.reshape(build.emit("Conv", [build.reshape(squares, image), build.const(band), None], attrs), x.shape)
-    scale: Expr = ("add" if alpha >= 0 else "sub", ("const", float(call.attrs.get("bias", 1.0))), Y)
+    share: Expr = Y if held == behind else ("mul", Y, ("const", behind / held))
+    scale: Expr = ("add" if alpha >= 0 else "sub", ("const", float(call.attrs.get("bias", 1.0))), share)
     return build.elementwise(("div", X, ("pow", scale, ("const", beta))), [x, total])
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from libnpu.compiler.frontend.channel_blocks import mark_blocks
 from libnpu.compiler.hollow import LEAST_BYTES
 from libnpu.errors import Unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Container, Iterator, Mapping
 
     from libnpu.compiler.frontend.infer import Shape
 
@@ -70,6 +72,7 @@ def read_model(
     model = _parse(source, is_plan)
     _check_names(model)
     _check_operators(model, foreign)
+    model = mark_blocks(_in_order(model))
     try:
         onnx.checker.check_model(_skeleton(model, is_plan))
     except (onnx.checker.ValidationError, ValueError) as error:
@@ -277,6 +280,58 @@ def _check_operators(model: onnx.ModelProto, foreign: Container[tuple[str, str]]
             where = f"node {node.name or ', '.join(node.output)}"
             domain = f"domain {node.domain!r}" if node.domain else f"operator set {opset}"
             raise Unsupported(f"{where}: operator {node.op_type} of {domain} is unknown")
+
+
+def captured(node: onnx.NodeProto) -> list[str]:
+    """Return the values that a node's graphs read from around them."""
+    found: list[str] = []
+    for graph in _graphs(node):
+        own = {info.name for info in (*graph.input, *graph.initializer)}
+        for inner in graph.node:
+            found += [name for name in (*inner.input, *captured(inner)) if name and name not in own]
+            own |= set(inner.output)
+        found += [info.name for info in graph.output if info.name not in own]
+    return list(dict.fromkeys(found))
+
+
+def _graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        elif attribute.type == onnx.AttributeProto.GRAPHS:
+            yield from attribute.graphs
+
+
+def _in_order(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with each node behind those that make its operands, as onnxruntime puts them: the same one where they are."""
+    graph = model.graph
+    makers = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
+    before = [
+        {makers[name] for name in (*node.input, *captured(node)) if name in makers} - {index}
+        for index, node in enumerate(graph.node)
+    ]
+    if all(max(needed, default=-1) < index for index, needed in enumerate(before)):
+        return model
+    readers: dict[int, list[int]] = {}
+    for index, needed in enumerate(before):
+        for maker in needed:
+            readers.setdefault(maker, []).append(index)
+    left, order = [len(needed) for needed in before], []
+    ready = [index for index, count in enumerate(left) if not count]
+    while ready:
+        index = heappop(ready)
+        order.append(index)
+        for reader in readers.get(index, ()):
+            left[reader] -= 1
+            if not left[reader]:
+                heappush(ready, reader)
+    if len(order) < len(graph.node):
+        return model  # a circle, which the checker names
+    sorted_model = onnx.ModelProto()
+    sorted_model.CopyFrom(model)
+    del sorted_model.graph.node[:]
+    sorted_model.graph.node.extend(graph.node[index] for index in order)
+    return sorted_model
 
 
 def _all_nodes(graph: Any) -> Any:

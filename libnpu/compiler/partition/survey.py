@@ -14,13 +14,13 @@ import onnx
 
 from libnpu.compiler.frontend.constants import RANDOM
 from libnpu.compiler.frontend.import_onnx import Body, Scope, Walk, begin, check_output
-from libnpu.compiler.frontend.source import ModelError, domain_of
+from libnpu.compiler.frontend.source import ModelError, captured, domain_of
 from libnpu.compiler.ir import Value
 from libnpu.errors import Unimplemented, Unsupported
 from libnpu.parts.evaluator import types_by_runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Mapping
 
     from numpy.typing import NDArray
 
@@ -315,23 +315,3 @@ def _value_type(proto: onnx.TypeProto | None) -> ValueType:
     if tensor.elem_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
         return ValueType(None, shape)
     return ValueType(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)), shape)
-
-
-def captured(node: onnx.NodeProto) -> list[str]:
-    """Return the values that a node's graphs read from around them."""
-    found: list[str] = []
-    for graph in _graphs(node):
-        own = {info.name for info in (*graph.input, *graph.initializer)}
-        for inner in graph.node:
-            found += [name for name in (*inner.input, *captured(inner)) if name and name not in own]
-            own |= set(inner.output)
-        found += [info.name for info in graph.output if info.name not in own]
-    return list(dict.fromkeys(found))
-
-
-def _graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            yield attribute.g
-        elif attribute.type == onnx.AttributeProto.GRAPHS:
-            yield from attribute.graphs

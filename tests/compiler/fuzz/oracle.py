@@ -55,7 +55,7 @@ WHOLE = names("""
 """)
 # Through numbers near one, whose rounding stays.
 FROM_ONE = names("""
-    Elu Selu Celu Gelu RNN GRU LSTM HannWindow HammingWindow BlackmanWindow LogSoftmax ReduceLogSumExp SoftmaxCrossEntropyLoss
+    AffineGrid Elu Selu Celu Gelu RNN GRU LSTM HannWindow HammingWindow BlackmanWindow LogSoftmax ReduceLogSumExp SoftmaxCrossEntropyLoss
     BiasGelu FastGelu SkipLayerNormalization SkipSimplifiedLayerNormalization EmbedLayerNormalization
 """)
 # Places between elements, which onnxruntime has in float32.

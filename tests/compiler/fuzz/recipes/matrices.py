@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.compiler.fuzz.draw import FLOATS
-from tests.compiler.fuzz.recipes.table import BYTES, ENGINE, F32, I32, recipe
+from tests.compiler.fuzz.recipes.table import BYTES, ENGINE, F32, I32, I64, recipe
 
 
 def matrices(g, dtypes, constant=None, other=None):
@@ -80,6 +80,17 @@ def matmul_of_few_bits(g, op):
     zeros = [g.new(g.array(BYTES[0], (columns, -(-blocks // each)), 0, 255), True)] if g.chance(0.5) else []
     attrs = {"K": depth, "N": columns, "block_size": block, "bits": bits}
     g.add(op, [a, g.new(packed, True), g.new(scales, True), *zeros], attrs, domain="com.microsoft")
+
+
+@recipe("GatherBlockQuantized")
+def rows_of_few_bits(g, op):
+    """Numbers that float16 holds, as above."""
+    rows, width = g.whole(1, 9), g.choice((16, 24, 40))
+    table = g.array(BYTES[0], (rows, width // 2), 0, 255)
+    scales = np.exp2(g.array(I32, (rows, -(-width // 16)), -6, -2)).astype(F32)
+    indices = g.operand([I64, I32], low=-rows, high=rows - 1)
+    attrs = {"bits": 4, "block_size": 16}
+    g.add(op, [g.new(table, True), indices, g.new(scales, True)], attrs, domain="com.microsoft")
 
 
 @recipe("Einsum")
