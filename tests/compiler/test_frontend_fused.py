@@ -2,10 +2,11 @@
 
 import ml_dtypes
 import numpy as np
+import onnxruntime
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
-from libnpu.compiler.frontend import load
+from libnpu.compiler.frontend import channel_blocks, load
 from libnpu.compiler.reference import run_reference
 
 U8, I8, F32, I32 = (np.dtype(name) for name in ("uint8", "int8", "float32", "int32"))
@@ -237,3 +238,53 @@ def test_rows_of_a_table_of_few_bits(kind, bits, shape, axis, attrs, with_zeros,
     feeds = {"i": np.array([[0, -1, 5], [7, 2, -7]], np.int64)}
     attrs = attrs | {"quantize_axis": axis, "block_size": 16} | ({"bits": bits} if kind == "uint8" else {})
     agree("GatherBlockQuantized", "t i s z", feeds, constants, **attrs)
+
+
+@pytest.mark.parametrize(("width", "mode"), [(12, "nearest"), (32, "linear")])
+def test_channels_in_blocks(width, mode, make_model, oracle, rng, tmp_path):
+    """Of the machine that runs the test, as onnxruntime's optimiser writes them."""
+    shapes = {"w": (width, 3, 3, 3), "d": (width, 1, 3, 3), "p": (24, width, 1, 1), "q": (width, 24, 1, 1)}
+    constants = drawn(rng, shapes) | {"b": drawn(rng, {"b": 24})["b"], "size": np.array([1, 1, 2, 2], F32)}
+    nodes = [
+        ("Conv", ["x", "w"], ["c"], {"pads": [1] * 4}),
+        ("Relu", ["c"], ["r"], {}),
+        ("MaxPool", ["r"], ["m"], {"kernel_shape": [2, 2], "strides": [2, 2]}),
+        ("Conv", ["m", "d"], ["e"], {"group": width, "pads": [1] * 4}),
+        ("Conv", ["e", "p", "b"], ["f"], {}),
+        ("Conv", ["f", "q"], ["h"], {}),
+        ("Add", ["h", "e"], ["a"], {}),
+        (
+            "Resize",
+            ["a", "", "size"],
+            ["u"],
+            {"mode": mode, "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
+        ),
+        ("GlobalAveragePool", ["u"], ["g"], {}),
+    ]
+    feeds = drawn(rng, {"x": (1, 3, 10, 8)})
+    model = make_model(nodes, feeds, ["u", "g"], constants)
+    expected = oracle(model, feeds)
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath, options.log_severity_level = str(tmp_path / "optimised.onnx"), 4
+    onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    found = run_reference(load(tmp_path / "optimised.onnx", precision="fp32"), feeds)
+    for name, want in expected.items():
+        np.testing.assert_allclose(found[name], want, rtol=0, atol=1e-5 * np.abs(want).max())
+
+
+@pytest.mark.parametrize(
+    ("padded", "channels", "block"), [(24, 24, 8), (16, 8, 16), (16, 12, 0), (64, 64, 0), (24, 8, 0)]
+)
+def test_the_block_of_channels_follows_from_those_that_are_filled_up(padded, channels, block, monkeypatch):
+    domain = {"domain": channel_blocks.DOMAIN}
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"], "n", **domain), helper.make_node("Sigmoid", ["c"], ["s"])]
+    nodes.append(helper.make_node("ReorderOutput", ["s"], ["y"], channels=channels, **domain))
+    weights = helper.make_tensor("w", TensorProto.FLOAT, [padded, 3, 1, 1], np.zeros(3 * padded, F32))
+    graph = helper.make_graph(nodes, "g", [], [], [weights])
+    assert channel_blocks.stated_block(graph) == block
+    monkeypatch.setattr(channel_blocks, "machines_block", lambda: 8)
+    marked = channel_blocks.mark_blocks(helper.make_model(graph))
+    assert channel_blocks.mark_blocks(marked) is marked
+    assert marked.graph.node[0].attribute[0].i == (block or 8)
+    note = "node n: channels are taken for blocks of 8, as onnxruntime has them on this machine"
+    assert channel_blocks.guess_of(marked.graph) == ([] if block else [note])

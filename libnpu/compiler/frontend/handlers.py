@@ -17,6 +17,7 @@ from libnpu.compiler.frontend import ops_signal as signal
 from libnpu.compiler.frontend import ops_trigonometry as trigonometry
 from libnpu.compiler.frontend import ops_window as window
 from libnpu.compiler.frontend.ops_attention import CONTRIBUTED as ATTENTION
+from libnpu.compiler.frontend.ops_blocked import BLOCKED
 from libnpu.compiler.frontend.ops_blockwise import BLOCKWISE
 from libnpu.compiler.frontend.ops_boxes import non_max_suppression
 from libnpu.compiler.frontend.ops_deform import deform_conv
@@ -141,10 +142,12 @@ ADDED: dict[str, Handler] = {
 }
 # Operators outside of the standard: (domain, name) -> handler.
 FOREIGN: dict[tuple[str, str], Handler] = {
-    ("com.microsoft", name): handler
-    for name, handler in (
-        CONTRIBUTED | QLINEAR | ATTENTION | FUSED | BLOCKWISE | {"DynamicQuantizeLSTM": recurrence.dynamic_lstm}
-    ).items()
+    (domain, name): handler
+    for domain, table in (
+        ("com.microsoft", CONTRIBUTED | QLINEAR | ATTENTION | FUSED | BLOCKWISE | recurrence.CONTRIBUTED),
+        ("com.microsoft.nchwc", BLOCKED),
+    )
+    for name, handler in table.items()
 }
 
 

@@ -18,6 +18,7 @@ import onnx
 
 from libnpu.compiler.frontend.builder import Builder
 from libnpu.compiler.frontend.call import Call
+from libnpu.compiler.frontend.channel_blocks import guess_of
 from libnpu.compiler.frontend.constants import RANDOM, constant_of, evaluate, hollow_array, tensor_array
 from libnpu.compiler.frontend.handlers import ADDED, FOREIGN, HANDLERS
 from libnpu.compiler.frontend.infer import ShapeMismatch
@@ -185,7 +186,7 @@ class Walk:
                     body.scope[output] = value
 
     def declarations(self, graph: onnx.GraphProto, scope: Scope) -> list[str]:
-        """Return what to say of values whose declared shape is not the one computed: onnxruntime takes the computed one too, and warns.
+        """Return what to say of a guess, and of values whose declared shape is not the one computed: onnxruntime takes the computed one too, and warns.
 
         Raises ModelError for an element type that is not the one computed.
         """
@@ -200,7 +201,7 @@ class Walk:
             if contradicts(info, value.shape):
                 wrong.append(f"{info.name} is computed as {list(value.shape)}, declared as {spelled_shape(info)}")
         more = f", and {len(wrong) - 1} more like it" if len(wrong) > 1 else ""
-        return [f"{wrong[0]}{more}; what is computed counts"] if wrong else []
+        return [*guess_of(graph), *([f"{wrong[0]}{more}; what is computed counts"] if wrong else [])]
 
     def _operand(self, source: str, scope: Scope, name: str) -> Value | None:
         if source not in scope:

@@ -275,3 +275,4 @@ _FUNCTIONS: dict[str, tuple[Callable[[Expr, Expr, Expr], Expr], float | None, fl
     "HardSigmoid": (lambda x, a, b: ("hard_sigmoid", x, a, b), 0.2, 0.5),
     "Elu": (lambda x, a, b: ("where", ("gt", x, ("const", 0.0)), x, ("mul", a, ("sub", ("exp", x), ("const", 1.0)))), 1.0, None),
 }  # fmt: skip
+CONTRIBUTED: dict[str, Callable[[Call], list[Value]]] = {"DynamicQuantizeLSTM": dynamic_lstm}

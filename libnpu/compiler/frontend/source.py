@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from libnpu.compiler.frontend.channel_blocks import mark_blocks
 from libnpu.compiler.hollow import LEAST_BYTES
 from libnpu.errors import Unsupported
 
@@ -71,7 +72,7 @@ def read_model(
     model = _parse(source, is_plan)
     _check_names(model)
     _check_operators(model, foreign)
-    model = _in_order(model)
+    model = mark_blocks(_in_order(model))
     try:
         onnx.checker.check_model(_skeleton(model, is_plan))
     except (onnx.checker.ValidationError, ValueError) as error:
