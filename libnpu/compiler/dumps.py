@@ -5,12 +5,18 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from libnpu.compiler.program import DdrTensor, DmaPayload, DpuPayload, Engine, ShavePayload
+import numpy as np
+
+from libnpu.compiler.frontend.text import node_text
+from libnpu.compiler.program import Buffer, DdrTensor, DmaPayload, DpuPayload, Engine, ShavePayload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from libnpu.compiler.program import TileOp, TileProgram
+    from npu_model.profile import Profile
+
+    from libnpu.compiler.ir import Graph
+    from libnpu.compiler.program import Access, TileOp, TileProgram
     from libnpu.compiler.schedule import BarrierPlan, Schedule
 
 
@@ -20,7 +26,7 @@ def dpu_tiles_text(program: TileProgram) -> str:
 
 
 def shave_tiles_text(program: TileProgram) -> str:
-    """Return the tiles of each layer that SHAVEs run: the kernel's program, and the predicted time."""
+    """Return the tiles of each layer that SHAVEs run: the kernel's program, how many operands do not lie in one run, and the predicted time."""
     return "\n".join(_tile_lines(program, Engine.SHAVE))
 
 
@@ -35,6 +41,66 @@ def attention_text(program: TileProgram) -> str:
         lines.append(f"{layer}: {place}: {len(tiles)} tile{'s'[: len(tiles) > 1]}, state {state}")
         lines += [f"  {op.name}: keys {op.attrs['keys']}, {op.cost_ps} ps" for op in tiles]
     return "\n".join(lines or ["no FlashSDPA"])
+
+
+def regions_text(program: TileProgram) -> str:
+    """Return the regions of layers that hand values on in CMX, without DDR between them: the layers in order, and what each gives to which."""
+    makers: dict[Buffer, str] = {}
+    handed: dict[tuple[str, str], dict[Buffer, None]] = {}
+    region: dict[str, str] = {}  # layer -> another one of its region, the first one to itself
+
+    def first(layer: str) -> str:
+        while region[layer] != layer:
+            layer = region[layer]
+        return layer
+
+    for op in program.ops:
+        region.setdefault(op.layer, op.layer)
+        for access in op.reads:
+            if not isinstance(access.target, Buffer):
+                continue
+            maker = makers.get(access.target, op.layer)
+            if maker != op.layer:
+                handed.setdefault((maker, op.layer), {})[access.target] = None
+                region[first(op.layer)] = first(maker)
+        is_load = op.engine == Engine.DMA and any(isinstance(access.target, DdrTensor) for access in op.reads)
+        for target in (access.target for access in op.writes if not is_load):
+            if isinstance(target, Buffer):
+                makers[target] = op.layer
+    members: dict[str, list[str]] = {}
+    for layer in region:
+        members.setdefault(first(layer), []).append(layer)
+    lines = []
+    for layers in (found for found in members.values() if len(found) > 1):
+        values = {b: None for (maker, _), kept in handed.items() if maker in layers for b in kept}
+        lines.append(f"region: {', '.join(layers)}: {sum(b.size_bytes for b in values)} bytes handed on in CMX")
+        for (maker, reader), kept in handed.items():
+            if maker in layers:
+                lines.append(f"  {maker} -> {reader}: {', '.join(f'{b.name} {b.size_bytes} bytes' for b in kept)}")
+    return "\n".join(lines or ["no region"])
+
+
+def engines_text(graph: Graph, program: TileProgram) -> str:
+    """Return the graph that the back end gets, a line for each operation, with its engines: "-" where DMA or another's task does it.
+
+    What the PPE does as the DPU drains has a line of its own.
+    """
+    engines: dict[str, dict[str, None]] = {}
+    for op in program.ops:
+        if op.engine != Engine.DMA:
+            engines.setdefault(op.attrs["node"], {})[op.engine.name] = None
+    lines = []
+    for node in graph.nodes:
+        used = list(engines.get(node.name, {}))
+        lines.append(f"[{' '.join(used) or '-'}] {node_text(node)}")
+        if "DPU" in used:
+            after = [f"scale {node.attrs['scale']:g}"] if node.attrs.get("scale", 1) != 1 else []
+            after += (
+                ["bias"] if len(node.inputs) > 2 and node.op != "Elementwise" and node.inputs[2] is not None else []
+            )
+            after += [node.attrs["act"][0]] if node.attrs.get("act") else []
+            lines += [f"[DPU PPE]   {what}" for what in after]
+    return "\n".join(lines)
 
 
 def decisions_text(schedule: Schedule) -> str:
@@ -66,6 +132,37 @@ def tensors_text(schedule: Schedule) -> str:
     )
 
 
+def bursts_text(schedule: Schedule, profile: Profile) -> str:
+    """Return what DMA asks of each tensor in DDR, and what the bursts move that it touches: a burst is one of all channels, whole.
+
+    Runs that go on where the one before ended are one.
+    """
+    dram = profile.memory_system.dram
+    burst = dram.burst_bytes * dram.channels
+    asked: dict[DdrTensor, int] = {}
+    moved: dict[DdrTensor, int] = {}
+    for op in (scheduled.op for scheduled in schedule.ops):
+        for access in (*op.reads, *op.writes) if isinstance(op.payload, DmaPayload) else ():
+            if not isinstance(access.target, DdrTensor):
+                continue
+            width, dims = access.width, list(access.dims)
+            while dims and dims[-1][1] == width:
+                width *= dims.pop()[0]
+            starts = np.array([access.target.offset + access.offset])
+            for count, stride in dims:
+                starts = (starts[:, None] + np.arange(count) * stride).reshape(-1)
+            asked[access.target] = asked.get(access.target, 0) + width * len(starts)
+            touched = int((-(-(starts + width) // burst) - starts // burst).sum()) * burst
+            moved[access.target] = moved.get(access.target, 0) + touched
+    lines = [(f"{tensor.kind.name.lower()} {tensor.name}", asked[tensor], moved[tensor]) for tensor in asked]
+    lines.append(("all", sum(asked.values()), sum(moved.values())))
+    return "\n".join(
+        f"{name}: {wanted} bytes asked, {took} moved in bursts of {burst}, waste {1 - wanted / took:.2%}"
+        for name, wanted, took in lines
+        if took
+    )
+
+
 def barriers_text(plan: BarrierPlan) -> str:
     """Return the virtual barriers in array order."""
     return "\n".join(
@@ -94,9 +191,19 @@ def _work(op: TileOp) -> str:
             return "outputs " + " + ".join(shapes)
         case ShavePayload():
             written = sum(access.width * _runs(access.dims) for access in op.writes)
-            return f"{len(payload.code) // 16} instructions, {written} bytes out"
+            strided = sum(not _is_one_run(access) for access in (*op.reads, *op.writes))
+            return f"{len(payload.code) // 16} instructions, {written} bytes out, strided {strided}"
         case _:
             return f"{payload.length * payload.num_planes} bytes"
+
+
+def _is_one_run(access: Access) -> bool:
+    width = access.width
+    for count, stride in reversed(access.dims):
+        if count > 1 and stride != width:
+            return False
+        width *= count
+    return True
 
 
 def _runs(dims: tuple[tuple[int, int], ...]) -> int:

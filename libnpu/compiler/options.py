@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
+from libnpu.compiler.layouts import LAYOUTS
+
 # What `CompileOptions.dump` may name, in the order of the compiler's work: stages of the front end, then passes of the back end.
 PASSES = (
     "import",
     "fold",
     "simplify",
     "DynamicDataMask",
+    "layout",
     "fuse-engine",
     "fuse-elementwise",
     "fuse_rope",
@@ -20,10 +23,13 @@ PASSES = (
     "UnrollFlashSDPA",
     "DpuTiler",
     "TileActShaveKernelTask",
+    "PipeliningVFScheduling",
+    "engines",
     "tiles",
     "FeasibleMemoryScheduler",
     "schedule",
     "bytes-per-tensor",
+    "bursts",
     "barriers",
     "blob",
 )
@@ -54,6 +60,7 @@ class CompileOptions:
     profile: str = "npu-37xx"  # name, alias or path
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     dynamic: Mapping[str, int] = field(default_factory=dict)  # input -> axis with padding, of which NAME.length counts
+    layout: str = "nchw"  # of LAYOUTS: of images at the ends of the model
     disable: tuple[str, ...] = ()  # of OPTIONAL_PASSES: results may then be wrong
     tiles: int | None = None  # that work in parallel; None: all that the profile has
     cmx_bytes: int | None = None  # of each tile
@@ -66,6 +73,7 @@ class CompileOptions:
         True  # keep values in CMX from one operation to the next; without, each goes to DDR and comes back
     )
     vertical_fusion: bool = True  # layers of the matrix engine band by band of rows; without, one layer after the other
+    inferences: int = 1  # in one blob, of the same inputs; their weights are loaded once, and stay in CMX
     strict: bool = False  # refuse what the NPU cannot do, which the host does otherwise; a plan always does
     attention: str = "auto"  # of ATTENTION: the path of every attention; "auto": by phase and length
     plan_only: bool = False  # tasks, memory and times without the values of large constants, which the model may lack
@@ -79,6 +87,8 @@ class CompileOptions:
             raise BadOption(f"optimisation {self.optimisation}; one of {', '.join(map(str, LEVELS))}")
         if self.optimisation >= SOLVED and find_spec("ortools") is None:
             raise BadOption(f"optimisation {self.optimisation} needs the package ortools: pip install 'libnpu[solver]'")
+        if self.layout not in LAYOUTS:
+            raise BadOption(f"layout {self.layout!r}; one of {', '.join(LAYOUTS)}")
         if self.attention not in ATTENTION:
             raise BadOption(f"attention {self.attention!r}; one of {', '.join(ATTENTION)}")
         if self.tiles is not None and self.tiles < 1:
@@ -87,6 +97,8 @@ class CompileOptions:
             raise BadOption(f"precision {self.precision!r} needs plan_only: scales of integers are not chosen here")
         if self.cmx_bytes is not None and self.cmx_bytes < 1:
             raise BadOption(f"cmx_bytes {self.cmx_bytes}; at least 1, or None for all that the profile has")
+        if self.inferences < 1:
+            raise BadOption(f"inferences {self.inferences}; at least 1")
         if self.prefetching_level_limit < 0:
             raise BadOption(f"prefetching_level_limit {self.prefetching_level_limit}; at least 0")
         for name, shape in self.shapes.items():

@@ -17,13 +17,18 @@ from libnpu.compiler.attention import choices_text, select_attention
 from libnpu.compiler.dumps import (
     attention_text,
     barriers_text,
+    bursts_text,
     decisions_text,
     dpu_tiles_text,
+    engines_text,
+    regions_text,
     shave_tiles_text,
     tensors_text,
 )
 from libnpu.compiler.emit import emit
+from libnpu.compiler.layouts import layout_of
 from libnpu.compiler.lower import CompileError, lower
+from libnpu.compiler.lower.repeat import repeat
 from libnpu.compiler.lower.text import program_text, schedule_text
 from libnpu.compiler.lower.verify import verify_program
 from libnpu.compiler.options import SOLVED
@@ -77,7 +82,7 @@ def run(model: str | Path | bytes | Any, options: CompileOptions) -> Compiled:
         try:
             return _run_whole(model, options)
         except (Unsupported, Unimplemented) as refusal:
-            if options.plan_only:
+            if options.plan_only or layout_of(options.layout, load_profile(options.profile)) is not None:
                 raise
             return _run_in_parts(model, options, refusal)
 
@@ -127,7 +132,13 @@ def _run_whole(model: str | Path | bytes | Any, options: CompileOptions) -> Comp
     graph: Graph | None = None
     profile = load_profile(options.profile)
     stages = frontend.stages(
-        model, dict(options.shapes), options.precision, options.plan_only, options.dynamic, options.disable
+        model,
+        dict(options.shapes),
+        options.precision,
+        options.plan_only,
+        options.dynamic,
+        options.disable,
+        layout_of(options.layout, profile),
     )
     for stage, graph in stages:
         if stage == "import":
@@ -159,9 +170,12 @@ def compile_graph(graph: Graph, options: CompileOptions, dumps: dict[str, str] |
     dump("UnrollFlashSDPA", lambda: attention_text(program))
     dump("DpuTiler", lambda: dpu_tiles_text(program))
     dump("TileActShaveKernelTask", lambda: shave_tiles_text(program))
+    dump("PipeliningVFScheduling", lambda: regions_text(program))
+    dump("engines", lambda: engines_text(graph, program))
     dump("tiles", lambda: program_text(program))
     dump("FeasibleMemoryScheduler", lambda: decisions_text(schedule))
     dump("schedule", lambda: schedule_text(schedule))
+    dump("bursts", lambda: bursts_text(schedule, profile))
     dump("bytes-per-tensor", lambda: tensors_text(schedule))
     try:
         plan = synchronise(schedule, min(profile.barriers_per_tile * tiles, int(C.NPU_MAX_BARRIER_IDS)))
@@ -220,6 +234,7 @@ def _schedule(
                 options.vertical_fusion,
             )
             leaves_few = program.leaves_few
+            repeat(program, options.inferences)
             edit(program)
             limit = options.prefetching_level_limit if level > 0 else 0
             scheduler = FeasibleMemoryScheduler(program, profile, cmx_bytes, limit, options.pingpong, tiles, level > 1)

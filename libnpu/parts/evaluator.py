@@ -50,6 +50,25 @@ def evaluator_of(model: onnx.ModelProto) -> str:
     return REFERENCE
 
 
+def types_by_runtime(model: onnx.ModelProto) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return type, as ONNX spells it in lower case, and shape, -1 where it is open, of the outputs that onnxruntime knows them of.
+
+    Nothing where it is not installed or does not take the model. Outputs of rank 0 are left out, as it says the same of those it does not know.
+    """
+    try:
+        found = _session(model.SerializeToString()).get_outputs()
+    except Unsupported:
+        return {}
+    return {
+        output.name: (
+            output.type.removeprefix("tensor(").rstrip(")"),
+            tuple(size if isinstance(size, int) else -1 for size in output.shape),
+        )
+        for output in found
+        if output.type.startswith("tensor(") and output.shape
+    }
+
+
 def _reference(data: bytes) -> Callable[[list[str], dict[str, Any]], list[Any]]:
     import onnx
     from onnx.reference import ReferenceEvaluator
@@ -62,6 +81,12 @@ def _reference(data: bytes) -> Callable[[list[str], dict[str, Any]], list[Any]]:
 
 
 def _runtime(data: bytes) -> Callable[[list[str], dict[str, Any]], list[Any]]:
+    session = _session(data)
+    return lambda outputs, feeds: list(session.run(outputs, feeds))
+
+
+def _session(data: bytes) -> Any:
+    """Return an onnxruntime session. Raises Unsupported."""
     try:
         import onnxruntime
     except ImportError:
@@ -70,10 +95,9 @@ def _runtime(data: bytes) -> Callable[[list[str], dict[str, Any]], list[Any]]:
     options.log_severity_level = 4
     options.intra_op_num_threads = options.inter_op_num_threads = 1  # one order of additions
     try:
-        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has a class per status, without a common one
         raise Unsupported(f"{RUNTIME}: {_first_line(error)}") from None
-    return lambda outputs, feeds: list(session.run(outputs, feeds))
 
 
 def _first_line(error: Exception) -> str:

@@ -54,7 +54,8 @@ class TensorInfo:
             )
         if array.shape != self.shape:
             raise NpuError(
-                C.NPU_ERROR_INVALID_VALUE, f"{self.name!r} has shape {array.shape}, the blob expects {self.shape}"
+                C.NPU_ERROR_INVALID_VALUE,
+                f"SHAPE_MISMATCH: {self.name!r} has shape {array.shape}, the blob expects {self.shape}",
             )
         if on_device and array.dtype in _INSIDE and array.size:
             self._check_range(array, *_INSIDE[array.dtype])

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 COMMANDS = {
     "run": ("run", "run a model or a blob on a simulated device and say where the time went"),
     "compile": ("compile", "compile an ONNX model to a blob"),
+    "opt": ("opt", "run single passes of the compiler, or show its levels"),
+    "export": ("export", "write an ONNX model anew, with its weights at aligned places"),
+    "mem-analyze": ("mem_analyze", "show which weights of an ONNX model lie at aligned places"),
     "sweep": ("sweep", "compile with each value of an option and say what each costs"),
     "compare": ("compare", "run a model in two ways and say what each costs"),
     "explain": ("explain", "explain how the device differs from others, with figures of runs"),
@@ -118,6 +121,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def ddr_bandwidth_test() -> int:
     """Be the command of this name: `npu ddr-bandwidth` with the options of this process."""
     return main(["ddr-bandwidth", *sys.argv[1:]])
+
+
+def npu_opt() -> int:
+    """Be the command of this name: `npu opt` with the options of this process."""
+    return main(["opt", *sys.argv[1:]])
 
 
 def _report(error: Exception, as_json: bool) -> None:

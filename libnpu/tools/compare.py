@@ -1,27 +1,34 @@
 """`npu compare`: two ways to run the same model, measured on fresh devices: what each costs host and device.
 
 --mode blob,launch: the whole model as one blob in one launch, against a launch per layer, each layer a blob of its own, in
-one stream with one wait at the end. --sched static,dynamic: the core walks through the lists of the blob, or chooses
-tasks at run time. Everything is measured in the second of two runs: the first one makes command buffers and instances.
+one stream with one wait at the end. --mode streaming,resident: weights that come from DDR in each inference, against those
+that stay in a scratchpad which has room for all of them: an inference more in the same blob. --sched static,dynamic: the core
+walks through the lists of the blob, or chooses tasks at run time. --vf on,off: values go from layer to layer in CMX, or each
+goes to DDR and comes back. Everything is measured in the second of two runs: the first one makes command buffers and instances.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from npu_model.profile import load_profile
+
 import libnpu
 from libnpu.tools import reference, source, values
-from libnpu.tools.console import CheckFailed, format_time, print_json, print_table, progress
+from libnpu.tools.console import CheckFailed, ToolError, format_time, print_json, print_table, progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-MODES, SCHEDULERS = ("blob", "launch"), ("static", "dynamic")
+MODES, SCHEDULERS = ("blob", "launch", "streaming", "resident"), ("static", "dynamic")
+FUSION = ("on", "off")
 PS_PER_US = 1_000_000
+DDR = ("DMA_DDR_READ", "DMA_DDR_WRITE", "SHAVE_DDR_READ", "SHAVE_DDR_WRITE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,11 @@ class Run:
     outputs: dict[str, NDArray[Any]]
 
     @property
+    def ddr_bytes(self) -> int:
+        """Read and written by all engines."""
+        return sum(self.counters[name] for name in DDR)
+
+    @property
     def wall_ps(self) -> int:
         """From the first launch to the end of the wait."""
         return self.host_busy_ps + self.host_blocked_ps
@@ -50,9 +62,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model", metavar="MODEL|BLOB", help="an ONNX file; for --sched also what npu compile made of one"
     )
     ways = parser.add_mutually_exclusive_group(required=True)
-    ways.add_argument("--mode", type=_choice(MODES), metavar="blob,launch", help="one launch against one per layer")
+    ways.add_argument(
+        "--mode",
+        type=_choice(MODES),
+        metavar="blob,launch|streaming,resident",
+        help="one launch against one per layer; weights from DDR in each inference against those that stay in CMX",
+    )
     ways.add_argument(
         "--sched", type=_choice(SCHEDULERS), metavar="static,dynamic", help="lists against run-time choice"
+    )
+    ways.add_argument(
+        "--vf", type=_choice(FUSION), metavar="on,off", help="values handed on in CMX against all through DDR"
     )
     parser.add_argument("--inputs", metavar="FILE.npz", help="arrays by input name (default: seeded random values)")
     parser.add_argument("--seed", type=source.count, metavar="N", default=0, help="of the random inputs (default 0)")
@@ -62,16 +82,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run `options.model` in each way. Raises CheckFailed when the outputs are not the same, after the report."""
-    runs, title = _modes(options) if options.mode else _schedulers(options)
+    between: list[str] = []
+    if options.vf:
+        runs, title, between = _fusion(options)
+    else:
+        runs, title = _modes(options) if options.mode else _schedulers(options)
     first = runs[0]
     differences = {
         name: max(reference.max_abs_difference(other.outputs[name], array) for other in runs[1:])
         for name, array in first.outputs.items()
     }
     if options.json:
-        print_json({"model": options.model, "runs": [_json(run) for run in runs], "max_abs_diff": differences})
+        saved = [{"against": run.name} | _saved(first, run) for run in runs[1:]]
+        report = {"model": options.model, "runs": [_json(run) for run in runs], "saved": saved}
+        print_json(report | {"max_abs_diff": differences} | ({"between": between} if options.vf else {}))
     else:
-        _print(title, runs, differences)
+        _print(title, runs, differences, between)
     for name, difference in differences.items():
         if difference:
             raise CheckFailed(
@@ -85,15 +111,73 @@ def _modes(options: argparse.Namespace) -> tuple[list[Run], str]:
 
     source.check_model(options.model)
     whole = source.compile_source(options)
-    with progress(f"Compiling the layers of {options.model}"):
-        layers = compile_layers(options.model, source.compile_options(options))
+
+    def layers() -> list[bytes]:
+        with progress(f"Compiling the layers of {options.model}"):
+            return [layer.blob for layer in compile_layers(options.model, source.compile_options(options)).blobs]
+
     profile = whole.image.profile
     inputs = _inputs(options, whole.image.inputs)
     names = [tensor.name for tensor in whole.image.outputs]
-    blobs = {"blob": [whole.blob], "launch": [layer.blob for layer in layers.blobs]}
-    return [
-        run_way(mode, profile, blobs[mode], inputs, names) for mode in options.mode
-    ], f"{whole.image.name} on {profile}"
+
+    def measured(mode: str) -> Run:
+        if mode == "resident":
+            return _resident(options, profile, inputs, names)
+        return run_way(mode, profile, layers() if mode == "launch" else [whole.blob], inputs, names)
+
+    return [measured(mode) for mode in options.mode], f"{whole.image.name} on {profile}"
+
+
+def _resident(options: argparse.Namespace, profile: str, inputs: dict[str, NDArray[Any]], names: Sequence[str]) -> Run:
+    """Return what one inference more costs in a blob whose weights stay. Raises ToolError when CMX has no room for all of them."""
+    from libnpu.compiler import compile_model
+    from libnpu.compiler.lower import CompileError
+
+    wanted = dataclasses.replace(source.compile_options(options, ("bytes-per-tensor",)), cmx_bytes=None)
+    runs, read = [], []  # `read`: bytes of weights from DDR
+    for count in (1, 2):
+        with progress(f"Compiling {options.model} with its weights in CMX"):
+            try:
+                compiled = compile_model(options.model, dataclasses.replace(wanted, inferences=count))
+            except CompileError as error:
+                raise ToolError(f"--mode resident: not all weights stay in CMX: {error}") from None
+        lines = compiled.report["dumps"]["bytes-per-tensor"].splitlines()
+        read.append(sum(int(line.rsplit(": ", 1)[1].split()[0]) for line in lines if line.startswith("weights ")))
+        if compiled.report["spill_out_bytes"] or read[-1] > read[0]:
+            limit = load_profile(profile)
+            room = limit.cmx.workspace_bytes * min(options.tiles or limit.tiles, limit.tiles)
+            weights = len(compiled.image.weights)
+            raise ToolError(
+                f"--mode resident: {weights} bytes of weights, and what is computed, in {room} bytes of CMX"
+            )
+        runs.append(run_way("resident", profile, [compiled.blob], inputs, names))
+    once, twice = runs
+    return dataclasses.replace(
+        once,
+        makespan_ps=twice.makespan_ps - once.makespan_ps,
+        host_blocked_ps=twice.wall_ps - once.wall_ps - once.host_busy_ps,
+        counters={name: count - once.counters[name] for name, count in twice.counters.items()},
+        outputs=twice.outputs,
+    )
+
+
+def _fusion(options: argparse.Namespace) -> tuple[list[Run], str, list[str]]:
+    """Return a run with values handed on in CMX and one without, a title, and what lies between layers then."""
+    source.check_model(options.model)
+    both = {
+        way: source.compile_source(
+            argparse.Namespace(**{**vars(options), "no_cmx_residency": way == "off"}), ("bytes-per-tensor",)
+        )
+        for way in options.vf
+    }
+    image = both["on"].image
+    inputs, names = _inputs(options, image.inputs), [tensor.name for tensor in image.outputs]
+    runs = [run_way(way, image.profile, [compiled.blob], inputs, names) for way, compiled in both.items()]
+    lines = [compiled.report["dumps"]["bytes-per-tensor"].splitlines() for compiled in both.values()]
+    order = 1 if options.vf[0] == "on" else -1
+    with_, without = lines[::order]
+    kept = [line for line in without if line.startswith("scratch ") and line not in with_]
+    return runs, f"{image.name} on {image.profile}", kept
 
 
 def _schedulers(options: argparse.Namespace) -> tuple[list[Run], str]:
@@ -173,13 +257,28 @@ def _json(run: Run) -> dict[str, Any]:
         "interrupts": run.interrupts,
         "host_overhead_us": run.host_busy_ps / PS_PER_US,
         "host_blocked_us": run.host_blocked_ps / PS_PER_US,
+        "ddr_bytes": run.ddr_bytes,
         "makespan_ps": run.makespan_ps,
         "wall_ps": run.wall_ps,
     }
 
 
-def _print(title: str, runs: Sequence[Run], differences: dict[str, float]) -> None:
-    columns = ("", "interactions", "interrupts", "host overhead", "host blocked", "makespan", "launch to wake-up")
+def _saved(first: Run, other: Run) -> dict[str, int]:
+    """Return what `first` saves of what another run costs."""
+    return {"launches": other.launches - first.launches, "ddr_bytes": other.ddr_bytes - first.ddr_bytes}
+
+
+def _print(title: str, runs: Sequence[Run], differences: dict[str, float], between: list[str]) -> None:
+    columns = (
+        "",
+        "interactions",
+        "interrupts",
+        "host overhead",
+        "host blocked",
+        "makespan",
+        "launch to wake-up",
+        "DDR bytes",
+    )
     rows = [
         (
             run.name,
@@ -189,10 +288,15 @@ def _print(title: str, runs: Sequence[Run], differences: dict[str, float]) -> No
             f"{run.host_blocked_ps / PS_PER_US:.3f} µs",
             format_time(run.makespan_ps),
             format_time(run.wall_ps),
+            str(run.ddr_bytes),
         )
         for run in runs
     ]
     print_table(title, columns, rows)
+    saved = [(run.name, *map(str, _saved(runs[0], run).values())) for run in runs[1:]]
+    print_table(f"what {runs[0].name} saves", ("against", "launches", "DDR bytes"), saved)
+    if between:
+        print_table("in DDR between layers, without fusion", ("tensor",), [(line,) for line in between])
     same = [(name, "same" if not difference else f"{difference:.3g}") for name, difference in differences.items()]
     print_table("outputs", ("name", "largest difference"), same)
 
@@ -203,7 +307,7 @@ def _choice(known: tuple[str, ...]) -> Callable[[str], list[str]]:
     def parse(text: str) -> list[str]:
         words = text.split(",")
         if len(words) < 2 or len(set(words)) < len(words) or not set(words) <= set(known):
-            raise argparse.ArgumentTypeError(f"expected {','.join(known)}, found {text!r}")
+            raise argparse.ArgumentTypeError(f"expected some of {','.join(known)}, found {text!r}")
         return words
 
     return parse

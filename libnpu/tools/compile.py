@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from libnpu.blob import read
-from libnpu.compiler.options import UnknownPass
+from libnpu.compiler.layouts import LAYOUTS
+from libnpu.compiler.options import PASSES, UnknownPass
 from libnpu.tools import source
 from libnpu.tools.console import ToolError, format_bytes, format_time, print_json, print_table, progress
 from libnpu.tools.files import check_targets, write_file
@@ -23,10 +24,13 @@ MAX_LINES = 20  # of a list in the table
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("model", metavar="MODEL", nargs="?", help="an ONNX file")
+    parser.add_argument(
+        "model", metavar="MODEL", nargs="?", help="an ONNX file; with --plan-only also a name of --model"
+    )
     parser.add_argument(
         "--model", dest="shape_model", choices=tuple(SHAPES), help="a model by name, without weights: of --plan-only"
     )
+    parser.add_argument("--list-ops", action="store_true", help="print what becomes of each operator of ONNX, and exit")
     parser.add_argument("-o", "--output", metavar="BLOB", help="the file to write (default: MODEL with .blob)")
     source.add_compile_arguments(parser)
     parser.add_argument(
@@ -34,8 +38,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="print what this pass made: import to precision, DpuTiler, TileActShaveKernelTask, tiles, "
-        "FeasibleMemoryScheduler, schedule, barriers, blob; repeatable",
+        help=f"print what this pass made, of {', '.join(PASSES)}; repeatable",
+    )
+    parser.add_argument(
+        "--layout",
+        choices=LAYOUTS,
+        help="of images at the model's ends (default nchw). nchw4: blocks of 4 channels side by side, rows at multiples "
+        "of 128 bytes; nc1hwc0: blocks of as many as the profile's unit",
+    )
+    parser.add_argument(
+        "--dump-ir",
+        action="store_true",
+        help="print the operations that the passes have made of the model, each with its engines: --dump-pass engines",
     )
     parser.add_argument(
         "--plan-only",
@@ -59,6 +73,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Compile `options.model`. Writes the blob last, so that a failure leaves no file."""
+    if options.list_ops:
+        return _list_operators(options.json)
+    if options.model in SHAPES and options.shape_model is None and not Path(options.model).exists():
+        options.model, options.shape_model = None, options.model
+    if options.dump_ir:
+        options.dump_pass.append("engines")
     if (options.model is None) == (options.shape_model is None):
         raise ToolError("give a model, or one by name with --model")
     if options.shape_model and not options.plan_only:
@@ -100,6 +120,18 @@ def partition_lines(compiled: Any) -> list[str]:
     return partition_text(compiled.parts)
 
 
+def _list_operators(as_json: bool) -> int:
+    from libnpu.compiler.frontend.operators import WAYS, operators
+
+    found = operators()
+    if as_json:
+        print_json([operator._asdict() for operator in found])
+        return 0
+    rows = [(operator.domain or "ai.onnx", operator.name, WAYS[operator.way]) for operator in found]
+    print_table("operators", ("domain", "operator", "what becomes of it"), rows, left=3)
+    return 0
+
+
 def _print_blob(
     options: argparse.Namespace, output: str, data: bytes, image: BlobImage, report: dict[str, Any]
 ) -> None:
@@ -112,7 +144,9 @@ def _print_blob(
         )
     if options.stats:
         rows = [("blob", output), ("size", format_bytes(len(data)))]
-        rows += [(key, _text(value)) for key, value in report.items() if key not in ("dumps", "warnings", "what_ifs")]
+        rows += [
+            (key, _text(value, key)) for key, value in report.items() if key not in ("dumps", "warnings", "what_ifs")
+        ]
         print_table(f"{image.name} for {image.profile}", ("what", "value"), rows, left=2)
     if options.explain:
         from libnpu.compiler.quality import explain
@@ -120,7 +154,9 @@ def _print_blob(
         print("\n".join(explain(report)))
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, key: str = "") -> str:
+    if key == "tasks":
+        return f"total {sum(value.values())}: {_text(value)}"
     if isinstance(value, dict):
         return ", ".join(f"{key} {member}" for key, member in value.items())
     if isinstance(value, list):

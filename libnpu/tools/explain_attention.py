@@ -14,7 +14,7 @@ ONLY_HERE = ("phase", "long", "cap")  # options that other topics do not have
 FLOWS = {
     "decompose": (
         ("QK^T, scaled as it drains", "DPU", "q, k", "scores"),
-        ("mask added", "SHAVE", "scores, mask", "scores"),
+        ("mask added", "DPU or SHAVE", "scores, mask", "scores"),
         ("softmax", "SHAVE", "scores", "weights"),
         ("PV", "DPU", "weights, transposed v", "result"),
     ),

@@ -1,4 +1,4 @@
-"""`npu kernels list`: the built-in kernels, which a host program launches by name."""
+"""`npu kernels list`: the built-in kernels, which a host program launches by name, and the compiler's for attention."""
 
 from __future__ import annotations
 
@@ -15,6 +15,17 @@ if TYPE_CHECKING:
     import argparse
 
     from libnpu.blob import Kernel, KernelParam
+
+# The kernels that the compiler makes for the attention of a model, each with what selects it.
+ATTENTION = (
+    ("sdpa", "--attention decompose", "QK^T (DPU), scale (PPE), mask, softmax (SHAVE), PV (DPU)"),
+    (
+        "incremental_sdpa",
+        "--attention incremental",
+        "one SHAVE program for a query: vector times matrix, mask, softmax",
+    ),
+    ("flash_sdpa", "--attention flash", "tile by tile: QK^T (DPU), running maximum, sum and output (SHAVE), PV (DPU)"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +45,7 @@ def run(options: argparse.Namespace) -> int:
     if options.size:
         columns = (*columns, "code bytes", "instructions")
     print_table("built-in kernels", columns, [_row(kernel, options.size) for kernel in kernels], left=2)
+    print_table("attention, made for each model", ("kernel", "npu compile", "what it is"), ATTENTION, left=3)
     return 0
 
 

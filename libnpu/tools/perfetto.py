@@ -60,6 +60,16 @@ def read_trace(path: str) -> tuple[list[Slice], dict[str, Any]]:
         raise ToolError(f"{path}: not a trace file of npu run --trace: {what_is_wrong(error)}") from None
 
 
+def read_retired(path: str) -> list[int]:
+    """Return when barriers retired, in ps, of a file that `read_trace` reads."""
+    events = json.loads(Path(path).read_bytes())["traceEvents"]
+    return [
+        round(event["ts"] * chrome.PS_PER_US)
+        for event in events
+        if event["ph"] == "i" and event["pid"] == chrome.DEVICE and event["name"].startswith("barrier retire ")
+    ]
+
+
 def _slice(event: dict[str, Any], tracks: dict[int, str]) -> Slice:
     start, duration = round(event["ts"] * chrome.PS_PER_US), round(event["dur"] * chrome.PS_PER_US)
     args = event["args"]

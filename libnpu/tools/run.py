@@ -44,6 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run a second time compiled for all of CMX; the outputs must be the same",
     )
     parser.add_argument(
+        "--bytes-per-tensor",
+        action="store_true",
+        help="list the bytes that DMA moves from and to each tensor in DDR; what is not there never leaves CMX",
+    )
+    parser.add_argument(
         "--leak-check", action="store_true", help="fail when device memory is not free again after the run"
     )
     parser.add_argument(
@@ -73,8 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run `options.model` once. Raises CheckFailed when a check that was asked for fails, after the report."""
     _check_options(options)
-    model = source.open_source(options, in_parts=True)
-    for name in ("check", "compare_untiled"):
+    model = source.open_source(options, ("bytes-per-tensor",) * options.bytes_per_tensor, in_parts=True)
+    for name in ("check", "compare_untiled", "bytes_per_tensor"):
         if getattr(options, name) and model.model_path is None:
             raise ToolError(f"--{name.replace('_', '-')} needs the ONNX model; {options.model} is a blob")
 
@@ -111,12 +116,15 @@ def run(options: argparse.Namespace) -> int:
     untiled = _compare_untiled(options, profile, make_inputs, execution.outputs) if options.compare_untiled else {}
     if options.compare_untiled:
         report["untiled"] = {"max_abs_diff": untiled}
+    if options.bytes_per_tensor:
+        report["bytes_per_tensor"] = model.report["dumps"]["bytes-per-tensor"].splitlines()
     if options.stats and options.stats != "-":
         write_file(options.stats, json_text(report).encode())
     if options.json or options.stats == "-":
         print_json(report)
     else:
         print_report(report, execution, comparisons)
+        print("\n".join(report.get("bytes_per_tensor", [])), end="\n" * options.bytes_per_tensor)
     schedule = schedule_of(options.schedule or os.environ.get("NPU_SCHEDULE") or None)
     if unmeant := take_missing(text_of(schedule.holds)):
         raise CheckFailed(unmeant)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import sys
 import warnings
 from dataclasses import dataclass
@@ -22,6 +23,17 @@ if TYPE_CHECKING:
 
 ELF_MAGIC = b"\x7fELF"
 MOST = 10**18 - 1  # of a number on a command line: 18 digits, below 2^63
+# What a side-car may say: options of the compiler that leave results as they are, by their names in CompileOptions.
+SIDE_CAR: dict[str, type] = {
+    "tiles": int,
+    "cmx_bytes": int,
+    "optimisation": int,
+    "prefetching_level_limit": int,
+    "pingpong": bool,
+    "cmx_residency": bool,
+    "vertical_fusion": bool,
+    "attention": str,
+}
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -94,6 +106,11 @@ def add_compile_arguments(parser: argparse.ArgumentParser, profile_default: str 
         default=None,
         metavar="SIZE",
         help="use at most so much of each tile's CMX, as 262144, 256K or 1M",
+    )
+    parser.add_argument(
+        "--side-car",
+        metavar="FILE.json",
+        help=f"how to compile this model, which no ONNX file says: {', '.join(SIDE_CAR)}; what the command line says counts",
     )
     parser.add_argument(
         "--dynamic",
@@ -193,6 +210,21 @@ def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
     return found
 
 
+def read_side_car(path: str) -> dict[str, Any]:
+    """Return what a side-car says of the compiler's options. Raises ToolError, OSError."""
+    try:
+        found = json.loads(Path(path).read_bytes())
+    except ValueError as error:
+        raise ToolError(f"--side-car {path}: it is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ToolError(f"--side-car {path}: expected an object")
+    for name, value in found.items():
+        if name not in SIDE_CAR or type(value) is not SIDE_CAR[name]:
+            known = ", ".join(f"{name} ({kind.__name__})" for name, kind in SIDE_CAR.items())
+            raise ToolError(f"--side-car {path}: {name!r}: {value!r}; it may have {known}")
+    return found
+
+
 def parse_dynamic(texts: list[str]) -> dict[str, int]:
     """Return input name -> axis of `NAME=AXIS` texts. Raises ToolError."""
     found: dict[str, int] = {}
@@ -253,7 +285,7 @@ def files_read(options: argparse.Namespace) -> dict[str, str | None]:
     """Return the files that the options of `add_model_arguments` read, by what the command line calls them."""
     profile = options.profile if options.profile and options.profile.endswith(".json") else None
     data = {f"the model's {path}": path for path in _external_data(options.model)} if options.model else {}
-    return {"the model": options.model, "--profile": profile, **data}
+    return {"the model": options.model, "--profile": profile, "--side-car": getattr(options, "side_car", None), **data}
 
 
 def _external_data(path: str) -> list[str]:
@@ -330,6 +362,7 @@ def compile_options(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> 
 
     given = {
         "precision": options.precision,
+        "layout": getattr(options, "layout", None),
         "profile": options.profile,
         "tiles": options.tiles,
         "cmx_bytes": options.cmx_bytes,
@@ -337,17 +370,21 @@ def compile_options(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> 
         "attention": getattr(options, "attention", None),
         "prefetching_level_limit": options.prefetching_level_limit,
     }
+    switched_off = {
+        "pingpong": options.no_pingpong,
+        "cmx_residency": getattr(options, "no_cmx_residency", False),
+    }
+    given |= {name: False for name, is_off in switched_off.items() if is_off}
+    side_car = read_side_car(options.side_car) if getattr(options, "side_car", None) else {}
     return CompileOptions(
         shapes=parse_shapes(options.shape),
-        pingpong=not options.no_pingpong,
         dynamic=parse_dynamic(getattr(options, "dynamic", [])),
         disable=tuple(getattr(options, "disable", ())),
-        cmx_residency=not getattr(options, "no_cmx_residency", False),
         strict=getattr(options, "strict", False),
         plan_only=getattr(options, "plan_only", False),
         explain=getattr(options, "explain", False),
         dump=dump,
-        **{name: value for name, value in given.items() if value is not None},
+        **side_car | {name: value for name, value in given.items() if value is not None},
     )
 
 
@@ -364,6 +401,7 @@ def _no_compile_options(options: argparse.Namespace) -> None:
         "shape",
         "no_pingpong",
         "no_cmx_residency",
+        "side_car",
         "dynamic",
         "disable",
         "strict",

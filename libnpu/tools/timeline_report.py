@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from npu_model.vocabulary import Vocabulary, load_vocabulary
 
-from libnpu.tools import timeline
+from libnpu.tools import source, steps, timeline
 from libnpu.tools.console import ToolError, format_time, print_json, print_table
-from libnpu.tools.perfetto import read_trace
+from libnpu.tools.perfetto import read_retired, read_trace
 from libnpu.trace.slices import ENGINES
 
 if TYPE_CHECKING:
@@ -23,6 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", metavar="TRACE", nargs="?", help="file written by npu run --trace")
     parser.add_argument("--overlap", action="store_true", help="percent of time with 0, 1, 2 and 3 engines busy")
     parser.add_argument("--layers", action="store_true", help="engine time of every layer")
+    parser.add_argument(
+        "--step",
+        type=source.count,
+        metavar="N",
+        help="where the run is at the Nth start or end of a task, with serial and pipelined time",
+    )
     parser.add_argument(
         "--vocab",
         metavar="NAME",
@@ -49,6 +55,12 @@ def _analyse(options: argparse.Namespace, word: Word) -> dict[str, Any]:
     slices, summary = read_trace(options.trace)
     if not slices:
         raise ToolError(f"{options.trace}: holds no task")
+    if options.step is not None:
+        retired = read_retired(options.trace)
+        if options.json:
+            return steps.step_of(slices, retired, options.step)
+        print(steps.step_text(slices, retired, options.step))
+        return {}
     start_ps, end_ps = timeline.span(slices)
     start_ps, end_ps = summary.get("start_ps", start_ps), summary.get("end_ps", end_ps)
     usage = timeline.usage(slices, end_ps - start_ps, summary.get("units", {}))

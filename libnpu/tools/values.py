@@ -45,7 +45,7 @@ def load_inputs(path: str, tensors: Sequence[Tensor]) -> dict[str, NDArray[Any]]
         if array.dtype != tensor.numpy_dtype or array.shape != tensor.shape:
             expected = f"{tensor.numpy_dtype} {list(tensor.shape)}"
             raise ToolError(
-                f"{path}: {tensor.name!r} is {array.dtype} {list(array.shape)}; the model expects {expected}"
+                f"{path}: {'SHAPE_MISMATCH: ' * (array.shape != tensor.shape)}{tensor.name!r} is {array.dtype} {list(array.shape)}; the model expects {expected}"
             )
     for name in found:
         if name not in names:

@@ -266,7 +266,7 @@ def test_auto_says_what_it_chose_and_why():
     assert short.report["dumps"]["SelectAttentionPath"].splitlines()[1:] == [
         "  QK^T: DPU",
         "  scale: DPU PPE",
-        "  mask: SHAVE",
+        "  mask: DPU or SHAVE",
         "  softmax: SHAVE",
         "  PV: DPU",
     ]

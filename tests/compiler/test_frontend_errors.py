@@ -34,8 +34,8 @@ def test_unknown_operator_names_node_and_operator():
 
 
 def test_foreign_domain_names_it():
-    node = helper.make_node("FusedConv", ["x"], ["y"], name="n7", domain="com.microsoft")
-    with pytest.raises(Unsupported, match=r"node n7: operator FusedConv of domain 'com\.microsoft' is unknown"):
+    node = helper.make_node("CDist", ["x", "x"], ["y"], name="n7", domain="com.microsoft")
+    with pytest.raises(Unsupported, match=r"node n7: operator CDist of domain 'com\.microsoft' is unknown"):
         load(model_of([node], [value_info("x", [1])], [value_info("y", [1])]))
 
 
@@ -83,6 +83,23 @@ def test_shapes_that_do_not_fit_name_the_node():
     inputs = [value_info("a", [2, 3]), value_info("b", [4, 5])]
     with pytest.raises(ModelError, match=r"node product: MatMul: matrix product of \(2, 3\) and \(4, 5\)"):
         load(model_of([node], inputs, [value_info("y", None)]))
+
+
+def test_nodes_come_in_any_order_but_not_in_a_circle():
+    branch = helper.make_graph([helper.make_node("Neg", ["t"], ["b"])], "b", [], [value_info("b", None)])
+    choice = helper.make_node("If", ["yes"], ["y"], then_branch=branch, else_branch=branch)
+    first = helper.make_node("Relu", ["x"], ["t"])
+    model = model_of(
+        [choice, first],
+        [value_info("x", [2])],
+        [value_info("y", [2])],
+        [numpy_helper.from_array(np.array(True), "yes")],
+    )
+    assert [node.layers for node in load(model).nodes if node.op == "Elementwise"] == [["Relu_1", "If_2/Neg_3"]]
+    assert [node.op_type for node in model.graph.node] == ["If", "Relu"]
+    first.input[0] = "y"
+    with pytest.raises(ModelError, match="topologically sorted"):
+        load(model_of([choice, first], [], [value_info("y", [2])], [numpy_helper.from_array(np.array(True), "yes")]))
 
 
 def test_operands_of_two_types_name_node_and_values():

@@ -10,7 +10,6 @@ from libnpu.compiler.frontend import load
 from libnpu.compiler.frontend.ops_quantised import EXACT, _parts
 from libnpu.compiler.pipeline import compile_graph
 from libnpu.compiler.reference import run_reference
-from libnpu.errors import Unsupported
 
 U8, I8, F32 = np.dtype(np.uint8), np.dtype(np.int8), np.dtype(np.float32)
 
@@ -250,8 +249,18 @@ def test_parts_hold_what_float32_holds():
     assert _parts(bounds) == [(0, 2), (2, 3), (3, 4)]
 
 
-def test_computed_weights_of_a_convolution_are_named(make_model, random):
-    feeds = {"x": whole(random, U8, 1, 3, 5, 5), "w": whole(random, U8, 4, 3, 3, 3)}
-    model = make_model([("ConvInteger", ["x", "w"], ["y"], {})], feeds, ["y"])
-    with pytest.raises(Unsupported, match=r"node ConvInteger_0: weights of ConvInteger \(w\) is not a constant"):
-        load(model)
+@pytest.mark.parametrize("computed", [(), ("zx",), ("w", "zw")], ids=["constant", "zero point", "weights"])
+@pytest.mark.parametrize("group", [1, 2])
+def test_convolutions_that_the_engine_does_not_do_are_products_of_taps(exact, random, computed, group):
+    constants = {"w": whole(random, U8, 6, 4 // group, 2, 3, 2), "zx": whole(random, I8), "zw": whole(random, U8)}
+    feeds = {"x": whole(random, I8, 1, 4, 3, 5, 4)} | {name: constants.pop(name) for name in computed}
+    attrs = {"pads": [1, 1, 0, 0, 1, 1], "strides": [1, 2, 1], "group": group}
+    operators = exact("ConvInteger", ("x", "w", "zx", "zw"), feeds, constants, precisions=("fp32",), **attrs)
+    assert "MatMulInteger" in operators
+
+
+def test_qlinear_conv_in_three_dimensions(exact, random):
+    constants = {"w": whole(random, I8, 6, 4, 2, 3, 2), "sx": scalar(0.021), "sw": scalar(0.004), "sy": scalar(0.3)}
+    constants |= {"zx": whole(random, U8), "zw": np.zeros((), I8), "zy": whole(random, U8)}
+    order, feeds = ("x", "sx", "zx", "w", "sw", "zw", "sy", "zy"), {"x": whole(random, U8, 1, 4, 3, 5, 4)}
+    exact("QLinearConv", order, feeds, constants, precisions=("fp32",), pads=[1, 0, 1, 1, 1, 0])

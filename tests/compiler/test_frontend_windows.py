@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from libnpu.compiler.frontend import load
+from libnpu.compiler.reference import run_reference
+
 
 def f32(rng, *shape):
     return rng.standard_normal(shape).astype(np.float32)
@@ -113,6 +116,14 @@ def test_columns_back_to_an_image(attrs, check, rng):
 def test_normalisation_over_channels(size, check, rng):
     attrs = {"size": size, "alpha": 2e-3, "beta": 0.6, "bias": 1.5}
     check([("LRN", ["x"], ["y"], attrs)], {"x": 100 * f32(rng, 2, 7, 3, 4)})
+
+
+def test_normalisation_of_one_channel_in_float16(make_model, rng):
+    """Its factor is beyond what float16 holds."""
+    x = f32(rng, 1, 2, 3, 4).astype(np.float16)
+    model = make_model([("LRN", ["x"], ["y"], {"size": 1, "alpha": 0.9, "beta": 0.5})], {"x": x}, ["y"])
+    found = run_reference(load(model), {"x": x})["y"]
+    np.testing.assert_allclose(found, x / np.sqrt(1 + 0.9 * x.astype(float) ** 2), rtol=3e-3, atol=1e-6)
 
 
 def test_batch_normalisation_with_computed_parameters(check, rng):

@@ -151,6 +151,19 @@ def test_an_operator_that_no_evaluator_knows_is_refused(make_model):
         compile_model(model, FP32)
 
 
+def test_an_operator_that_only_onnxruntime_knows_takes_itself_alone_to_the_host(make_model):
+    nodes = [
+        ("Relu", ["x"], ["a"], {}),
+        ("Inverse", ["a"], ["b"], {"domain": "com.microsoft"}),
+        ("Neg", ["b"], ["y"], {}),
+    ]
+    model = make_model(nodes, {"x": (np.float32, (2, 3, 3))}, ["y"])
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3, 3]))
+    compiled = in_parts(model)
+    assert sides(compiled) == ["npu", ["Inverse"], "npu"]
+    assert compiled.parts.tensors["b"].shape == (2, 3, 3)
+
+
 def test_random_results_are_on_no_side(make_model):
     nodes = [("NonZero", ["x"], ["y"], {}), ("RandomUniformLike", ["x"], ["z"], {})]
     with pytest.raises(Unsupported, match="results must be the same in every run"):

@@ -95,12 +95,24 @@ def test_outputs_that_no_layer_makes_are_there_too(npu, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["{blob}"], 2, "one of the arguments --mode --sched is required"),
+        (["{blob}"], 2, "one of the arguments --mode --sched --vf is required"),
         (["--mode", "blob,launch", "--sched", "static,dynamic", "{blob}"], 2, "not allowed with argument"),
-        (["--mode", "blob", "{blob}"], 2, "argument --mode: expected blob,launch, found 'blob'"),
-        (["--mode", "blob,blob", "{blob}"], 2, "expected blob,launch, found 'blob,blob'"),
-        (["--mode", "blob,static", "{blob}"], 2, "expected blob,launch, found 'blob,static'"),
-        (["--sched", "static,lazy", "{blob}"], 2, "argument --sched: expected static,dynamic, found 'static,lazy'"),
+        (
+            ["--mode", "blob", "{blob}"],
+            2,
+            "argument --mode: expected some of blob,launch,streaming,resident, found 'blob'",
+        ),
+        (["--mode", "blob,blob", "{blob}"], 2, "expected some of blob,launch,streaming,resident, found 'blob,blob'"),
+        (
+            ["--mode", "blob,static", "{blob}"],
+            2,
+            "expected some of blob,launch,streaming,resident, found 'blob,static'",
+        ),
+        (
+            ["--sched", "static,lazy", "{blob}"],
+            2,
+            "argument --sched: expected some of static,dynamic, found 'static,lazy'",
+        ),
         (["--mode", "blob,launch"], 2, "the following arguments are required: MODEL|BLOB"),
         (["--sched", "static,dynamic", "{library}"], 1, "builtin.npu: is a kernel library; expected a model"),
         (["--mode", "blob,launch", "{blob}"], 1, "is a blob already; expected an ONNX model"),

@@ -28,12 +28,15 @@ def profile(npu):
 def test_the_list_has_names_and_parameters_with_kinds(npu):
     status, out, err = npu("kernels", "list")
     assert (status, err) == (0, "")
-    lines = [line.split(maxsplit=1) for line in out.splitlines()[3:] if line and not line.startswith(" ")]
+    builtin, _, attention = out.partition("attention, made for each model")
+    lines = [line.split(maxsplit=1) for line in builtin.splitlines()[3:] if line and not line.startswith(" ")]
     found = {name: params.strip() for name, params in lines}
     assert len(found) >= 26
     assert found["relu"] == "in f32 input, out f32 output, int count"
     assert found["scale_add.f16"] == "in f16 input, inout f16 output, float scale, int count"
     assert "code bytes" not in out
+    made = {line.split()[0]: line.split()[2] for line in attention.splitlines()[3:] if line}
+    assert made == {"sdpa": "decompose", "incremental_sdpa": "incremental", "flash_sdpa": "flash"}  # E039
 
 
 def test_the_list_with_sizes_is_what_a_launch_loads(npu):

@@ -121,7 +121,7 @@ def _engines(match: Match, path: str) -> tuple[tuple[str, str], ...]:
         return (("QK^T of a tile", "DPU"), ("scale", "DPU PPE"), ("flash_sdpa", "SHAVE"), ("PV of a tile", "DPU"))
     if path == "incremental":
         return (("incremental_sdpa", "SHAVE"),)
-    mask = [("mask", "SHAVE")] if match.between else []
+    mask = [("mask", "DPU or SHAVE")] if match.between else []
     return (("QK^T", "DPU"), ("scale", "DPU PPE"), *mask, ("softmax", "SHAVE"), ("PV", "DPU"))
 
 

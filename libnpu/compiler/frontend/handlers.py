@@ -17,12 +17,15 @@ from libnpu.compiler.frontend import ops_signal as signal
 from libnpu.compiler.frontend import ops_trigonometry as trigonometry
 from libnpu.compiler.frontend import ops_window as window
 from libnpu.compiler.frontend.ops_attention import CONTRIBUTED as ATTENTION
-from libnpu.compiler.frontend.ops_blockwise import matmul_nbits
+from libnpu.compiler.frontend.ops_blocked import BLOCKED
+from libnpu.compiler.frontend.ops_blockwise import BLOCKWISE
 from libnpu.compiler.frontend.ops_boxes import non_max_suppression
 from libnpu.compiler.frontend.ops_deform import deform_conv
 from libnpu.compiler.frontend.ops_einsum import einsum
+from libnpu.compiler.frontend.ops_fused import FUSED, simplified_layer_norm
 from libnpu.compiler.frontend.ops_linear import determinant
 from libnpu.compiler.frontend.ops_ngrams import tf_idf
+from libnpu.compiler.frontend.ops_qlinear import QLINEAR
 from libnpu.compiler.frontend.ops_quantised import CONTRIBUTED, QUANTISED, quantize
 from libnpu.compiler.frontend.ops_sample import grid_sample
 
@@ -132,8 +135,22 @@ HANDLERS: dict[str, Handler] = {
     "DepthToSpace": movement.depth_to_space,
     "SpaceToDepth": movement.space_to_depth,
 }
+# What onnxruntime adds to the standard's own domain, in the operator sets that do not have it.
+ADDED: dict[str, Handler] = {
+    "LayerNormalization": reduction.layer_norm,
+    "SimplifiedLayerNormalization": simplified_layer_norm,
+}
 # Operators outside of the standard: (domain, name) -> handler.
 FOREIGN: dict[tuple[str, str], Handler] = {
-    ("com.microsoft", name): handler
-    for name, handler in (CONTRIBUTED | ATTENTION | {"MatMulNBits": matmul_nbits}).items()
+    (domain, name): handler
+    for domain, table in (
+        ("com.microsoft", CONTRIBUTED | QLINEAR | ATTENTION | FUSED | BLOCKWISE | recurrence.CONTRIBUTED),
+        ("com.microsoft.nchwc", BLOCKED),
+    )
+    for name, handler in table.items()
 }
+
+
+def beyond_standard() -> frozenset[tuple[str, str]]:
+    """Return (domain, name) of the operators that have a handler and no schema of the standard."""
+    return frozenset(FOREIGN) | {("", name) for name in ADDED}

@@ -18,14 +18,16 @@ import onnx
 
 from libnpu.compiler.frontend.builder import Builder
 from libnpu.compiler.frontend.call import Call
+from libnpu.compiler.frontend.channel_blocks import guess_of
 from libnpu.compiler.frontend.constants import RANDOM, constant_of, evaluate, hollow_array, tensor_array
-from libnpu.compiler.frontend.handlers import FOREIGN, HANDLERS
+from libnpu.compiler.frontend.handlers import ADDED, FOREIGN, HANDLERS
 from libnpu.compiler.frontend.infer import ShapeMismatch
 from libnpu.compiler.frontend.source import (
     STANDARD_DOMAINS,
     ModelError,
     contradicts,
     declared_shape,
+    domain_of,
     input_shapes,
     may_lack_data,
     opset_of,
@@ -184,7 +186,7 @@ class Walk:
                     body.scope[output] = value
 
     def declarations(self, graph: onnx.GraphProto, scope: Scope) -> list[str]:
-        """Return what to say of values whose declared shape is not the one computed: onnxruntime takes the computed one too, and warns.
+        """Return what to say of a guess, and of values whose declared shape is not the one computed: onnxruntime takes the computed one too, and warns.
 
         Raises ModelError for an element type that is not the one computed.
         """
@@ -199,7 +201,7 @@ class Walk:
             if contradicts(info, value.shape):
                 wrong.append(f"{info.name} is computed as {list(value.shape)}, declared as {spelled_shape(info)}")
         more = f", and {len(wrong) - 1} more like it" if len(wrong) > 1 else ""
-        return [f"{wrong[0]}{more}; what is computed counts"] if wrong else []
+        return [*guess_of(graph), *([f"{wrong[0]}{more}; what is computed counts"] if wrong else [])]
 
     def _operand(self, source: str, scope: Scope, name: str) -> Value | None:
         if source not in scope:
@@ -209,7 +211,8 @@ class Walk:
     def node(self, node: onnx.NodeProto, name: str, inputs: list[Value | None], body: Body) -> list[Value]:
         """Return the results of one node, "" for those that the source leaves out."""
         self.build.layer = name
-        if node.domain in STANDARD_DOMAINS and (node.domain, node.op_type) not in self.functions:
+        domain, own = domain_of(node), (node.domain, node.op_type) in self.functions
+        if not own and domain == "" and onnx.defs.has(node.op_type, self.opset, ""):
             check_version(node.op_type, self.opset, name)
             check_types(node.op_type, self.opset, name, inputs)
             known = self._constants(node, name, inputs)
@@ -226,8 +229,8 @@ class Walk:
                 )
             handler = HANDLERS.get(node.op_type)
         else:
-            handler = FOREIGN.get((node.domain, node.op_type))
-        if handler is not None and (node.domain, node.op_type) not in self.functions:
+            handler = FOREIGN.get((domain, node.op_type)) if domain else ADDED.get(node.op_type)
+        if handler is not None and not own:
             attrs = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
             declared = [self.declared.get(output) if body.depth == 0 else None for output in node.output]
             count = sum(map(bool, node.output))
@@ -237,8 +240,9 @@ class Walk:
             values = [call.checked(value) for value in (result if isinstance(result, list) else [result])]
             return self._named(node, values, first)
         function = self.functions.get((node.domain, node.op_type)) or self._schema_body(node, inputs)
-        if function is None and node.domain not in STANDARD_DOMAINS:
-            raise Unsupported(f"node {name}: operator {node.op_type} of domain {node.domain!r}")
+        if function is None and not (domain == "" and onnx.defs.has(node.op_type, self.opset, "")):
+            where = f"domain {domain!r}" if domain else f"operator set {self.opset}"
+            raise Unsupported(f"node {name}: operator {node.op_type} of {where}")
         if function is None:
             raise Unimplemented(f"node {name}: operator {node.op_type}")
         return self._function(node, function, name, inputs, body.depth + 1)
@@ -362,7 +366,7 @@ class Walk:
 
     def _schema_body(self, node: onnx.NodeProto, inputs: list[Value | None]) -> onnx.FunctionProto | None:
         """Return the body that ONNX's schema gives for the operator at these operand types, None without one."""
-        if node.domain not in STANDARD_DOMAINS:
+        if domain_of(node) or not onnx.defs.has(node.op_type, self.opset, ""):
             return None
         schema = onnx.defs.get_schema(node.op_type, self.opset, "")
         if schema.has_function:

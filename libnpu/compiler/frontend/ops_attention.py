@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from libnpu.compiler.frontend.ops_quantised import product, scaled
 from libnpu.compiler.frontend.source import ModelError
 
 if TYPE_CHECKING:
@@ -33,14 +34,32 @@ def attention(call: Call) -> list[Value]:
     sizes = [int(n) for n in call.attrs.get("qkv_hidden_sizes", [])] or [weights.shape[1] // 3] * 3
     call.expect(1, (x.shape[-1], sum(sizes)))
     packed = build.emit("MatMul", [x, weights, bias], {"act": None, "scale": 1.0})
+    return _of_one_product(call, packed, sizes, past, 3, call.optional(5))
+
+
+def quantised_attention(call: Call) -> list[Value]:
+    """QAttention: as Attention, of 8-bit inputs and weights whose product becomes float."""
+    x, weights, bias, x_scale, scale = (call.input(index) for index in range(5))
+    if call.attrs.get("do_rotary", 0):
+        raise call.unimplemented("rotary embedding")
+    total = product(call, x, weights, call.optional(6), call.optional(7))
+    packed = scaled(call, total, x_scale, scale, bias)
+    return _of_one_product(call, packed, [weights.shape[1] // 3] * 3, call.optional(8), 5, None)
+
+
+def _of_one_product(
+    call: Call, packed: Value, sizes: list[int], past: Value | None, mask: int, bias: Value | None
+) -> list[Value]:
+    """Return attention of queries, keys and values [B, S, sum of `sizes`], and the cache; `mask` is an operand's index."""
+    build = call.build
     bounds = [0, *np.cumsum(sizes).tolist()]
     parts = [build.slice(packed, {2: (bounds[k], bounds[k + 1], 1)}) for k in range(3)]
     q, k, v = (_split(call, part) for part in parts)
     if past is not None:
         olds = [build.reshape(build.slice(past, {0: (i, i + 1, 1)}), past.shape[1:]) for i in (0, 1)]
         k, v = (_join(build, [old, new], SEQUENCE) for old, new in zip(olds, (k, v), strict=True))
-    masks = [_key_mask(call, 3, k.shape[SEQUENCE], q), *_causal(call, q, k, "unidirectional"), call.optional(5)]
-    result = _attend(call, q, k, v, [mask for mask in masks if mask is not None])
+    masks = [_key_mask(call, mask, k.shape[SEQUENCE], q), *_causal(call, q, k, "unidirectional"), bias]
+    result = _attend(call, q, k, v, [each for each in masks if each is not None])
     if call.output_count < 2:
         return [result]
     return [result, _join(build, [build.reshape(part, (1, *part.shape)) for part in (k, v)], 0)]
@@ -240,7 +259,7 @@ def _causal(call: Call, q: Value, k: Value, attribute: str) -> list[Value]:
 
 
 def _key_mask(call: Call, index: int, keys: int, q: Value) -> Value | None:
-    """Return a mask of keys as what is added to scores: 1 for each key that counts, or how many count, of each of the batch."""
+    """Return a mask of keys as what is added to scores: 1 for each key that counts, or where those that count end and perhaps begin."""
     mask, build = call.optional(index), call.build
     if mask is None:
         return None
@@ -251,15 +270,20 @@ def _key_mask(call: Call, index: int, keys: int, q: Value) -> Value | None:
         return build.elementwise(expr, [build.reshape(mask, (batch, 1, 1, keys))], q.dtype)
     if mask.shape == (batch, queries, keys):
         return build.elementwise(expr, [build.reshape(mask, (batch, 1, queries, keys))], q.dtype)
-    if mask.shape == (batch,):
+    if mask.shape in ((batch,), (2 * batch,)):
         places = build.const(np.arange(keys, dtype=np.int32).reshape(1, 1, 1, keys), f"{call.name}.places")
-        ends = build.reshape(mask, (batch, 1, 1, 1))
-        return build.elementwise(("where", ("lt", X, Y), *expr[2:]), [places, ends], q.dtype)
+        inside: Expr = ("lt", X, Y)
+        ends = [build.reshape(build.slice(mask, {0: (0, batch, 1)}), (batch, 1, 1, 1))]
+        if mask.shape != (batch,):  # then where they begin
+            inside = ("and", inside, ("ge", X, ("in", 2)))
+            ends.append(build.reshape(build.slice(mask, {0: (batch, 2 * batch, 1)}), (batch, 1, 1, 1)))
+        return build.elementwise(("where", inside, *expr[2:]), [places, *ends], q.dtype)
     raise call.unimplemented(f"a mask of shape {mask.shape}")
 
 
 CONTRIBUTED: dict[str, Callable[[Call], Value | list[Value]]] = {
     "Attention": attention,
+    "QAttention": quantised_attention,
     "MultiHeadAttention": multi_head_attention,
     "GroupQueryAttention": group_query_attention,
     "RotaryEmbedding": rotary_embedding,

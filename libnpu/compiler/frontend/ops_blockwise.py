@@ -1,4 +1,7 @@
-"""Handler of com.microsoft's MatMulNBits: a product by constant weights of few bits, scaled by block of what is summed."""
+"""Handlers of com.microsoft's operators of constant weights of few bits with a scale for each block: MatMulNBits and GatherBlockQuantized.
+
+The weights become floats when the model is compiled.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from libnpu.compiler.frontend.call import is_float
 from libnpu.compiler.frontend.source import ModelError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from numpy.typing import NDArray
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
     from libnpu.compiler.frontend.call import Call
     from libnpu.compiler.ir import Expr, Value
 
+X: Expr = ("in", 0)
 BITS = (2, 4, 8)  # of a weight, as onnxruntime has them
 
 
@@ -73,11 +78,59 @@ def _weights(call: Call) -> NDArray[np.float32]:
     return np.ascontiguousarray((q * scale - zero * scale if apart else (q - zero) * scale).T)
 
 
+def gather_block_quantized(call: Call) -> Value:
+    """GatherBlockQuantized: rows of a table; an index outside of it gives zeros, which are one row more."""
+    data, scales = call.array(0, "the table"), call.array(2, "the table's scales")
+    zeros, indices, build = call.array(3, "the table's zero points"), call.input(1), call.build
+    if data is None or scales is None:
+        raise ModelError(f"node {call.name}: {call.op} lacks table or scales")
+    rank = data.ndim
+    axis, along = (
+        call.axis(int(call.attrs.get(f"{name}_axis", default)), rank)
+        for name, default in (("gather", 0), ("quantize", 1))
+    )
+    if data.dtype == np.uint8:
+        bits = int(call.attrs.get("bits", 4))
+        if bits not in BITS:
+            raise call.unimplemented(f"weights of {bits} bits; {BITS} bits are there")
+        data, zeros = _spread(data, bits), None if zeros is None else _spread(zeros, bits)[..., : scales.shape[-1]]
+        zeros = np.full(scales.shape, 1 << (bits - 1)) if zeros is None else zeros
+    block = int(call.attrs.get("block_size", 128)) or data.shape[along]
+    shape = [math.ceil(size / block) if place == along else size for place, size in enumerate(data.shape)]
+    for each, what in ((scales, "scales"), (zeros, "zero points")):
+        if each is not None and any(have not in (1, want) for have, want in zip(each.shape, shape, strict=True)):
+            raise ModelError(f"node {call.name}: {what} of {call.op} have shape {each.shape}, expected {shape}")
+
+    def each_element(array: NDArray[Any]) -> NDArray[np.float32]:
+        wide = array.astype(np.float32)
+        return wide if wide.shape[along] == 1 else np.repeat(wide, block, along).take(range(data.shape[along]), along)
+
+    whole = data.astype(np.float32) - (0 if zeros is None else each_element(zeros))
+    table = (whole * each_element(scales)).astype(scales.dtype)
+    count = data.shape[axis]
+    table = np.concatenate([table, np.zeros_like(table.take([0], axis))], axis)
+    inside: Expr = ("and", ("ge", X, ("const", -count)), ("lt", X, ("const", count)))
+    place: Expr = (
+        "where",
+        inside,
+        ("where", ("lt", X, ("const", 0)), ("add", X, ("const", count)), X),
+        ("const", count),
+    )
+    return build.emit(
+        "Gather", [build.const(table, f"{call.name}.table"), build.elementwise(place, [indices])], {"axis": axis}
+    )
+
+
+def _spread(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Return the numbers of `bits` bits that lie in bytes along the last axis, the lowest bits first."""
+    numbers = packed[..., None] >> np.arange(0, 8, bits, dtype=np.uint8) & np.uint8((1 << bits) - 1)
+    return numbers.reshape(*packed.shape[:-1], packed.shape[-1] * 8 // bits)
+
+
 def _unpacked(call: Call, packed: NDArray[Any], what: str, shape: tuple[int, int], bits: int) -> NDArray[np.uint8]:
     """Return rows of `shape` whose numbers lie in bytes, the lowest bits first; a row begins with a byte."""
     rows = _table(call, packed, what, (shape[0], math.ceil(shape[1] * bits / 8)))
-    numbers = rows[:, :, None] >> np.arange(0, 8, bits, dtype=np.uint8)
-    return (numbers & np.uint8((1 << bits) - 1)).reshape(shape[0], -1)[:, : shape[1]]
+    return _spread(rows, bits)[:, : shape[1]]
 
 
 def _table(call: Call, array: NDArray[Any], what: str, shape: tuple[int, int]) -> NDArray[Any]:
@@ -85,3 +138,9 @@ def _table(call: Call, array: NDArray[Any], what: str, shape: tuple[int, int]) -
     if array.size != math.prod(shape):
         raise ModelError(f"node {call.name}: {what} of {call.op} have shape {array.shape}, expected {shape} in rows")
     return array.reshape(shape)
+
+
+BLOCKWISE: dict[str, Callable[[Call], Value]] = {
+    "MatMulNBits": matmul_nbits,
+    "GatherBlockQuantized": gather_block_quantized,
+}

@@ -251,13 +251,14 @@ def activation(call: Call) -> Value:
         case "Swish":
             expr = ("mul", X, ("sigmoid", ("mul", ("const", alpha), X)))
         case "Gelu":
-            expr = _gelu(call.attrs.get("approximate", b"none"))
+            expr = gelu(call.attrs.get("approximate", b"none"))
         case _:
             raise AssertionError(call.op)
     return call.build.elementwise(expr, [call.input(0)])
 
 
-def _gelu(approximate: bytes) -> Expr:
+def gelu(approximate: bytes) -> Expr:
+    """Return Gelu of input 0, approximated by tanh or not."""
     one: Expr = ("const", 1.0)
     if approximate == b"tanh":
         cubic: Expr = ("mul", ("const", 0.044715), ("mul", X, ("mul", X, X)))

@@ -60,16 +60,17 @@ def global_pool(call: Call) -> Value:
     return call.build.reduce(x, "mean" if average else "max", range(2, len(x.shape)), keepdims=True)
 
 
-def matmul(call: Call) -> Value:
+def matmul(call: Call, scale: float = 1.0) -> Value:
+    """MatMul, times a scale."""
     a, b = call.input(0), call.input(1)
     if not is_float(a):
         raise call.unimplemented(f"input type {a.dtype}")
-    if (whole := of_integers(call)) is not None:
+    if scale == 1.0 and (whole := of_integers(call)) is not None:
         return whole
     build = call.build
     left = build.reshape(a, (1, *a.shape)) if len(a.shape) == 1 else a
     right = build.reshape(b, (*b.shape, 1)) if len(b.shape) == 1 else b
-    product = build.emit("MatMul", [left, right, None], {"act": None, "scale": 1.0})
+    product = build.emit("MatMul", [left, right, None], {"act": None, "scale": scale})
     shape = list(product.shape)
     if len(b.shape) == 1:
         del shape[-1]

@@ -10,6 +10,7 @@ sum (a - ra)(b - rb) = sum ab - ra · sum b - rb · sum a + count · ra · rb.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from libnpu.compiler import products
 from libnpu.compiler.frontend import ops_integer as integer
 from libnpu.compiler.frontend.builder import Dequantised, Sums
-from libnpu.compiler.frontend.ops_window import MAX_KERNEL, kernel_of, window_of
+from libnpu.compiler.frontend.ops_window import MAX_KERNEL, columns_of_taps, kernel_of, window_of
 from libnpu.compiler.frontend.source import ModelError
 from libnpu.errors import Unimplemented, Unsupported
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from libnpu.compiler.frontend.builder import Builder
     from libnpu.compiler.frontend.call import Call
+    from libnpu.compiler.frontend.ops_window import Window
     from libnpu.compiler.ir import Expr, Value
 
 X: Expr = ("in", 0)
@@ -208,21 +210,33 @@ def product(call: Call, a: Value, b: Value, a_zero: Value | None, b_zero: Value 
     return build.reshape(total, shape)
 
 
-def convolution(call: Call, x: Value, w: Value, x_zero: Value | None, w_zero: Value | None) -> Value:
-    """Return the int32 convolution of two 8-bit values less their zero points; padding adds nothing. Weights are constant."""
+def convolution(
+    call: Call,
+    x: Value,
+    w: Value,
+    x_zero: Value | None,
+    w_zero: Value | None,
+    window: Window | None = None,
+    group: int | None = None,
+) -> Value:
+    """Return the int32 convolution of two 8-bit values less their zero points; padding adds nothing.
+
+    `window` and `group` are by default what the node says. What the engine does not do as a convolution is a matrix product of taps.
+    """
     build = call.build
     _check_types(call, x, w)
-    kernel, group = kernel_of(call, x, w), call.groups()
-    window = window_of(call, x, kernel)
+    if window is None or group is None:
+        window, group = window_of(call, x, kernel_of(call, x, w)), call.groups()
     if w.shape[1] * group != x.shape[1] or w.shape[0] % group or 0 in w.shape:
         raise ModelError(f"node {call.name}: {call.op} of {x.name} {x.shape} by {w.name} {w.shape}, {group} groups")
-    if window.rank > 2 or max(kernel) > MAX_KERNEL:
-        raise call.unimplemented(f"a kernel of {kernel}, at most two axes of {MAX_KERNEL}")
-    weights, w_known = _constant_weights(call, w, w_zero)
+    known = _constant_weights(w, w_zero)
+    if known is None or window.rank > 2 or max(window.kernel) > MAX_KERNEL:
+        return _product_of_taps(call, x, w, x_zero, w_zero, window, group)
+    weights, w_known = known
     x_known, rest = _zero_point(call, x_zero)
     if window.rank == 1:
         image = build.reshape(x, (*x.shape[:2], 1, x.shape[2]))
-        weights = weights.reshape(*w.shape[:2], 1, *kernel)
+        weights = weights.reshape(*w.shape[:2], 1, *window.kernel)
     else:
         image = x
     attrs = window.attrs("strides", "pads", "dilations") | {"group": group, "zeros": [x_known, w_known]}
@@ -231,11 +245,11 @@ def convolution(call: Call, x: Value, w: Value, x_zero: Value | None, w_zero: Va
     total: Value | None = None
     parts = list(_parts(each))
     if group > 1 and len(parts) > 1:
-        raise call.unimplemented(f"{group} groups of {w.shape[1]} channels, whose sums may reach 2^24")
+        return _product_of_taps(call, x, w, x_zero, w_zero, window, group)
     for first, last in parts:
         channels = image if group > 1 else _sliced(build, image, 1, first, last)
-        taps = build.const(np.ascontiguousarray(weights[:, first:last]), w.name)
-        part = build.emit("ConvInteger", [channels, taps], dict(attrs), dtype=INT32)
+        taps_of_part = build.const(np.ascontiguousarray(weights[:, first:last]), w.name)
+        part = build.emit("ConvInteger", [channels, taps_of_part], dict(attrs), dtype=INT32)
         total = part if total is None else build.elementwise(("add", X, Y), [total, part])
     assert total is not None
     if rest is not None:
@@ -244,6 +258,35 @@ def convolution(call: Call, x: Value, w: Value, x_zero: Value | None, w_zero: Va
         sums = build.const(inside.astype(np.int32), f"{call.name}.sums")
         total = build.elementwise(("sub", X, ("mul", Y, ("in", 2))), [total, build.reshape(rest, ()), sums])
     return build.reshape(total, (*total.shape[:2], total.shape[3])) if window.rank == 1 else total
+
+
+def _product_of_taps(
+    call: Call, x: Value, w: Value, x_zero: Value | None, w_zero: Value | None, window: Window, group: int
+) -> Value:
+    """Return a convolution as the product of the weights' rows and columns of taps; outside of the image these are the zero point."""
+    build, outputs = call.build, window.counts(x.shape[2:])
+    known, rest = _zero_point(call, x_zero)
+    if rest is not None and any(window.pads):
+        x = _surrounded(call, x, x_zero, window)
+        window = replace(window, pads=[0] * 2 * window.rank)
+    columns = columns_of_taps(call, x, window, group, float(known))
+    rows = build.reshape(w, (group, w.shape[0] // group, math.prod(w.shape[1:])))
+    if w_zero is not None and math.prod(w_zero.shape) > 1:
+        w_zero = build.reshape(w_zero, (group, w.shape[0] // group, 1))
+    total = product(call, rows, columns, w_zero, x_zero)
+    return build.reshape(total, (x.shape[0], w.shape[0], *outputs))
+
+
+def _surrounded(call: Call, x: Value, zero: Value | None, window: Window) -> Value:
+    """Return an image padded with a computed zero point."""
+    assert zero is not None
+    build, rank = call.build, window.rank
+    pads = [(0, 0), (0, 0), *zip(window.pads[:rank], window.pads[rank:], strict=True)]
+    padded = build.emit("Pad", [x], {"pads": pads, "value": 0.0})
+    within = np.pad(np.ones((1, 1, *x.shape[2:]), np.bool_), pads)
+    inside = build.const(within, f"{call.name}.inside")
+    chosen: Expr = ("where", Y, X, ("in", 2))
+    return build.elementwise(chosen, [padded, inside, build.reshape(zero, ())])
 
 
 def _check_types(call: Call, *values: Value) -> None:
@@ -278,17 +321,18 @@ def _zero_point(call: Call, zero: Value | None) -> tuple[int, Value | None]:
     return 0, call.build.elementwise(X, [zero], INT32)
 
 
-def _constant_weights(call: Call, w: Value, zero: Value | None) -> tuple[NDArray[Any], int]:
-    """Return weights and the zero point that the engine takes; those of zero points by channel become int8 without one."""
-    for value, what in ((w, "weights"), (zero, "the weights' zero point")):
-        if value is not None and value.const is None:
-            raise Unsupported(f"node {call.name}: {what} of {call.op} ({value.name}) is not a constant")
-    assert w.const is not None
+def _constant_weights(w: Value, zero: Value | None) -> tuple[NDArray[Any], int] | None:
+    """Return weights and the zero point that the engine takes, None where it takes neither or they are computed.
+
+    Those of zero points by channel become int8 without one.
+    """
+    if w.const is None or (zero is not None and zero.const is None):
+        return None
     if zero is None or zero.const is None or np.all(zero.const == zero.const.flat[0]):
         return w.const, 0 if zero is None or zero.const is None else int(zero.const.flat[0])
     shifted = w.const.astype(np.int64) - zero.const.astype(np.int64).reshape(-1, *[1] * (len(w.shape) - 1))
     if shifted.min() < -128 or shifted.max() > 127:
-        raise call.unimplemented("weights that are beyond int8 less the zero points of their channels")
+        return None
     return shifted.astype(np.int8), 0
 
 
@@ -322,7 +366,7 @@ def matmul_to_float(call: Call) -> Value:
     """MatMulIntegerToFloat: sums · (a_scale · b_scale), and a bias."""
     a, b, a_scale, b_scale = (call.input(index) for index in range(4))
     total = product(call, a, b, call.optional(4), call.optional(5))
-    return _scaled(call, total, a_scale, b_scale, call.optional(6))
+    return scaled(call, total, a_scale, b_scale, call.optional(6))
 
 
 def dynamic_matmul(call: Call) -> Value:
@@ -330,10 +374,11 @@ def dynamic_matmul(call: Call) -> Value:
     a, b, b_scale = (call.input(index) for index in range(3))
     quantised, a_scale, a_zero = dynamically_quantised(call.build, a)
     total = product(call, quantised, b, a_zero, call.optional(3))
-    return _scaled(call, total, a_scale, b_scale, call.optional(4))
+    return scaled(call, total, a_scale, b_scale, call.optional(4))
 
 
-def _scaled(call: Call, total: Value, a_scale: Value, b_scale: Value, bias: Value | None) -> Value:
+def scaled(call: Call, total: Value, a_scale: Value, b_scale: Value, bias: Value | None) -> Value:
+    """Return int32 sums of a product times the scales of both sides, by row and by column, plus a bias, as floats."""
     build = call.build
     scales = [_along(build, a_scale, -2), _along(build, b_scale, -1)]
     result = build.elementwise(("mul", ("cast_f32", X), ("mul", Y, ("in", 2))), [total, *scales], a_scale.dtype)
@@ -369,52 +414,8 @@ def qgemm(call: Call) -> Value:
     if alpha != 1.0:
         a_scale = build.elementwise(("mul", X, ("const", alpha)), [a_scale])
     if y_scale is None:
-        return _scaled(call, total, a_scale, b_scale, None)
+        return scaled(call, total, a_scale, b_scale, None)
     return requantised(call, total, [a_scale, _along(build, b_scale, -1), y_scale], call.input(8))
-
-
-def qlinear_sum(call: Call) -> Value:
-    """QLinearAdd and QLinearMul: every bit as DequantizeLinear, Add or Mul, and QuantizeLinear, which the standard defines.
-
-    onnxruntime's own kernel adds by fused operations, so that a sum half way between two steps may end one apart there.
-    """
-    a, b = (_real(call, first) for first in (0, 3))
-    op = "add" if call.op == "QLinearAdd" else "mul"
-    return _narrow(call, (op, a[0](0), b[0](len(a[1]))), [*a[1], *b[1]], 6)
-
-
-def qlinear_map(call: Call) -> Value:
-    """QLinearSigmoid and QLinearLeakyRelu."""
-    x, inputs = _real(call, 0)
-    expr: Expr = ("sigmoid", x(0))
-    if call.op == "QLinearLeakyRelu":
-        expr = ("leaky_relu", x(0), ("const", float(call.attrs.get("alpha", 0.01))))
-    return _narrow(call, expr, inputs, 3)
-
-
-def _real(call: Call, first: int) -> tuple[Callable[[int], Expr], list[Value]]:
-    """Return the float32 that the operand at `first` stands for, as an expression of inputs from a number on, and these inputs."""
-    x, scale, zero, build = call.input(first), call.input(first + 1), call.optional(first + 2), call.build
-    inputs = [x, build.reshape(scale, ()), *([] if zero is None else [build.reshape(zero, ())])]
-
-    def real(at: int) -> Expr:
-        whole: Expr = ("in", at) if zero is None else ("sub", ("in", at), ("in", at + 2))
-        return ("mul", ("cast_f32", whole), ("in", at + 1))
-
-    return real, inputs
-
-
-def _narrow(call: Call, expr: Expr, inputs: list[Value], first: int) -> Value:
-    """Return an expression in steps of the scale at operand `first`, less the zero point behind it, as 8 bits."""
-    scale, zero, build, at = call.input(first), call.optional(first + 1), call.build, len(inputs)
-    target = inputs[0].dtype if zero is None else zero.dtype
-    info = np.iinfo(target)
-    moved: Expr = ("round", ("div", expr, ("in", at)))
-    if zero is not None:
-        moved = ("add", moved, ("cast_f32", ("in", at + 1)))
-    inside: Expr = ("clip", moved, ("const", float(info.min)), ("const", float(info.max)))
-    ends = [build.reshape(scale, ()), *([] if zero is None else [build.reshape(zero, ())])]
-    return build.elementwise(("cast_i32", inside), [*inputs, *ends], target)
 
 
 QUANTISED: dict[str, Callable[[Call], Value]] = {
@@ -428,10 +429,6 @@ CONTRIBUTED: dict[str, Callable[[Call], Value]] = {
     "MatMulIntegerToFloat": matmul_to_float,
     "DynamicQuantizeMatMul": dynamic_matmul,
     "QGemm": qgemm,
-    "QLinearAdd": qlinear_sum,
-    "QLinearMul": qlinear_sum,
-    "QLinearSigmoid": qlinear_map,
-    "QLinearLeakyRelu": qlinear_map,
     "QuantizeLinear": quantize,
     "DequantizeLinear": integer.dequantize,
 }

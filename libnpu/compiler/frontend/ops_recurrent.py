@@ -1,4 +1,4 @@
-"""Handlers of LSTM, GRU and RNN: unrolled, a matrix product with the recurrent weights and an expression or two per step.
+"""Handlers of LSTM, GRU and RNN, and of an LSTM of integers: unrolled, a matrix product with the recurrent weights and an expression or two per step.
 
 The products of all inputs with the input weights are one for the sequence. Sequences shorter than the longest keep their
 state, and give zeros, from their end on.
@@ -6,15 +6,16 @@ state, and give zeros, from their end on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from libnpu.compiler.frontend.ops_quantised import dynamically_quantised, product, scaled
 from libnpu.compiler.frontend.source import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from libnpu.compiler.frontend.builder import Builder
     from libnpu.compiler.frontend.call import Call
@@ -28,12 +29,21 @@ _DEFAULTS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "R
 
 
 @dataclass(slots=True)
+class _Weights:
+    """Weights [inputs or hidden, gates · hidden]; of 8 bits when they have a scale, and a zero point, of one number or one per column."""
+
+    value: Value
+    scale: Value | None = None
+    zero: Value | None = None
+
+
+@dataclass(slots=True)
 class _Pass:
-    """One direction: weights of the gates [inputs or hidden, gates · hidden], biases [gates · hidden] or None, activations."""
+    """One direction: weights of the gates, biases [gates · hidden] or None, activations."""
 
     call: Call
-    w: Value
-    r: Value
+    w: _Weights
+    r: _Weights
     w_bias: Value | None
     r_bias: Value | None
     peepholes: Value | None
@@ -52,10 +62,14 @@ class _Pass:
         """Return columns of gate `index` of [batch, gates · hidden]."""
         return self.build.slice(x, {1: (index * self.hidden, (index + 1) * self.hidden, 1)})
 
-    def product(self, a: Value, b: Value, bias: Value | None) -> Value:
+    def product(self, a: Value, b: _Weights, bias: Value | None) -> Value:
+        """Return a · b plus a bias; for weights of 8 bits `a` becomes uint8 over its own range."""
         build = self.build
+        if b.scale is not None:
+            whole, scale, zero = dynamically_quantised(build, a)
+            return scaled(self.call, product(self.call, whole, b.value, zero, b.zero), scale, b.scale, bias)
         own = bias if bias is None or bias.const is not None else None
-        result = build.emit("MatMul", [a, b, own], {"act": None, "scale": 1.0})
+        result = build.emit("MatMul", [a, b.value, own], {"act": None, "scale": 1.0})
         return (
             result if bias is own else build.elementwise(("add", X, Y), [result, bias]) if bias is not None else result
         )
@@ -64,8 +78,18 @@ class _Pass:
         return None if self.peepholes is None else self.gate(self.peepholes, index)
 
 
-def recurrent(call: Call) -> list[Value]:
-    """Return Y [steps, directions, batch, hidden], Y_h and of an LSTM Y_c [directions, batch, hidden], as `layout` says."""
+def dynamic_lstm(call: Call) -> list[Value]:
+    """DynamicQuantizeLSTM: an LSTM of weights of 8 bits [directions, inputs or hidden, gates · hidden]."""
+    w, r = (call.build.transpose(call.input(index), [0, 2, 1]) for index in (1, 2))
+    inputs = [call.input(0), w, r, *call.inputs[3:8]]
+    return recurrent(replace(call, op="LSTM", inputs=inputs), [call.input(index) for index in range(8, 12)])
+
+
+def recurrent(call: Call, scales: Sequence[Value] = ()) -> list[Value]:
+    """Return Y [steps, directions, batch, hidden], Y_h and of an LSTM Y_c [directions, batch, hidden], as `layout` says.
+
+    `scales` are scale and zero point of input weights, then of recurrent ones, by direction, where they are of 8 bits.
+    """
     x, w, r, build = call.input(0), call.input(1), call.input(2), call.build
     batch_first = bool(call.attrs.get("layout", 0))
     if batch_first:
@@ -86,10 +110,11 @@ def recurrent(call: Call) -> list[Value]:
     for index in range(count):
         bias = _row(build, call.optional(3), index)
         half = gates * hidden
+        steps_of = [_row(build, value, index) for value in scales]
         one = _Pass(
             call,
-            build.transpose(_row(build, w, index), [1, 0]),
-            build.transpose(_row(build, r, index), [1, 0]),
+            _Weights(build.transpose(_row(build, w, index), [1, 0]), *steps_of[:2]),
+            _Weights(build.transpose(_row(build, r, index), [1, 0]), *steps_of[2:]),
             None if bias is None else _part(build, bias, 0, half),
             None if bias is None else _part(build, bias, half, 2 * half),
             None if call.optional(7) is None else build.reshape(_row(build, call.optional(7), index), (1, 3 * hidden)),
@@ -185,7 +210,7 @@ def _gru_step(one: _Pass, fed: Value, states: list[Value]) -> list[Value]:
     else:
         kept = build.elementwise(("mul", X, Y), [reset, state])
         bias = None if one.r_bias is None else _part(build, one.r_bias, 2 * one.hidden, 3 * one.hidden)
-        weights = build.slice(one.r, {1: (2 * one.hidden, 3 * one.hidden, 1)})
+        weights = _Weights(build.slice(one.r.value, {1: (2 * one.hidden, 3 * one.hidden, 1)}))
         new = build.elementwise(g(one.clipped(("add", X, Y))), [one.gate(fed, 2), one.product(kept, weights, bias)])
     mixed: Expr = ("add", ("mul", ("sub", ("const", 1.0), X), Y), ("mul", X, ("in", 2)))
     return [build.elementwise(mixed, [update, new, state])]
@@ -250,3 +275,4 @@ _FUNCTIONS: dict[str, tuple[Callable[[Expr, Expr, Expr], Expr], float | None, fl
     "HardSigmoid": (lambda x, a, b: ("hard_sigmoid", x, a, b), 0.2, 0.5),
     "Elu": (lambda x, a, b: ("where", ("gt", x, ("const", 0.0)), x, ("mul", a, ("sub", ("exp", x), ("const", 1.0)))), 1.0, None),
 }  # fmt: skip
+CONTRIBUTED: dict[str, Callable[[Call], list[Value]]] = {"DynamicQuantizeLSTM": dynamic_lstm}

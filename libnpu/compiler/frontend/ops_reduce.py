@@ -104,13 +104,20 @@ def layer_norm(call: Call) -> list[Value]:
     axis = call.axis(int(call.attrs.get("axis", -1)), len(x.shape))
     call.expect_broadcast(1, x.shape)
     call.expect_broadcast(2, x.shape)
-    normal, *moments = _normalise(call, x, list(range(axis, len(x.shape))))
-    result = call.build.elementwise(("mul", X, Y), [normal, scale])
+    return normalised(call, x, axis, scale, bias)[: call.output_count]
+
+
+def normalised(call: Call, x: Value, axis: int, scale: Value, bias: Value | None, centred: bool = True) -> list[Value]:
+    """Return `x` normalised over the axes from `axis` on, times scale plus bias, and in float32 the mean and the inverse deviation.
+
+    If not `centred`, the mean is not taken off, and the deviation is the root of the mean square.
+    """
+    build = call.build
+    normal, *moments = _normalise(call, x, list(range(axis, len(x.shape))), centred)
+    result = build.elementwise(("mul", X, Y), [normal, scale])
     if bias is not None:
-        result = call.build.elementwise(("add", X, Y), [result, bias])
-    if call.output_count == 1:
-        return [result]
-    return [result, *(call.build.elementwise(X, [moment], np.dtype(np.float32)) for moment in moments)]
+        result = build.elementwise(("add", X, Y), [result, bias])
+    return [result, *(build.elementwise(X, [moment], np.dtype(np.float32)) for moment in moments)]
 
 
 def lp_norm(call: Call) -> Value:
@@ -133,15 +140,15 @@ def instance_norm(call: Call) -> Value:
     return call.build.elementwise(("add", X, Y), [scaled, call.build.reshape(bias, shape)])
 
 
-def _normalise(call: Call, x: Value, axes: list[int]) -> tuple[Value, Value, Value]:
+def _normalise(call: Call, x: Value, axes: list[int], centred: bool = True) -> tuple[Value, Value, Value]:
     """Return (x - mean) / sqrt(variance + epsilon), the mean and the inverse root; the centred values are squared, so nothing cancels."""
     build = call.build
     epsilon = float(call.attrs.get("epsilon", 1e-5))
     mean = build.reduce(x, "mean", axes, True)
-    centred = build.elementwise(("sub", X, Y), [x, mean])
-    variance = build.reduce(build.elementwise(("mul", X, X), [centred]), "mean", axes, True)
+    moved = build.elementwise(("sub", X, Y), [x, mean]) if centred else x
+    variance = build.reduce(build.elementwise(("mul", X, X), [moved]), "mean", axes, True)
     inverse = build.elementwise(("rsqrt", ("add", X, ("const", epsilon))), [variance])
-    return build.elementwise(("mul", X, Y), [centred, inverse]), mean, inverse
+    return build.elementwise(("mul", X, Y), [moved, inverse]), mean, inverse
 
 
 def _before(call: Call, x: Value) -> Value:

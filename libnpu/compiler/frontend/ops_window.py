@@ -30,6 +30,7 @@ Y: Expr = ("in", 1)
 MAX_KERNEL = 255  # npu_dpu_invariant.kernel_x and kernel_y are 8 bits wide
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 _FINITE_SQUARES = 1 / 256  # the square of the largest float16 times this is one
+_LARGEST_POWER = 2.0**15  # of two in float16
 MAX_TAPS = 1024  # chosen: a graph of so many nodes for one operator
 
 
@@ -190,15 +191,19 @@ def _in_parts(call: Call, x: Value, w: Value, window: Window, group: int) -> Val
 
 def _product_of_taps(call: Call, x: Value, w: Value, window: Window, group: int) -> Value:
     build = call.build
-    n, c = x.shape[:2]
-    outputs, each, count = window.counts(x.shape[2:]), c // group, math.prod(window.kernel)
-    pixels = math.prod(outputs)
-    parts = [build.reshape(tap, (n, group, each, 1, pixels)) for tap in taps(call, x, window, 0.0)]
-    stacked = build.emit("Concat", parts, {"axis": 3}) if count > 1 else parts[0]
-    columns = build.reshape(stacked, (n, group, each * count, pixels))
-    rows = build.reshape(w, (group, w.shape[0] // group, each * count))
+    columns = columns_of_taps(call, x, window, group, 0.0)
+    rows = build.reshape(w, (group, w.shape[0] // group, math.prod(w.shape[1:])))
     product = build.emit("MatMul", [rows, columns, None], {"act": None, "scale": 1.0})
-    return build.reshape(product, (n, w.shape[0], *outputs))
+    return build.reshape(product, (x.shape[0], w.shape[0], *window.counts(x.shape[2:])))
+
+
+def columns_of_taps(call: Call, x: Value, window: Window, group: int, fill: float) -> Value:
+    """Return [N, group, C / group · kernel, windows] of an image, `fill` outside of it: what rows of weights are multiplied by."""
+    build, (n, c) = call.build, x.shape[:2]
+    each, count, pixels = c // group, math.prod(window.kernel), math.prod(window.counts(x.shape[2:]))
+    parts = [build.reshape(tap, (n, group, each, 1, pixels)) for tap in taps(call, x, window, fill)]
+    stacked = build.emit("Concat", parts, {"axis": 3}) if count > 1 else parts[0]
+    return build.reshape(stacked, (n, group, each * count, pixels))
 
 
 def max_by_taps(call: Call, x: Value, window: Window, with_indices: bool) -> list[Value]:
@@ -242,7 +247,13 @@ def _places(call: Call, x: Value, window: Window) -> list[NDArray[np.int32]]:
 
 def mean_by_taps(call: Call, x: Value, window: Window, count_include_pad: bool) -> Value:
     """Return means over what is inside of the image, or of its padding when that counts."""
-    build = call.build
+    build, counts = call.build, counts_of(x, window, count_include_pad)
+    total = sum_of_taps(call, x, window)
+    return build.elementwise(("div", X, Y), [total, build.const(counts.astype(x.dtype), f"{call.name}.counts")])
+
+
+def counts_of(x: Value, window: Window, count_include_pad: bool) -> NDArray[np.float64]:
+    """Return how many elements of each window [1, 1, windows...] are in the image, or in its padding when that counts."""
     counts = np.ones((1,) * (2 + window.rank))
     for i, count in enumerate(window.counts(x.shape[2:])):
         before, after = window.pads[i], window.pads[window.rank + i] - window.extra[i]
@@ -250,8 +261,7 @@ def mean_by_taps(call: Call, x: Value, window: Window, count_include_pad: bool) 
         at = np.arange(count)[:, None] * window.strides[i] + np.arange(window.kernel[i]) * window.dilations[i] - before
         within = ((at >= low) & (at < high)).sum(axis=1)
         counts = counts * within.reshape([-1 if k == 2 + i else 1 for k in range(2 + window.rank)])
-    total = sum_of_taps(call, x, window)
-    return build.elementwise(("div", X, Y), [total, build.const(counts.astype(x.dtype), f"{call.name}.counts")])
+    return counts
 
 
 def sum_of_taps(call: Call, x: Value, window: Window) -> Value:
@@ -297,12 +307,14 @@ def lrn(call: Call) -> Value:
     small: Expr = ("mul", X, ("const", math.sqrt(abs(alpha) / behind)))
     squares = build.elementwise(("mul", small, small), [x])
     image = x.shape if len(x.shape) == 4 else (n, c, 1, math.prod(x.shape[2:]))
+    held = min(behind, _LARGEST_POWER)
     before = (size - 1) // 2
     beside = np.arange(c) - np.arange(c)[:, None]  # [to, from]
-    band = np.where((beside >= -before) & (beside < size - before), behind, 0).astype(x.dtype)[:, :, None, None]
+    band = np.where((beside >= -before) & (beside < size - before), held, 0).astype(x.dtype)[:, :, None, None]
     attrs = {"strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": 1, "act": None}
     total = build.reshape(build.emit("Conv", [build.reshape(squares, image), build.const(band), None], attrs), x.shape)
-    scale: Expr = ("add" if alpha >= 0 else "sub", ("const", float(call.attrs.get("bias", 1.0))), Y)
+    share: Expr = Y if held == behind else ("mul", Y, ("const", behind / held))
+    scale: Expr = ("add" if alpha >= 0 else "sub", ("const", float(call.attrs.get("bias", 1.0))), share)
     return build.elementwise(("div", X, ("pow", scale, ("const", beta))), [x, total])
 
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from libnpu.compiler.frontend.channel_blocks import mark_blocks
 from libnpu.compiler.hollow import LEAST_BYTES
 from libnpu.errors import Unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Container, Iterator, Mapping
 
     from libnpu.compiler.frontend.infer import Shape
 
 MIN_OPSET = 7  # Broadcasting became NumPy's there; older models say it in attributes.
 STANDARD_DOMAINS = ("", "ai.onnx")
+FOREIGN_DOMAIN = "com.microsoft"
 _ELEMENT_BYTES = {
     int(onnx.TensorProto.FLOAT): 4,
     int(onnx.TensorProto.FLOAT16): 2,
@@ -32,6 +35,14 @@ _WEIGHT_TYPES = frozenset(
     map(int, (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, onnx.TensorProto.DOUBLE,
               onnx.TensorProto.INT8, onnx.TensorProto.UINT8))
 )  # fmt: skip
+# First bytes of files of other graph formats -> what they are.
+_FORMATS = {
+    b"<?xml": "XML, as OpenVINO IR",
+    b"<net": "XML, as OpenVINO IR",
+    b"PK\x03\x04": "a zip archive, as PyTorch's",
+    b"\x89HDF": "HDF5, as Keras's",
+}
+_TFLITE = b"TFL3"  # at byte 4
 
 
 class ModelError(ValueError):
@@ -54,13 +65,14 @@ def read_model(
 ) -> onnx.ModelProto:
     """Return the checked model, with external data loaded; of a plan, without that of large initialisers.
 
-    Operators are those of the standard, of the model's functions, and (domain, name) in `foreign`.
+    Operators are those of the standard, of the model's functions, and (domain, name) in `foreign`, where the standard's domain is "".
 
     Raises ModelError, Unsupported, OSError.
     """
     model = _parse(source, is_plan)
     _check_names(model)
     _check_operators(model, foreign)
+    model = mark_blocks(_in_order(model))
     try:
         onnx.checker.check_model(_skeleton(model, is_plan))
     except (onnx.checker.ValidationError, ValueError) as error:
@@ -82,6 +94,11 @@ def opset_of(model: onnx.ModelProto) -> int:
     if not 1 <= versions[0] <= newest:
         raise Unsupported(f"operator set {versions[0]}; {MIN_OPSET} to {newest} are known")
     return int(versions[0])
+
+
+def domain_of(node: onnx.NodeProto) -> str:
+    """Return the domain of a node's operator, "" of the standard, which has two names."""
+    return "" if node.domain in STANDARD_DOMAINS else str(node.domain)
 
 
 def input_shapes(model: onnx.ModelProto, overrides: Mapping[str, Shape]) -> dict[str, Shape]:
@@ -145,6 +162,7 @@ def _parse(source: str | Path | bytes | onnx.ModelProto, is_plan: bool) -> onnx.
     what = "data" if isinstance(source, bytes) else str(source)
     if not (source if isinstance(source, bytes) else Path(source).stat().st_size):
         raise ModelError(f"{what}: is empty; expected an ONNX model")
+    _check_format(source, what)
     try:
         if isinstance(source, bytes):
             model = onnx.load_from_string(source)
@@ -164,6 +182,21 @@ def _parse(source: str | Path | bytes | onnx.ModelProto, is_plan: bool) -> onnx.
         except (onnx.checker.ValidationError, OSError, ValueError) as error:
             raise ModelError(f"{what}: its external data cannot be read: {error}") from error
     return model
+
+
+def _check_format(source: str | Path | bytes, what: str) -> None:
+    """Raise Unsupported for a file of another graph format."""
+    if isinstance(source, bytes):
+        start = source[:64]
+    else:
+        with open(source, "rb") as file:
+            start = file.read(64)
+    text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
+    found = next((name for magic, name in _FORMATS.items() if text.startswith(magic)), None)
+    if start[4:8] == _TFLITE:
+        found = "TensorFlow Lite"
+    if found:
+        raise Unsupported(f"{what}: UNSUPPORTED_FORMAT: {found}; only ONNX is read, which its framework can export")
 
 
 def _skeleton(model: onnx.ModelProto, is_plan: bool) -> onnx.ModelProto:
@@ -190,7 +223,24 @@ def _skeleton(model: onnx.ModelProto, is_plan: bool) -> onnx.ModelProto:
     for info in (*skeleton.graph.input, *skeleton.graph.output):
         if _lacks_shape(info):
             info.type.tensor_type.shape.SetInParent()
+    _rename_foreign(skeleton)
     return skeleton
+
+
+def _rename_foreign(skeleton: onnx.ModelProto) -> None:
+    """Give another domain to operators that the standard does not have in its own, which the checker would refuse."""
+    opset, functions = opset_of(skeleton), {(function.domain, function.name) for function in skeleton.functions}
+    strange = [
+        node
+        for node in _all_nodes(skeleton.graph)
+        if domain_of(node) == ""
+        and (node.domain, node.op_type) not in functions
+        and not onnx.defs.has(node.op_type, opset, "")
+    ]
+    for node in strange:
+        node.domain = FOREIGN_DOMAIN
+    if strange and all(entry.domain != FOREIGN_DOMAIN for entry in skeleton.opset_import):
+        skeleton.opset_import.append(onnx.helper.make_opsetid(FOREIGN_DOMAIN, 1))
 
 
 def _copy_field(target: Any, name: str, value: Any) -> None:
@@ -224,14 +274,64 @@ def _check_operators(model: onnx.ModelProto, foreign: Container[tuple[str, str]]
     opset = opset_of(model)
     functions = {(function.domain, function.name) for function in model.functions}
     for node in _all_nodes(model.graph):
-        if node.domain in STANDARD_DOMAINS:
-            known = onnx.defs.has(node.op_type, opset, "") or (node.domain, node.op_type) in functions
-        else:
-            known = (node.domain, node.op_type) in functions or (node.domain, node.op_type) in foreign
-        if not known:
+        domain = domain_of(node)
+        known = (node.domain, node.op_type) in functions or (domain, node.op_type) in foreign
+        if not known and not (domain == "" and onnx.defs.has(node.op_type, opset, "")):
             where = f"node {node.name or ', '.join(node.output)}"
             domain = f"domain {node.domain!r}" if node.domain else f"operator set {opset}"
             raise Unsupported(f"{where}: operator {node.op_type} of {domain} is unknown")
+
+
+def captured(node: onnx.NodeProto) -> list[str]:
+    """Return the values that a node's graphs read from around them."""
+    found: list[str] = []
+    for graph in _graphs(node):
+        own = {info.name for info in (*graph.input, *graph.initializer)}
+        for inner in graph.node:
+            found += [name for name in (*inner.input, *captured(inner)) if name and name not in own]
+            own |= set(inner.output)
+        found += [info.name for info in graph.output if info.name not in own]
+    return list(dict.fromkeys(found))
+
+
+def _graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        elif attribute.type == onnx.AttributeProto.GRAPHS:
+            yield from attribute.graphs
+
+
+def _in_order(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with each node behind those that make its operands, as onnxruntime puts them: the same one where they are."""
+    graph = model.graph
+    makers = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
+    before = [
+        {makers[name] for name in (*node.input, *captured(node)) if name in makers} - {index}
+        for index, node in enumerate(graph.node)
+    ]
+    if all(max(needed, default=-1) < index for index, needed in enumerate(before)):
+        return model
+    readers: dict[int, list[int]] = {}
+    for index, needed in enumerate(before):
+        for maker in needed:
+            readers.setdefault(maker, []).append(index)
+    left, order = [len(needed) for needed in before], []
+    ready = [index for index, count in enumerate(left) if not count]
+    while ready:
+        index = heappop(ready)
+        order.append(index)
+        for reader in readers.get(index, ()):
+            left[reader] -= 1
+            if not left[reader]:
+                heappush(ready, reader)
+    if len(order) < len(graph.node):
+        return model  # a circle, which the checker names
+    sorted_model = onnx.ModelProto()
+    sorted_model.CopyFrom(model)
+    del sorted_model.graph.node[:]
+    sorted_model.graph.node.extend(graph.node[index] for index in order)
+    return sorted_model
 
 
 def _all_nodes(graph: Any) -> Any:

@@ -401,7 +401,7 @@ class Builder:
         self.expect_ops(node, 1)
         layer = node.layers[0] if node.layers else node.name
         name = f"{node.name}.{what}.{len(self.ops)}".replace(" ", ".")
-        self.ops.append(TileOp(name, layer, engine, 0, reads, writes, payload, {"what": what}))
+        self.ops.append(TileOp(name, layer, engine, 0, reads, writes, payload, {"what": what, "node": node.name}))
 
     def finish(self) -> TileProgram:
         """Copy outputs that no node wrote, predict costs, and return the program."""

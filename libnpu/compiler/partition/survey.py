@@ -1,7 +1,7 @@
 """Survey: the import's walk over a model once more, which goes on behind a node that the NPU cannot do.
 
-Such a node, with all that it holds, is one for the host. Its results have the types and shapes that ONNX infers or the model
-declares; a node whose operand has none until it runs is one for the host too.
+Such a node, with all that it holds, is one for the host. Its results have the types and shapes that ONNX infers, the model
+declares, or onnxruntime infers; a node whose operand has none until it runs is one for the host too.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import onnx
 
 from libnpu.compiler.frontend.constants import RANDOM
 from libnpu.compiler.frontend.import_onnx import Body, Scope, Walk, begin, check_output
-from libnpu.compiler.frontend.source import STANDARD_DOMAINS, ModelError
+from libnpu.compiler.frontend.source import ModelError, captured, domain_of
 from libnpu.compiler.ir import Value
 from libnpu.errors import Unimplemented, Unsupported
+from libnpu.parts.evaluator import types_by_runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Mapping
 
     from numpy.typing import NDArray
 
@@ -210,43 +211,74 @@ class _Survey(Walk):
         return value
 
     def _type(self, node: onnx.NodeProto, output: str, inputs: list[Value | None]) -> ValueType:
-        """Return what ONNX infers of a result from the operands that are known, else from the whole model, or what that declares."""
-        found = _value_type(self._types_of(node, inputs).get(output))
-        if found.is_static:
-            return found
-        wider = _value_type(self._types_of_model().get(output))
-        dtype = wider.dtype if found.dtype is None else found.dtype
-        if found.shape is None or wider.shape is None or len(found.shape) != len(wider.shape):
-            return ValueType(dtype, found.shape if wider.shape is None else wider.shape)
-        return ValueType(dtype, tuple(b if a < 0 else a for a, b in zip(found.shape, wider.shape, strict=True)))
+        """Return what is known of a result: by ONNX from the operands that are known, of the whole model, or by onnxruntime."""
+        known = _value_type(self._types_of(node, inputs).get(output))
+        for more in (self._types_of_model, lambda: self._types_by_runtime(node, inputs)):
+            if known.is_static:
+                break
+            known = _joined(known, _value_type(more().get(output)))
+        return known
 
     def _types_of(self, node: onnx.NodeProto, inputs: list[Value | None]) -> dict[str, onnx.TypeProto]:
-        domain = "" if node.domain in STANDARD_DOMAINS else node.domain
-        versions = {entry.domain: entry.version for entry in self.model.opset_import}
-        version = self.opset if domain == "" else versions.get(domain, 1)
+        domain, version = domain_of(node), self._version(domain_of(node))
         if (node.domain, node.op_type) in self.functions or not onnx.defs.has(node.op_type, version, domain):
             return {}
+        operands = self._operands(node, inputs)
+        if operands is None:
+            return {}
+        schema = onnx.defs.get_schema(node.op_type, version, domain)
+        opsets = [onnx.helper.make_opsetid(domain, version)]
+        try:
+            found: dict[str, onnx.TypeProto] = onnx.shape_inference.infer_node_outputs(
+                schema, node, *operands, opset_imports=opsets
+            )
+        except Exception:  # of onnx's own kinds: then the model says it, or nobody does
+            return {}
+        return found
+
+    def _types_by_runtime(self, node: onnx.NodeProto, inputs: list[Value | None]) -> dict[str, onnx.TypeProto]:
+        operands = None if captured(node) else self._operands(node, inputs)
+        if operands is None:
+            return {}
+        types, data = operands
+        model = onnx.ModelProto(ir_version=self.model.ir_version, opset_import=self.model.opset_import)
+        model.functions.extend(self.model.functions)
+        graph = model.graph
+        graph.name = node.op_type
+        graph.node.append(node)
+        graph.input.extend(
+            onnx.ValueInfoProto(name=name, type=known) for name, known in types.items() if name not in data
+        )
+        graph.initializer.extend(data.values())
+        graph.output.extend(onnx.ValueInfoProto(name=output) for output in node.output if output)
+        return {
+            name: onnx.helper.make_tensor_type_proto(
+                onnx.TensorProto.DataType.Value(kind.upper()), [None if dim < 0 else dim for dim in shape]
+            )
+            for name, (kind, shape) in types_by_runtime(model).items()
+        }
+
+    def _version(self, domain: str) -> int:
+        versions = {entry.domain: entry.version for entry in self.model.opset_import}
+        return self.opset if domain == "" else int(versions.get(domain, 1))
+
+    def _operands(
+        self, node: onnx.NodeProto, inputs: list[Value | None]
+    ) -> tuple[dict[str, onnx.TypeProto], dict[str, onnx.TensorProto]] | None:
+        """Return what is known of a node's operands: types, and values that may be shapes; None if one has no type."""
         types, data = {}, {}
         for name, value in zip(node.input, inputs, strict=False):
             if value is None:
                 continue
             known = self.open.get(name) or ValueType(value.dtype, value.shape)
             if known.dtype is None:
-                return {}
+                return None
             dims = None if known.shape is None else [None if dim < 0 else dim for dim in known.shape]
             element = onnx.helper.np_dtype_to_tensor_dtype(known.dtype)
             types[name] = onnx.helper.make_tensor_type_proto(element, dims)
             if name not in self.open and value.const is not None and value.const.size <= MOST_DATA:
                 data[name] = onnx.numpy_helper.from_array(np.asarray(value.const), name)
-        schema = onnx.defs.get_schema(node.op_type, version, domain)
-        opsets = [onnx.helper.make_opsetid(domain, version)]
-        try:
-            found: dict[str, onnx.TypeProto] = onnx.shape_inference.infer_node_outputs(
-                schema, node, types, data, opset_imports=opsets
-            )
-        except Exception:  # of onnx's own kinds: then the model says it, or nobody does
-            return {}
-        return found
+        return types, data
 
     def _types_of_model(self) -> dict[str, onnx.TypeProto]:
         if self._inferred is None:
@@ -265,6 +297,14 @@ class _Survey(Walk):
         return self._inferred
 
 
+def _joined(first: ValueType, second: ValueType) -> ValueType:
+    """Return what is known of a value from two sides, of which the first counts."""
+    dtype = second.dtype if first.dtype is None else first.dtype
+    if first.shape is None or second.shape is None or len(first.shape) != len(second.shape):
+        return ValueType(dtype, first.shape if second.shape is None else second.shape)
+    return ValueType(dtype, tuple(b if a < 0 else a for a, b in zip(first.shape, second.shape, strict=True)))
+
+
 def _value_type(proto: onnx.TypeProto | None) -> ValueType:
     if proto is None or proto.WhichOneof("value") != "tensor_type":
         return ValueType(None, None)
@@ -275,23 +315,3 @@ def _value_type(proto: onnx.TypeProto | None) -> ValueType:
     if tensor.elem_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
         return ValueType(None, shape)
     return ValueType(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)), shape)
-
-
-def captured(node: onnx.NodeProto) -> list[str]:
-    """Return the values that a node's graphs read from around them."""
-    found: list[str] = []
-    for graph in _graphs(node):
-        own = {info.name for info in (*graph.input, *graph.initializer)}
-        for inner in graph.node:
-            found += [name for name in (*inner.input, *captured(inner)) if name and name not in own]
-            own |= set(inner.output)
-        found += [info.name for info in graph.output if info.name not in own]
-    return list(dict.fromkeys(found))
-
-
-def _graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            yield attribute.g
-        elif attribute.type == onnx.AttributeProto.GRAPHS:
-            yield from attribute.graphs

@@ -50,10 +50,13 @@ MOVES = names("""
     ReverseSequence DepthToSpace SpaceToDepth Scatter ScatterElements ScatterND MaxUnpool TensorScatter
 """)
 # Integers to integers, whose scales stay float32 in both policies: every bit.
-WHOLE = names("QLinearAdd QLinearMul QLinearConv QLinearMatMul QLinearLeakyRelu QGemm")
+WHOLE = names("""
+    QLinearAdd QLinearMul QLinearConv QLinearMatMul QLinearLeakyRelu QGemm QLinearConcat QLinearWhere QLinearGlobalAveragePool
+""")
 # Through numbers near one, whose rounding stays.
 FROM_ONE = names("""
-    Elu Selu Celu Gelu RNN GRU LSTM HannWindow HammingWindow BlackmanWindow LogSoftmax ReduceLogSumExp SoftmaxCrossEntropyLoss
+    AffineGrid Elu Selu Celu Gelu RNN GRU LSTM HannWindow HammingWindow BlackmanWindow LogSoftmax ReduceLogSumExp SoftmaxCrossEntropyLoss
+    BiasGelu FastGelu SkipLayerNormalization SkipSimplifiedLayerNormalization EmbedLayerNormalization
 """)
 # Places between elements, which onnxruntime has in float32.
 BETWEEN = frozenset({"Resize", "Upsample", "GridSample"})
@@ -221,6 +224,8 @@ def _after(node, operands, errors, results, opset, inside, rng):
         if node.op == "Mod":
             have *= REACH  # a step, as high as the divisor, which is off as well
         if not is_float(array.dtype):
+            if node.op == "QLinearSoftmax":  # of onnxruntime by a table of exponentials in integers
+                have += 2.0
             if node.op in BETWEEN or node.op == "DynamicQuantizeLinear":
                 # Cut to an integer, which it may be but for a rounding; the scale follows from the elements that are moved with one.
                 np.maximum(have, 1.0, out=have)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.compiler.fuzz.recipes.table import BOOL, F32, I32, I64, recipe
+from tests.compiler.fuzz.recipes.table import BOOL, BYTES, F32, I32, I64, recipe
 
 
 @recipe("Attention")
@@ -38,6 +38,16 @@ def attention_of_one_product(g, _):
     w, bias = (g.new(g.array(F32, (*rows, 3 * heads * size), -1, 1), True) for rows in ((width,), ()))
     attrs = {"num_heads": heads, "unidirectional": g.whole(0, 1)}
     g.add("Attention", [x, w, bias], attrs, domain="com.microsoft")
+
+
+@recipe("QAttention")
+def attention_of_integers(g, op):
+    heads, size, width = g.whole(1, 2), g.choice((4, 8)), g.choice((6, 8, 16))
+    x = g.operand(BYTES, shape=(g.whole(1, 2), g.whole(1, 9), width))
+    w, bias = g.new(g.array(BYTES[1], (width, 3 * heads * size)), True), g.new(g.array(F32, (3 * heads * size,)), True)
+    scales = [g.constant(0.0078125, F32), g.constant(0.015625, F32)]
+    zeros = [g.constant(7, g.known(x).dtype), g.constant(-3, BYTES[1])]
+    g.add(op, [x, w, bias, *scales, "", *zeros], {"num_heads": heads}, domain="com.microsoft")
 
 
 @recipe("GroupQueryAttention")

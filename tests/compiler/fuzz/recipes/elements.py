@@ -7,7 +7,7 @@ from onnx import helper
 
 from tests.compiler.fuzz.draw import BOOL, FLOATS, TYPES, Draw
 from tests.compiler.fuzz.model import is_float
-from tests.compiler.fuzz.recipes.table import ENGINE, I32, I64, recipe
+from tests.compiler.fuzz.recipes.table import ENGINE, F32, I32, I64, recipe
 
 NEAR = {"Asin": (-0.9, 0.9), "Acos": (-0.9, 0.9), "Atanh": (-0.9, 0.9), "Acosh": (1.2, 9), "Log": (0.1, 9), "Sqrt": (0.05, 9),
         "Exp": (-9, 4), "Sinh": (-4, 4), "Cosh": (-4, 4), "Tan": (-1.2, 1.2), "Reciprocal": (0.2, 9)}  # fmt: skip
@@ -25,6 +25,15 @@ def unary(g: Draw, op):
     if op == "Gelu" and g.chance(0.5):
         attrs["approximate"] = "tanh"
     g.add(op, [g.operand(g.dtypes(op), low=low, high=high)], attrs)
+
+
+@recipe("Gelu of Microsoft", "BiasGelu", "FastGelu", "QuickGelu")
+def fused_gelu(g, name):
+    op, _, _ = name.partition(" ")
+    x = g.operand([F32], lambda a: a.ndim >= 1 and 0 not in a.shape, g.shape(g.whole(1, 4)))
+    with_bias = op == "BiasGelu" or (op == "FastGelu" and g.chance(0.5))
+    attrs = {"alpha": g.number(0.5, 2)} if op == "QuickGelu" else {}
+    g.add(op, [x, *([g.like(x, g.known(x).shape[-1:])] if with_bias else [])], attrs, domain="com.microsoft")
 
 
 @recipe("IsInf")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.compiler.fuzz.draw import FLOATS
-from tests.compiler.fuzz.recipes.table import BYTES, ENGINE, F32, I32, recipe
+from tests.compiler.fuzz.recipes.table import BYTES, ENGINE, F32, I32, I64, recipe
 
 
 def matrices(g, dtypes, constant=None, other=None):
@@ -43,6 +43,27 @@ def gemm(g, op):
     g.add(op, [a, b, *c], attrs)
 
 
+@recipe("FusedMatMul", "TransposeMatMul")
+def fused_matmul(g, op):
+    before, rows, depth, columns = g.shape(g.whole(0, 2), 3), g.whole(1, 5), g.choice((1, 3, 8)), g.choice((1, 3, 17))
+    attrs = {name: g.whole(0, 1) for name in ("transA", "transB")} | {"alpha": g.number(0.2, 2)}
+    a = g.operand([F32], shape=(*before, *((depth, rows) if attrs["transA"] else (rows, depth))))
+    b = g.like(a, (*before, *((columns, depth) if attrs["transB"] else (depth, columns))))
+    g.add(op, [a, b], attrs, domain="com.microsoft")
+
+
+@recipe("FusedGemm")
+def fused_gemm(g, op):
+    a = g.operand([F32], lambda x: x.ndim == 2 and 0 not in x.shape, g.shape(2))
+    columns = g.choice((1, 3, 8, 17))
+    name = g.choice(("Relu", "Sigmoid", "Tanh", "LeakyRelu"))
+    attrs = {"activation": name, "alpha": g.number(0.2, 2)} | (
+        {"activation_alpha": 0.25} if name == "LeakyRelu" else {}
+    )
+    b, c = g.like(a, (g.known(a).shape[1], columns)), g.like(a, (columns,))
+    g.add(op, [a, b, c], attrs, domain="com.microsoft")
+
+
 @recipe("MatMulNBits")
 def matmul_of_few_bits(g, op):
     """Weights that float16 holds: no bound sees how they are rounded inside of the node."""
@@ -59,6 +80,17 @@ def matmul_of_few_bits(g, op):
     zeros = [g.new(g.array(BYTES[0], (columns, -(-blocks // each)), 0, 255), True)] if g.chance(0.5) else []
     attrs = {"K": depth, "N": columns, "block_size": block, "bits": bits}
     g.add(op, [a, g.new(packed, True), g.new(scales, True), *zeros], attrs, domain="com.microsoft")
+
+
+@recipe("GatherBlockQuantized")
+def rows_of_few_bits(g, op):
+    """Numbers that float16 holds, as above."""
+    rows, width = g.whole(1, 9), g.choice((16, 24, 40))
+    table = g.array(BYTES[0], (rows, width // 2), 0, 255)
+    scales = np.exp2(g.array(I32, (rows, -(-width // 16)), -6, -2)).astype(F32)
+    indices = g.operand([I64, I32], low=-rows, high=rows - 1)
+    attrs = {"bits": 4, "block_size": 16}
+    g.add(op, [g.new(table, True), indices, g.new(scales, True)], attrs, domain="com.microsoft")
 
 
 @recipe("Einsum")

@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.compiler.fuzz.draw import FLOATS
 from tests.compiler.fuzz.recipes.matrices import matrices
-from tests.compiler.fuzz.recipes.table import BYTES, F32, I32, recipe
+from tests.compiler.fuzz.recipes.table import BOOL, BYTES, F32, I32, recipe
 from tests.compiler.fuzz.recipes.windows import image, kernel_of, window
 
 
@@ -153,6 +153,45 @@ def qlinear_map(g, op):
     dtype = g.known(x).dtype
     attrs = {"alpha": g.number(0.01, 0.5)} if op == "QLinearLeakyRelu" else {}
     g.add(op, [x, scale(g), zero(g, dtype), scale(g, 0.004, 0.1), zero(g, dtype)], attrs, domain="com.microsoft")
+
+
+@recipe("QLinearConcat", "QLinearWhere")
+def qlinear_choice(g, op):
+    x = g.operand(BYTES, lambda a: a.ndim >= 1, g.shape(g.whole(1, 4)))
+    dtype = g.known(x).dtype
+
+    def ends():
+        return [scale(g), zero(g, dtype)]
+
+    if op == "QLinearWhere":
+        condition = g.partner(x, [BOOL], one_way=True)
+        g.add(op, [condition, x, *ends(), g.partner(x), *ends(), *ends()], {}, domain="com.microsoft")
+        return
+    parts = [part for other in (x, g.like(x, g.known(x).shape)) for part in (other, *ends())]
+    g.add(op, [*ends(), *parts], {"axis": g.axis(g.known(x).ndim)}, domain="com.microsoft")
+
+
+@recipe("QLinearGlobalAveragePool", "QLinearAveragePool", "QLinearSoftmax", "QLinearConv of Microsoft")
+def qlinear_window(g, name):
+    op, _, _ = name.partition(" ")
+    x = image(g, BYTES, (4,))
+    dtype = g.known(x).dtype
+    attrs = {"channels_last": g.whole(0, 1)} if op != "QLinearSoftmax" else {"axis": -1, "opset": 13}
+    before = [x, scale(g), zero(g, dtype)]
+    if op == "QLinearAveragePool":
+        attrs["kernel_shape"] = (
+            [g.whole(1, size) for size in g.known(x).shape[1:3] if size] if attrs["channels_last"] else kernel_of(g, x)
+        )
+    if op == "QLinearConv":
+        channels, outs = g.known(x).shape[-1 if attrs["channels_last"] else 1], g.choice((1, 3, 8))
+        w = g.new(g.array(BYTES[1], (outs, channels, 1, 1)), True)
+        before += [w, scale(g), zero(g, BYTES[1])]
+    g.add(
+        op,
+        [*before, scale(g, 0.1, 2) if op == "QLinearConv" else scale(g, 0.004, 0.1), zero(g, dtype)],
+        attrs,
+        domain="com.microsoft",
+    )
 
 
 @recipe("DynamicQuantizeLinear")

@@ -80,6 +80,22 @@ def layer_norm(g, op):
     g.add(op, [x, *extra], {"axis": axis, "epsilon": g.choice((1e-5, 1e-2))})
 
 
+@recipe("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
+def skip_layer_norm(g, op):
+    x = g.operand([F32], lambda a: a.ndim == 3 and 0 not in a.shape, g.shape(3))
+    ends = [g.like(x, g.known(x).shape[-1:]) for _ in range(g.whole(1, 2 if "Simplified" in op else 3))]
+    g.add(op, [x, g.like(x, g.known(x).shape), *ends], {"epsilon": g.choice((1e-5, 1e-2))}, domain="com.microsoft")
+
+
+@recipe("EmbedLayerNormalization")
+def embed_layer_norm(g, op):
+    batch, count, width = g.whole(1, 2), g.whole(1, 5), g.choice((4, 8, 16))
+    words, places, kinds = (g.new(g.array(F32, (rows, width), -1, 1), True) for rows in (9, 5, 2))
+    ends = [g.new(g.array(F32, (width,)), True) for _ in range(2)]
+    ids, segments = (g.new(g.array(I32, (batch, count), 0, most)) for most in (8, 1))
+    g.add(op, [ids, segments, words, places, kinds, *ends], {"epsilon": 1e-2}, 2, domain="com.microsoft")
+
+
 @recipe("InstanceNormalization")
 def instance_norm(g, op):
     x = image(g, g.dtypes(op, among=ENGINE))

@@ -55,6 +55,27 @@ def conv(g, op):
     g.add(op, [x, w, *([g.like(x, (total,), constant=True)] if g.chance(0.5) else [])], attrs)
 
 
+@recipe("FusedConv")
+def fused_conv(g, op):
+    x = image(g, [F32], (3, 4, 4))
+    kernel, outs = kernel_of(g, x), g.choice((1, 3, 8, 16))
+    name, parameters = g.choice(
+        (("Relu", []), ("Sigmoid", []), ("LeakyRelu", [0.1]), ("Clip", [-1.0, 2.0]), ("HardSigmoid", [0.2, 0.5]))
+    )
+    attrs = (
+        window(g, "Conv", x, kernel) | {"activation": name} | ({"activation_params": parameters} if parameters else {})
+    )
+    w = g.new(g.array(F32, (outs, g.known(x).shape[1], *kernel), -1, 1), True)
+    g.add(op, [x, w, *([g.new(g.array(F32, (outs,)), True)] if g.chance(0.5) else [])], attrs, domain="com.microsoft")
+
+
+@recipe("NhwcMaxPool")
+def max_pool_channels_last(g, op):
+    x = g.operand(BYTES, lambda a: a.ndim == 4 and 0 not in a.shape, g.shape(4))
+    kernel = [g.whole(1, min(3, size)) for size in g.known(x).shape[1:3]]
+    g.add(op, [x], {"kernel_shape": kernel, "strides": [g.whole(1, 2) for _ in kernel]}, domain="com.microsoft")
+
+
 @recipe("MaxPool", "AveragePool", "LpPool")
 def pool(g, op):
     x = image(g, g.dtypes(op, among=(*ENGINE, *BYTES)))

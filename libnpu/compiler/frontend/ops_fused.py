@@ -1,0 +1,200 @@
+"""Handlers of what onnxruntime's optimiser makes of several operators in the domain com.microsoft: each is spelled as these again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from libnpu.compiler.frontend import ops_elementwise as element
+from libnpu.compiler.frontend import ops_matrix as matrix
+from libnpu.compiler.frontend import ops_movement as movement
+from libnpu.compiler.frontend import ops_reduce as reduction
+from libnpu.compiler.frontend.source import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from libnpu.compiler.frontend.call import Call
+    from libnpu.compiler.ir import Expr, Value
+
+X: Expr = ("in", 0)
+Y: Expr = ("in", 1)
+QUICK_ALPHA = 1.702  # of QuickGelu, by default
+LEAST_EPSILON = 1e-12  # of what is added or looked up before it is normalised, by default
+# Activations that a product can end with -> its handler and the names of its parameters.
+_ACTIVATIONS: dict[str, tuple[Callable[[Call], Value], tuple[str, ...]]] = {
+    **dict.fromkeys(("Relu", "Sigmoid", "Tanh", "HardSwish"), (element.unary, ())),
+    **dict.fromkeys(("Elu", "Celu", "ThresholdedRelu"), (element.activation, ("alpha",))),
+    **dict.fromkeys(("Softplus", "Softsign", "Mish"), (element.activation, ())),
+    "Selu": (element.activation, ("alpha", "gamma")),
+    "Swish": (element.activation, ("alpha",)),
+    "LeakyRelu": (element.leaky_relu, ("alpha",)),
+    "HardSigmoid": (element.hard_sigmoid, ("alpha", "beta")),
+    "Clip": (element.clip, ("min", "max")),
+}
+
+
+def gelu(call: Call) -> Value:
+    """Gelu by erf, BiasGelu, and FastGelu by tanh: of an input, to which a second is added."""
+    x, bias = call.input(0), call.optional(1)
+    if bias is not None:
+        x = call.build.elementwise(("add", X, Y), [x, bias])
+    return call.build.elementwise(element.gelu(b"tanh" if call.op == "FastGelu" else b"none"), [x])
+
+
+def quick_gelu(call: Call) -> Value:
+    alpha = float(call.attrs.get("alpha", QUICK_ALPHA))
+    return call.build.elementwise(("mul", X, ("sigmoid", ("mul", ("const", alpha), X))), [call.input(0)])
+
+
+def activated(call: Call, value: Value, parameters: dict[str, Any]) -> Value:
+    """Return what the activation that a node names makes of `value`. Raises Unimplemented."""
+    name = call.attrs.get("activation", b"").decode()
+    if not name:
+        return value
+    if name not in _ACTIVATIONS:
+        raise call.unimplemented(f"activation {name}")
+    handler, _ = _ACTIVATIONS[name]  # Clip's bounds are attributes, as in the first operator sets
+    return handler(replace(call, op=name, opset=min(call.opset, 10), inputs=[value], attrs=parameters))
+
+
+def fused_conv(call: Call) -> Value:
+    """FusedConv: a convolution, plus another value, and an activation with its parameters in a list."""
+    result = matrix.conv(replace(call, op="Conv"))
+    addend = call.optional(3)
+    if addend is not None:
+        result = call.build.elementwise(("add", X, Y), [result, addend])
+    _, names = _ACTIVATIONS.get(call.attrs.get("activation", b"").decode(), (None, ()))
+    return activated(call, result, dict(zip(names, call.attrs.get("activation_params", []), strict=False)))
+
+
+def fused_gemm(call: Call) -> Value:
+    """FusedGemm: Gemm and an activation with its parameters by name."""
+    given = {name: call.attrs.get(f"activation_{name}") for name in ("alpha", "beta", "gamma")}
+    return activated(
+        call,
+        matrix.gemm(replace(call, op="Gemm")),
+        {name: value for name, value in given.items() if value is not None},
+    )
+
+
+def fused_matmul(call: Call) -> Value:
+    """FusedMatMul: alpha · A' · B'. `transBatch` moves the first axis behind the axes of the batch, `trans` swaps the last two."""
+    build, operands = call.build, []
+    for index, name in enumerate("AB"):
+        value = call.input(index)
+        order = list(range(len(value.shape)))
+        if len(order) > 1 and call.attrs.get(f"transBatch{name}", 0):
+            order = [*order[1:-1], order[0], order[-1]]
+        if len(order) > 1 and call.attrs.get(f"trans{name}", 0):
+            order = [*order[:-2], order[-1], order[-2]]
+        operands.append(build.transpose(value, order) if order != sorted(order) else value)
+    alpha = float(call.attrs.get("alpha", 1.0))
+    return matrix.matmul(replace(call, op="MatMul", inputs=list(operands)), alpha)
+
+
+def skip_layer_norm(call: Call) -> list[Value]:
+    """SkipLayerNormalization and SkipSimplifiedLayerNormalization: of a sum, which is the fourth output."""
+    x, skip, build = call.input(0), call.input(1), call.build
+    simplified = call.op == "SkipSimplifiedLayerNormalization"
+    scale, bias = call.input(2), call.optional(3 if simplified else 4)
+    shift = None if simplified else call.optional(3)
+    call.expect_broadcast(1, x.shape)
+    total = build.elementwise(("add", X, Y), [x, skip])
+    if bias is not None:
+        total = build.elementwise(("add", X, Y), [total, bias])
+    result, *moments = _normalised(call, total, scale, shift, simplified)
+    return [result, *moments, total]
+
+
+def simplified_layer_norm(call: Call) -> list[Value]:
+    """SimplifiedLayerNormalization: x over the root of the mean of its squares."""
+    x = call.input(0)
+    axis = call.axis(int(call.attrs.get("axis", -1)), len(x.shape))
+    result, _, inverse = reduction.normalised(call, x, axis, call.input(1), None, centred=False)
+    return [result, inverse]
+
+
+def _normalised(call: Call, x: Value, scale: Value, shift: Value | None, simplified: bool = False) -> list[Value]:
+    epsilon = {"epsilon": call.attrs.get("epsilon", LEAST_EPSILON)}
+    whole = replace(call, attrs=call.attrs | epsilon)
+    return reduction.normalised(whole, x, len(x.shape) - 1, scale, shift, centred=not simplified)
+
+
+def embed_layer_norm(call: Call) -> list[Value]:
+    """EmbedLayerNormalization: rows of words, positions and segments, their sum normalised; how many words the mask has; the sum."""
+    ids, segments, mask, positions = call.input(0), call.optional(1), call.optional(7), call.optional(8)
+    return _embedded(call, ids, segments, [call.optional(index) for index in range(2, 7)], mask, positions)
+
+
+def quantised_embed_layer_norm(call: Call) -> list[Value]:
+    """QEmbedLayerNormalization: as EmbedLayerNormalization, of tables of 8 bits with a scale and a zero point each."""
+    build = call.build
+    tables: list[Value | None] = []
+    for index in range(2, 7):
+        table = call.optional(index)
+        if table is None:
+            tables.append(None)
+            continue
+        scale, zero = (build.reshape(call.input(index + ahead), ()) for ahead in (6, 11))
+        real: Expr = ("mul", ("cast_f32", ("sub", X, ("in", 2))), Y)
+        tables.append(build.elementwise(real, [table, scale, zero], scale.dtype))
+    return _embedded(call, call.input(0), call.optional(1), tables, call.optional(7), None)
+
+
+def _embedded(
+    call: Call,
+    ids: Value,
+    segments: Value | None,
+    tables: list[Value | None],
+    mask: Value | None,
+    positions: Value | None,
+) -> list[Value]:
+    build, (words, places, kinds, scale, shift) = call.build, tables
+    if words is None or places is None or scale is None or shift is None:
+        raise ModelError(f"node {call.name}: {call.op} lacks a table")
+    if positions is None:
+        positions = build.const(np.arange(ids.shape[1], dtype=np.int32), f"{call.name}.positions")
+    lookups = [(words, ids), (places, positions)]
+    if kinds is not None and segments is not None:
+        lookups.append((kinds, segments))
+    total, *rows = (
+        movement.gather(replace(call, op="Gather", inputs=[table, index], attrs={})) for table, index in lookups
+    )
+    for row in rows:
+        total = build.elementwise(("add", X, Y), [total, row])
+    result = _normalised(call, total, scale, shift)[0]
+    if mask is None:
+        return [result, build.const(np.zeros(ids.shape[0], np.int32), f"{call.name}.lengths"), total]
+    counted = build.elementwise(("eq", X, ("const", 1)), [mask], np.dtype(np.int32))
+    return [result, build.reduce(counted, "sum", [1], False), total]
+
+
+def max_pool_channels_last(call: Call) -> Value:
+    """NhwcMaxPool: MaxPool of an image whose channels are its last axis."""
+    return channels_last(call, lambda given: matrix.max_pool(replace(given, op="MaxPool"))[0])
+
+
+def channels_last(call: Call, handler: Callable[[Call], Value]) -> Value:
+    """Return what a handler makes of the first operand with the channels behind the batch, with the channels last again."""
+    x, build = call.input(0), call.build
+    rank = len(x.shape)
+    first = build.transpose(x, [0, rank - 1, *range(1, rank - 1)])
+    result = handler(replace(call, inputs=[first, *call.inputs[1:]]))
+    return build.transpose(result, [0, *range(2, rank), 1])
+
+
+FUSED: dict[str, Callable[[Call], Value | list[Value]]] = {
+    **dict.fromkeys(("Gelu", "BiasGelu", "FastGelu"), gelu),
+    "QuickGelu": quick_gelu,
+    "FusedConv": fused_conv,
+    "FusedGemm": fused_gemm,
+    **dict.fromkeys(("FusedMatMul", "TransposeMatMul"), fused_matmul),
+    **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), skip_layer_norm),
+    "EmbedLayerNormalization": embed_layer_norm,
+    "QEmbedLayerNormalization": quantised_embed_layer_norm,
+    "NhwcMaxPool": max_pool_channels_last,
+}

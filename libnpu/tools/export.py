@@ -1,0 +1,77 @@
+"""`npu export MODEL -o FILE`: the same model with its weights in a file beside it, each at a multiple of so many bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from libnpu.tools import source
+from libnpu.tools.console import print_json
+from libnpu.tools.files import check_targets, write_file
+from libnpu.tools.mem_analyze import ALIGN
+from libnpu.tools.weight_places import weights_of
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("model", metavar="MODEL", help="an ONNX file")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", required=True, help="the ONNX file to write; its weights go to FILE.data"
+    )
+    parser.add_argument(
+        "--align", type=source.positive, metavar="BYTES", default=ALIGN, help=f"of each weight (default {ALIGN})"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the model and its weights, with zeros between."""
+    from onnx import TensorProto, numpy_helper
+
+    from libnpu.compiler.frontend.source import read_model
+
+    source.check_model(options.model)
+    weights = f"{options.output}.data"
+    options.profile = None  # files_read looks for it
+    check_targets({"--output": options.output, "the weights": weights}, source.files_read(options))
+    model = read_model(options.model, foreign=_Anything())
+    data, padding = bytearray(), 0
+    moved: list[tuple[str, TensorProto]] = []
+    for name, tensor in list(weights_of(model.graph)):
+        content = tensor.raw_data if tensor.HasField("raw_data") else numpy_helper.to_array(tensor).tobytes()
+        gap = -len(data) % options.align
+        data += bytes(gap)
+        padding += gap
+        kept = TensorProto(name=name, data_type=tensor.data_type, dims=tensor.dims)
+        kept.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", Path(weights).name), ("offset", len(data)), ("length", len(content))):
+            kept.external_data.add(key=key, value=str(value))
+        tensor.CopyFrom(kept)
+        moved.append((name, tensor))
+        data += content
+    known = {tensor.name for tensor in model.graph.initializer}
+    inside = {
+        name: tensor for name, tensor in moved if name not in known
+    }  # of Constant nodes, which hold their data themselves
+    nodes = [node for node in model.graph.node if node.op_type != "Constant" or node.output[0] not in inside]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    model.graph.initializer.extend(inside.values())
+    write_file(weights, bytes(data))
+    write_file(options.output, model.SerializeToString())
+    found = {"model": options.output, "weights": weights, "tensors": len(moved), "bytes": len(data), "padding": padding}
+    if options.json:
+        print_json(found)
+    else:
+        print(f"{options.output}: {len(moved)} weights in {weights}, {len(data)} bytes, of which {padding} are padding")
+    return 0
+
+
+class _Anything:
+    """The operators of other domains: what they are, does not matter here."""
+
+    def __contains__(self, operator: object) -> bool:
+        return True
