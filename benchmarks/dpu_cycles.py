@@ -5,8 +5,8 @@
     python benchmarks/dpu_cycles.py WORKLOADS.csv    the first table for these workloads, and the rows with the largest errors
 
 benchmarks/data/README.md has the columns. A workload belongs to the calibration half when the CRC-32 of its row's text is even;
-the profiles' parameters were fitted on that half only. Rows without a measurement are left out, and rows that are faster
-than the MAC array can be: they are named.
+the profiles' parameters were fitted on that half only, of profiled workloads and of predicted ones. Rows without a measurement are
+left out, and rows that are faster than the MAC array can be: they are named.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import argparse
 import csv
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,8 @@ import npu_abi
 import numpy as np
 import onnx
 from npu_abi import C
-from npu_model.cycles import dma_alone_ps, dpu_cycles, dpu_macs
+from npu_model.cycles import MPE_POSITIONS, dma_alone_ps, dpu_cycles, dpu_macs
+from npu_model.dpu_walk import Walk
 from npu_model.profile import Dma, Profile, load_profile
 
 from libnpu.compiler.frontend import load
@@ -36,7 +37,6 @@ DATA = Path(__file__).resolve().parent / "data"
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "cycles.md"
 OPS = {0: C.NPU_DPU_CONV, 1: C.NPU_DPU_DWCONV, 2: C.NPU_DPU_ELTWISE_ADD, 3: C.NPU_DPU_MAXPOOL}
 NAMES = {0: "convolution", 1: "depthwise", 2: "element-wise", 3: "max pooling"}
-LIMITS = {"npu-37xx": 0.10, "npu-40xx": 0.15}  # beyond which a difference is explained
 PREDICTED_OPS = {"CONV": 0, "DW": 1, "ELT": 2, "MAXP": 3}  # as dpu_cycles_model.csv names them
 DTYPES = {0: C.NPU_DT_U8, 2: C.NPU_DT_F16}
 PROFILES = {2: "npu-37xx", 3: "npu-40xx"}
@@ -143,12 +143,36 @@ def profiled_table(workloads: list[Workload]) -> Iterator[str]:
             yield f"Left out, as it asks for more than the MAC array can do in the cycles given: `{workload.text}`."
 
 
-def predicted_rows() -> Iterator[tuple[str, str, str, int, int, float]]:
-    """Yield (profile, operation, name, VPUNN's cycles, the model's, those that the array needs for its multiplications) for one tile: the fastest
-    grid and size of workload.
-    """
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """A row of VPUNN's predictions for one tile, with the model's cycles for the fastest grid and size of workload."""
+
+    profile: str
+    kind: str
+    name: str
+    half: str
+    row: Row
+    theirs: int
+    ours: int
+
+    @property
+    def error(self) -> float:
+        """The model's cycles over VPUNN's, less 1."""
+        return self.ours / self.theirs - 1
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether a convolution takes fewer cycles than the array needs for whole blocks, or a plane is smaller than any that was profiled."""
+        if self.row["op"] == 0:
+            return self.theirs < whole_blocks(self.profile, self.row | {"exec": 3})
+        return self.row["outW"] * self.row["outH"] <= 16
+
+
+def predicted_rows() -> Iterator[Predicted]:
+    """Yield the rows of dpu_cycles_model.csv."""
+    _, *lines = (DATA / "dpu_cycles_model.csv").read_text(encoding="utf-8").splitlines()
     with (DATA / "dpu_cycles_model.csv").open(encoding="utf-8") as file:
-        for texts in csv.DictReader(file):
+        for texts, line in zip(csv.DictReader(file), lines, strict=True):
             op, name = PREDICTED_OPS[texts["op"]], {"27": "npu-37xx", "40": "npu-40xx"}[texts["device"]]
             size = {axis: int(texts[axis]) for axis in "WH"}
             kernel, stride, dtype = int(texts["k"]), int(texts["s"]), 0 if texts["dtype"] == "U8" else 2
@@ -163,8 +187,9 @@ def predicted_rows() -> Iterator[tuple[str, str, str, int, int, float]]:
                 for grid in GRIDS
             )
             kind = "GEMM" if texts["name"].startswith("gemm") else NAMES[op]
-            least = int(texts["macs"]) / profile.dpu.macs_per_cycle["f16" if dtype else "u8"]
-            yield name, kind, f"{texts['name']} {texts['dtype'].lower()}", int(texts["best_cycles"]), best, least
+            half = HELD_OUT if zlib.crc32(line.encode()) & 1 else CALIBRATION
+            what = f"{texts['name']} {texts['dtype'].lower()}"
+            yield Predicted(name, kind, what, half, row, int(texts["best_cycles"]), best)
 
 
 def in_both(profiled: list[Workload]) -> Iterator[tuple[str, int, Workload]]:
@@ -182,36 +207,83 @@ def in_both(profiled: list[Workload]) -> Iterator[tuple[str, int, Workload]]:
 
 
 def predicted_table(profiled: list[Workload]) -> Iterator[str]:
-    """Yield the lines of the table of VPUNN's predictions, and what both it and the model say of workloads that were profiled too."""
-    found: dict[tuple[str, str], list[tuple[float, str, float, float]]] = defaultdict(list)
-    for name, operation, workload, theirs, ours, least in predicted_rows():
-        found[name, operation].append((ours / theirs - 1, workload, theirs / least, ours / least))
-    yield "| profile | operation | workloads | mean difference | 90th percentile | bias | beyond 10 or 15 % | of which the model is faster | furthest |"
-    yield "|---|---|---|---|---|---|---|---|---|"
-    for (name, operation), rows in sorted(found.items()):
-        e = [row[0] for row in rows]
-        beyond = [error for error in e if abs(error) > LIMITS[name]]
-        error, workload, *_ = max(rows, key=lambda row: abs(row[0]))
-        figures = f"{np.mean(np.abs(e)):.1%} | {np.quantile(np.abs(e), 0.9):.1%} | {np.mean(e):+.1%}"
-        furthest = f"{workload}, {error:+.0%}"
-        yield f"| {name} | {operation} | {len(e)} | {figures} | {len(beyond)} | {sum(error < 0 for error in beyond)} | {furthest} |"
+    """Yield the lines of the tables of VPUNN's predictions, and what both it and the model say beside what was profiled."""
+    rows = list(predicted_rows())
+    groups: dict[tuple[str, str, str], list[Predicted]] = defaultdict(list)
+    for row in rows:
+        groups[row.profile, row.kind, row.half].append(row)
+    yield "| profile | operation | half | workloads | mean difference | 90th percentile | bias | furthest | doubtful | mean without | 90th percentile |"
+    yield "|---" * 11 + "|"
+    for (profile, kind, half), found in sorted(groups.items()):
+        furthest = max(found, key=lambda row: abs(row.error))
+        sound = [row.error for row in found if not row.doubtful]
+        mean, p90, bias = _spread([row.error for row in found])
+        rest = " | ".join(_spread(sound)[:2]) if sound else "- | -"
+        cells = f"{len(found)} | {mean} | {p90} | {bias} | {furthest.name}, {furthest.error:+.0%}"
+        yield f"| {profile} | {kind} | {half} | {cells} | {len(found) - len(sound)} | {rest} |"
     yield ""
-    yield "| where the array is the limit, beyond 10 or 15 % | profile | VPUNN, of what the array needs | model, of that |"
-    yield "|---|---|---|---|"
-    for (name, operation), rows in sorted(found.items()):
-        far = [row for row in rows if abs(row[0]) > LIMITS[name]]
-        if operation == "GEMM":
-            cells = " | ".join(f"{np.median([row[side] for row in far]):.2f}" for side in (2, 3))
-            yield f"| {len(far)} GEMMs, median | {name} | {cells} |"
-        if operation == "convolution":
-            yield from (f"| {row[1]} | {name} | {row[2]:.2f} | {row[3]:.2f} |" for row in far)
+    yield "| cycles over those of whole blocks | profile | profiled | fewest | median | model | VPUNN's | fewest | median | model |"
+    yield "|---" * 10 + "|"
+    for what, profile, measured, theirs in same_kind(profiled, rows):
+        yield f"| {what} | {profile} | {_medians(measured)} | {_medians(theirs)} |"
     yield ""
     yield "| profiled too, as one workload | profile | cycles | VPUNN | difference | model | difference |"
     yield "|---|---|---|---|---|---|---|"
-    for name, theirs, workload in in_both(profiled):
-        measured, ours = workload.row["gt_cycles"], workload.cycles
-        cells = f"{measured} | {theirs} | {theirs / measured - 1:+.1%} | {ours} | {ours / measured - 1:+.1%}"
+    for name, cycles, workload in in_both(profiled):
+        measured_cycles, ours = workload.row["gt_cycles"], workload.cycles
+        cells = f"{measured_cycles} | {cycles} | {cycles / measured_cycles - 1:+.1%} | {ours} | {ours / measured_cycles - 1:+.1%}"
         yield f"| {name} | {PROFILES[workload.row['device']]} | {cells} |"
+
+
+def _spread(errors: list[float]) -> tuple[str, str, str]:
+    return (
+        f"{np.mean(np.abs(errors)):.1%}",
+        f"{np.quantile(np.abs(errors), 0.9):.1%}",
+        f"{np.mean(errors):+.1%}",
+    )
+
+
+Ratio = tuple[float, float]  # of whole blocks: what others say, and the model
+
+
+def _medians(ratios: list[Ratio]) -> str:
+    said, ours = zip(*ratios, strict=True)
+    return f"{len(ratios)} | {min(said):.2f} | {np.median(said):.2f} | {np.median(ours):.2f}"
+
+
+def same_kind(
+    profiled: list[Workload], predicted: list[Predicted]
+) -> Iterator[tuple[str, str, list[Ratio], list[Ratio]]]:
+    """Yield (what, profile, ratios of profiled workloads, of predicted ones) of convolutions of a kind, both over the cycles that the MAC
+    array needs for the whole blocks of the workload.
+    """
+    kinds: list[tuple[str, str, Callable[[Row], bool]]] = [
+        ("convolution, 9 taps, 16, 28 or 56 columns", "npu-37xx", lambda r: r["kW"] == 3 and r["outW"] in (16, 28, 56)),
+        ("9 taps, 7 or 14 columns, 64 channels or more", "npu-40xx", lambda r: r["kW"] == 3 and r["outW"] in (7, 14) and r["outC"] >= 64),
+        ("9 taps, 28 or 56 columns", "npu-40xx", lambda r: r["kW"] == 3 and r["outW"] in (28, 56)),
+        ("1x1 in 8 bits, 128 or 256 deep, 64 channels or more", "npu-40xx", lambda r: r["kW"] == 1 and r["inC"] in (128, 256) and r["outC"] >= 64 and not r["dtin"]),
+    ]  # fmt: skip
+    for what, profile, chosen in kinds:
+        measured = [
+            (w.row["gt_cycles"] / need, w.cycles / need)
+            for w in profiled
+            if PROFILES[w.row["device"]] == profile and w.possible and w.row["op"] == 0 and chosen(w.row)
+            for need in [whole_blocks(profile, w.row)]
+        ]
+        theirs = [
+            (p.theirs / need, p.ours / need)
+            for p in predicted
+            if p.profile == profile and p.row["op"] == 0 and chosen(p.row)
+            for need in [whole_blocks(profile, p.row | {"exec": 3})]
+        ]
+        yield what, profile, measured, theirs
+
+
+def whole_blocks(name: str, row: Row) -> int:
+    """Return the cycles that the MAC array needs for a convolution, of whole blocks."""
+    walk = Walk(*records(row))
+    rate = load_profile(name).dpu.macs_per_cycle["f16" if row["dtin"] else "u8"]
+    return int((walk.tap_blocks()[0] * walk.channel_blocks)[0]) * -(-int(walk.depth[0]) * MPE_POSITIONS // rate)
 
 
 def table_profile(device: int) -> Profile:

@@ -19,6 +19,7 @@ PROFILE = load_profile("npu-37xx")
 TASKS = 60  # at most
 SLACK = (1.2, 1.5, 2.5)  # bytes of CMX over those that program order needs, the least of which is tight
 _US = 10**6  # picoseconds
+_LATENCY_PS = int(PROFILE.ddr.latency_ns * 1000)
 
 
 @dataclass(slots=True, frozen=True)
@@ -60,9 +61,9 @@ def graph(seed: int) -> TileProgram:
         name: str, engine: Engine, reads: list[Buffer | DdrTensor], write: Buffer | DdrTensor, cost_ps: int
     ) -> None:
         accesses = [[Access(target, 0, target.size_bytes) for target in targets] for targets in (reads, [write])]
-        ops.append(
-            TileOp(name, name, engine, cost_ps, *accesses, DmaPayload(Ref(reads[0]), Ref(write), write.size_bytes))
-        )
+        payload = DmaPayload(Ref(reads[0]), Ref(write), write.size_bytes)
+        path_ps = max(cost_ps - _LATENCY_PS, 0) if engine == Engine.DMA else 0
+        ops.append(TileOp(name, name, engine, cost_ps, *accesses, payload, path_ps=path_ps))
 
     def load(name: str, kib: int, kind: DdrKind) -> Buffer:
         source, buffer = DdrTensor(name, kib << 10, kind), Buffer(name, kib << 10)

@@ -12,7 +12,8 @@ memory latency. Costs come out of how the engine works on a descriptor, with the
 4. One stream reads at most `act_read_bytes_per_cycle` (pixels), the other `wt_read_bytes_per_cycle` (weights, the second
    tensor of an element-wise operation), by grid: how the ports are divided. Both together read what all ports give.
 5. Reading, multiplying, post-processing and writing overlap: a workload lasts as long as the slowest of them, and then
-   writes what its last context holds.
+   writes what its last context holds; of an element-wise operation, whose blocks are done one by one, its last block.
+   Post-processing has a rate for integers and one for floating point.
 6. Between tiles goes a line a cycle: for pixels, for weights or the second tensor, and for results. Of results profiled
    workloads tell; that reads are alike is chosen.
 """
@@ -29,25 +30,18 @@ from npu_model.dpu_walk import GRIDS, LINE_BYTES, Cycles, Records, Walk, ceil_di
 from npu_model.profile import Profile
 
 WORK_LIMIT = 1 << 48
+_FLOATS = [code for code in range(C.NPU_DT_COUNT) if dtypes.is_float(code)]
 MPE_POSITIONS = 256  # MAC positions of the array: 4 x 4 pixels x 16 channels
 
 
 def dma_cycles(profile: Profile, tasks: Records) -> Cycles:
     """Return the cycles that one port needs for each descriptor (records of npu_dma_task or npu_dma_descriptor)."""
     dma, prefix = profile.dma, _prefix(tasks)
-    length, planes = ints(tasks, prefix + "length"), ints(tasks, prefix + "num_planes")
     inside = _in_cmx(tasks[prefix + "src"]) & _in_cmx(tasks[prefix + "dst"])
     rate = np.where(inside, min(dma.bytes_per_cycle, dma.cmx_bytes_per_cycle), dma.bytes_per_cycle)
     worst = np.zeros(len(tasks), dtype=np.int64)
     for end in ("src", "dst"):
-        width, stride = ints(tasks, f"{prefix}{end}_width"), ints(tasks, f"{prefix}{end}_stride")
-        plane_stride = ints(tasks, f"{prefix}{end}_plane_stride")
-        rows = length // np.maximum(width, 1)
-        row_runs = np.where((rows <= 1) | (stride == width), 1, rows)
-        run_bytes = np.where(row_runs == 1, length, width)
-        one_run = (row_runs == 1) & ((planes <= 1) | (plane_stride == length))
-        run_count = np.where(one_run, 1, row_runs * planes)
-        run_bytes = np.where(one_run, run_bytes * planes, run_bytes)
+        run_count, run_bytes, _ = _dma_runs(tasks, end)
         moved = run_count * np.maximum(run_bytes, dma.min_run_bytes)
         worst = np.maximum(worst, ceil_div(moved, rate) + (run_count - 1) * dma.run_cycles)
     return worst + dma.setup_cycles
@@ -77,13 +71,36 @@ def dma_cycles_of(profile: Profile, dma: Dma) -> int:
 
 def dma_alone_ps(profile: Profile, tasks: Records) -> Cycles:
     """Return the picoseconds from start to end of each descriptor that shares nothing: latency, then port or DDR."""
-    read, written = dma_ddr_bytes(tasks)
-    outside, clock_hz = read + written, profile.dma.clock_hz
+    path_ps, clock_hz = dma_path_ps(profile, tasks), profile.dma.clock_hz
     cmx_ps = _picoseconds(np.int64(profile.cmx.latency_cycles), clock_hz)
-    latency_ps = np.where(outside > 0, round(profile.ddr.latency_ns * 1000), cmx_ps)
-    port_ps = _picoseconds(dma_cycles(profile, tasks), clock_hz)
-    found: Cycles = latency_ps + np.maximum(port_ps, _picoseconds(outside, profile.ddr.bytes_per_second))
+    latency_ps = np.where(path_ps > 0, round(profile.ddr.latency_ns * 1000), cmx_ps)
+    found: Cycles = latency_ps + np.maximum(_picoseconds(dma_cycles(profile, tasks), clock_hz), path_ps)
     return found
+
+
+def dma_path_ps(profile: Profile, tasks: Records) -> Cycles:
+    """Return how long each descriptor keeps the path to DDR busy, whichever port it is on: whole accesses, of a run that is short too."""
+    access = profile.memory_system.dram.access_bytes
+    moved = np.zeros(len(tasks), dtype=np.int64)
+    for end, own in zip(("src", "dst"), dma_ddr_bytes(tasks), strict=True):
+        run_count, run_bytes, stride = _dma_runs(tasks, end)
+        accessed = run_count * np.minimum(ceil_div(run_bytes, access) * access, np.maximum(stride, run_bytes))
+        moved += np.where((own > 0) & (run_count > 1), accessed, own)
+    return _picoseconds(moved, profile.ddr.bytes_per_second)
+
+
+def _dma_runs(tasks: Records, end: str) -> tuple[Cycles, Cycles, Cycles]:
+    """Return of one end of each descriptor the runs of bytes that lie together, the bytes of one, and how far apart most of them begin."""
+    prefix = _prefix(tasks)
+    length, planes = ints(tasks, prefix + "length"), ints(tasks, prefix + "num_planes")
+    width, stride = ints(tasks, f"{prefix}{end}_width"), ints(tasks, f"{prefix}{end}_stride")
+    plane_stride = ints(tasks, f"{prefix}{end}_plane_stride")
+    rows = length // np.maximum(width, 1)
+    row_runs = np.where((rows <= 1) | (stride == width), 1, rows)
+    run_bytes = np.where(row_runs == 1, length, width)
+    one_run = (row_runs == 1) & ((planes <= 1) | (plane_stride == length))
+    run_count = np.where(one_run, 1, row_runs * planes)
+    return run_count, np.where(one_run, run_bytes * planes, run_bytes), np.where(row_runs > 1, stride, plane_stride)
 
 
 def dma_bytes(tasks: Records) -> Cycles:
@@ -172,6 +189,9 @@ def dpu_costs(
     write_rate = _from_tile(np.full(len(inv), rate, dtype=np.int64), inv, "out_addr")
     copies = _out_tiles(inv)
     write_rate = np.where(copies > 1, np.minimum(write_rate, LINE_BYTES), write_rate)
+    ppe_rate = np.where(
+        np.isin(inv["act_dtype"], _FLOATS), dpu.ppe_float_elements_per_cycle, dpu.ppe_elements_per_cycle
+    )
     out_size = sizes(inv, "out_dtype")
     read = acts + weights
     slowest = np.maximum.reduce(
@@ -181,7 +201,7 @@ def dpu_costs(
             ceil_div(weights, wt_rate),
             ceil_div(read, dpu.cmx_read_bytes_per_cycle),
             ceil_div(walk.pixels * lines(walk.channels * out_size), write_rate),
-            ceil_div(outputs, dpu.ppe_elements_per_cycle),
+            ceil_div(outputs, ppe_rate),
         ]
     )
     drain = walk.last_pixels * lines(walk.last_channels * out_size) // write_rate

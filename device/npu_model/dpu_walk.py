@@ -54,8 +54,12 @@ class Walk:
         rows, columns = np.where(line, 1, rows), np.where(line, rows * columns, columns)
         self.pixel_contexts = ceil_div(size_x, columns) * ceil_div(size_y, rows)
         self.channel_contexts = ceil_div(self.channels, deep)
-        self.last_pixels = ((size_x - 1) % columns + 1) * ((size_y - 1) % rows + 1)
-        self.last_channels = (self.channels - 1) % deep + 1
+        # What is written after all else: the last context, or the last block where nothing is summed up over a context.
+        last = ((size_x - 1) % columns + 1) * ((size_y - 1) % rows + 1), (self.channels - 1) % deep + 1
+        self.last_pixels, self.last_channels = (
+            np.where(self.eltwise, np.minimum(size, block), size)
+            for size, block in zip(last, (BLOCK_PIXELS**2, BLOCK_CHANNELS), strict=True)
+        )
         # A block of channels works on one group's input; a context reads the input of all groups it has.
         group_out = np.maximum(ints(inv, "out_z") // np.maximum(ints(inv, "groups"), 1), 1)
         self.groups = np.where(self.array, ceil_div(self.channels, group_out), 1)

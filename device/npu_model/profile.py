@@ -27,14 +27,15 @@ class Dpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     startup_cycles: int  # per task (invariant)
     workload_cycles: int  # per workload (variant)
     context_cycles: int  # to change the accumulators of the MAC array to another context
-    ppe_elements_per_cycle: int
+    ppe_elements_per_cycle: int  # post-processing, of operands that are integers
+    ppe_float_elements_per_cycle: int  # of operands that are floating point
     cmx_read_bytes_per_cycle: int  # all read ports together
     act_read_bytes_per_cycle: dict[str, int]  # by grid ("16x16", "8x16", "4x16"): the side of the pixels
     wt_read_bytes_per_cycle: dict[str, int]  # by grid: weights, or the second tensor of an element-wise operation
     cmx_write_bytes_per_cycle: int
     dw_macs_per_cycle: dict[str, int]  # depthwise and pooling, which cannot fill the MAC array
     dw_row_columns: int  # that a block reads of a row for three depthwise taps; 0: each tap reads its own four
-    eltwise_elements_per_cycle: int
+    eltwise_elements_per_cycle: int  # of a sum or product of two tensors
 
 
 class Shave(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

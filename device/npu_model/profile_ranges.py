@@ -34,6 +34,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "dpu.workload_cycles": _CYCLES,
     "dpu.context_cycles": _CYCLES,
     "dpu.ppe_elements_per_cycle": _RATE,
+    "dpu.ppe_float_elements_per_cycle": _RATE,
     "dpu.cmx_read_bytes_per_cycle": _RATE,
     "dpu.act_read_bytes_per_cycle": _RATE,
     "dpu.wt_read_bytes_per_cycle": _RATE,

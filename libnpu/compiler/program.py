@@ -123,7 +123,7 @@ class ShavePayload:
 
 @dataclass(slots=True, eq=False)
 class TileOp:
-    """One task. `cost_ps` is the predicted duration on an idle engine.
+    """One task. `cost_ps` is the predicted duration on an idle engine, `path_ps` how long a transfer keeps the path to DDR from others.
 
     Of a DPU task `far_ps` has it by what lies in another tile's CMX than the DPU's: the sum of FAR of these operands.
     """
@@ -137,6 +137,7 @@ class TileOp:
     payload: DmaPayload | DpuPayload | ShavePayload
     attrs: dict[str, Any] = field(default_factory=dict)  # for dumps: tile, what it is
     far_ps: tuple[int, ...] = ()  # empty: `cost_ps` everywhere
+    path_ps: int = 0
 
 
 @dataclass(slots=True, eq=False)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from npu_model.profile import load_profile
 
 from benchmarks import small_graphs
@@ -26,7 +27,11 @@ from libnpu.compiler.schedule.scheduler_pass import SchedulerPass
 from libnpu.tools.session import execute
 from tests.compiler.fuzz.judge import fuzz, open_device
 
-PROFILE = load_profile("npu-37xx")
+NPU37 = load_profile("npu-37xx")
+_QUICK = replace(NPU37.core, fetch_cycles=0, dispatch_cycles=0, barrier_cycles=0)
+PROFILE = replace(
+    NPU37, core=_QUICK, ddr=replace(NPU37.ddr, latency_ns=0.0)
+)  # in units that small nothing else takes time
 UNIT = 1000
 
 
@@ -97,6 +102,28 @@ def test_a_load_for_the_next_tile_of_the_running_layer_is_a_pingpong_decision():
     found = schedule(tiles_of_one_layer())
     assert decided(found, DecisionKind.PING_PONG) == ["load 1", "load 2", "load 3"]
     assert decided(schedule(tiles_of_one_layer(), pingpong=False), DecisionKind.PING_PONG) == []
+
+
+# -- what all units share ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("path", "units"), [(0, 10), (4, 10), (6, 12), (10, 20)])
+def test_transfers_of_two_ports_take_as_long_as_a_port_or_the_path_that_they_share(path, units):
+    sources, buffers = ([kind(f"{n}", 1024, *more) for n in range(2)] for kind, *more in ((DdrTensor, DdrKind.INPUT), (Buffer,)))  # fmt: skip
+    ops = [op("load", Engine.DMA, [a], [b], 10) for a, b in zip(sources, buffers, strict=True)]
+    for one in ops:
+        one.path_ps = path * UNIT
+    assert schedule(TileProgram("two loads", ops, sources, [])).makespan_ps == units * UNIT
+
+
+def test_the_management_core_puts_one_task_after_the_other_into_a_queue_as_soon_as_there_is_room():
+    profile = replace(PROFILE, core=replace(_QUICK, fetch_cycles=1, clock_hz=10**12 // UNIT))  # a unit for each task
+    found = FeasibleMemoryScheduler(tiles_of_one_layer(8), profile, 64 << 10, tiles=2)
+    assert found.run().makespan_ps >= 24 * UNIT  # of which there are 24
+    one_queue = [op(f"act {n}", Engine.DPU, [Buffer("x", 64)], [Buffer(f"y{n}", 64)], 3) for n in range(10)]
+    assert (
+        FeasibleMemoryScheduler(TileProgram("one", one_queue, [], []), profile, 64 << 10).run().makespan_ps == 31 * UNIT
+    )
 
 
 # -- level limit ------------------------------------------------------------------------------------
@@ -238,8 +265,8 @@ def test_a_buffer_that_two_loads_fill_is_not_brought_back_by_one_of_them():
 
 def test_a_program_that_linear_scan_makes_spill_is_packed_before_it_is_scheduled():
     program = small_graphs.graph(1)
-    live = max(FeasibleMemoryScheduler(program, PROFILE, 1 << 20).live_bytes)
-    plan = FeasibleMemoryScheduler(program, PROFILE, live * 11 // 10)
+    live = max(FeasibleMemoryScheduler(program, NPU37, 1 << 20).live_bytes)
+    plan = FeasibleMemoryScheduler(program, NPU37, live * 11 // 10)
     scanned = plan.run()
     packed = plan.without_spills(scanned.makespan_ps)
     assert scanned.spill_out_bytes > 0
@@ -368,7 +395,7 @@ def test_a_level_that_asks_a_solver_says_in_one_line_what_to_install(monkeypatch
 def test_small_graphs_end_within_8_percent_of_the_shortest_and_a_solver_brings_them_nearer():
     pytest.importorskip("ortools")
     found = [
-        small_graphs.compare(seed, slack, 0.5) for seed, slack in ((1, 1.5), (3, 2.5), (5, 1.5), (8, 2.5), (7, 2.5))
+        small_graphs.compare(seed, slack, 0.5) for seed, slack in ((1, 1.5), (3, 2.5), (5, 2.5), (8, 2.5), (7, 2.5))
     ]
     assert all(one.is_shortest for one in found)
     assert all(one.ratio >= 1 for one in found)

@@ -144,10 +144,10 @@ def test_macs_are_what_the_arithmetic_needs():
 
 
 def test_workloads_add_up_and_pay_their_start():
-    invariant, variant = dpu(C.NPU_DPU_CONV, (16, 16), 64, 64)
+    invariant, variant = dpu(C.NPU_DPU_CONV, (16, 16), 64, 128)
     one = dpu_cycles(NPU37, invariant, variant)[0]
-    # blocks of pixels x blocks of channels x 64 channels, 4 a cycle (f16); one context; 256 pixels of 128 bytes to write
-    assert one == 160 + 40 + 16 * 4 * 64 // 4 + 25 + 256 * 128 // 64
+    # blocks of pixels x blocks of channels x 128 channels, 4 a cycle (f16); one context; 256 pixels of 128 bytes to write
+    assert one == 160 + 40 + 16 * 4 * 128 // 4 + 50 + 256 * 128 // 64
     invariants = np.concatenate([invariant, invariant])
     invariants["variant_count"] = [1, 2]
     assert dpu_cycles(NPU37, invariants, np.concatenate([variant] * 3)).tolist() == [one, 2 * one - 160]
@@ -160,7 +160,8 @@ def test_slow_reads_and_writes_set_the_pace():
     assert dpu_cycles(NPU37, *fully_connected).tolist() == [200 + weights // 32 + 64 * 2 // 64]
     deep = dpu(C.NPU_DPU_MATMUL, (1, 1), 1024, 1024, mpe_grid=C.NPU_MPE_4X16)
     assert dpu_cycles(NPU37, *deep).tolist() == [200 + weights // 64 + 256 * 2 // 64]  # twice the words a cycle
-    wide = dpu(C.NPU_DPU_CONV, (64, 64), 64, 1, out_dtype=C.NPU_DT_F32)
+    u8 = {"act_dtype": C.NPU_DT_U8, "wt_dtype": C.NPU_DT_U8}
+    wide = dpu(C.NPU_DPU_CONV, (64, 64), 64, 1, out_dtype=C.NPU_DT_F32, **u8)
     assert dpu_cycles(NPU37, *wide).tolist() == [200 + 64 * 64 * 64 * 4 // 64 + 256 * 64 * 4 // 64]
 
 
@@ -176,21 +177,28 @@ HERE = {"act_addr": C.NPU_CMX_BASE, "act2_addr": C.NPU_CMX_BASE + 4096, "out_add
 
 
 def eltwise_costs(**where):
-    task = dpu(C.NPU_DPU_ELTWISE_ADD, (64, 64), 64, act_dtype=C.NPU_DT_F16, out_dtype=C.NPU_DT_F16, **HERE | where)
+    task = dpu(C.NPU_DPU_ELTWISE_ADD, (64, 64), 64, act_dtype=C.NPU_DT_U8, out_dtype=C.NPU_DT_U8, **HERE | where)
     cycles, _, written = dpu_costs(NPU37, *task)
     return int(cycles[0]), int(written[0])
 
 
 def test_between_tiles_goes_a_line_a_cycle():
-    """A sum of 64 x 64 x 64 halves: 512 KiB of each operand, which share 92 bytes a cycle, and a last context of 16 KiB."""
-    size = 64 * 64 * 64 * 2
+    """A sum of 64 x 64 x 64 bytes: 36 of them a cycle, and a last block of 16 lines."""
+    size = 64 * 64 * 64
     near, written = eltwise_costs()
     assert written == size
-    assert near == 200 + -(-2 * size // 92) + 256
+    assert near == 200 + -(-size // 36) + 16 * 32 // 64
     assert near == eltwise_costs(tile=1, **{name: value + C.NPU_CMX_TILE_STRIDE for name, value in HERE.items()})[0]
-    assert eltwise_costs(act_addr=FAR)[0] == eltwise_costs(act2_addr=FAR)[0] == 200 + size // 32 + 256
-    slow, _ = eltwise_costs(out_addr=FAR)
-    assert near <= slow <= near + size // 32
+    assert eltwise_costs(act_addr=FAR)[0] == eltwise_costs(act2_addr=FAR)[0] == 200 + size // 32 + 8
+    assert eltwise_costs(out_addr=FAR)[0] == 200 + size // 32 + 16
+
+
+def test_results_of_floating_point_take_longer_to_post_process():
+    """One context of 16384 results: their multiplications take 256 cycles in fp16 and 128 in 8 bits."""
+    u8 = dict.fromkeys(("act_dtype", "wt_dtype", "out_dtype"), C.NPU_DT_U8)
+    drain = 256 * 64 // 64
+    assert dpu_cycles(NPU37, *dpu(C.NPU_DPU_CONV, (16, 16), 64, 16)).tolist() == [200 + -(-16384 // 13) + 2 * drain]
+    assert dpu_cycles(NPU37, *dpu(C.NPU_DPU_CONV, (16, 16), 64, 16, **u8)).tolist() == [200 + 16384 // 64 + drain]
 
 
 def test_an_output_for_all_tiles_leaves_by_the_line_and_counts_in_each():

@@ -141,6 +141,10 @@ class Builder:
         self._settle(value, view)
         return view
 
+    def chooses_order(self, value: Value) -> bool:
+        """Whether the producer of `value` says in which order it lies."""
+        return value not in self.homes and value not in self._outputs and value not in self._inside
+
     def _settle(self, value: Value, view: View) -> None:
         self.homes[value] = view
         if view.in_cmx:
@@ -421,8 +425,9 @@ class Builder:
     def _cost_dma(self) -> None:
         ops = [op for op in self.ops if isinstance(op.payload, DmaPayload)]
         records = dma_records([op.payload for op in ops if isinstance(op.payload, DmaPayload)])
-        for op, cost_ps in zip(ops, cycles.dma_alone_ps(self.profile, records).tolist(), strict=True):
-            op.cost_ps = cost_ps
+        costs = (of(self.profile, records).tolist() for of in (cycles.dma_alone_ps, cycles.dma_path_ps))
+        for op, cost_ps, path_ps in zip(ops, *costs, strict=True):
+            op.cost_ps, op.path_ps = cost_ps, path_ps
 
     def _cost_dpu(self) -> None:
         ops = [op for op in self.ops if isinstance(op.payload, DpuPayload)]

@@ -261,7 +261,7 @@ def _optional_constant(node: Node, index: int) -> NDArray[Any] | None:
 
 
 def lower_matmul(builder: Builder, node: Node) -> None:
-    """Emit a matrix product: one job when the right operand is one matrix, else one per batch index."""
+    """Emit a matrix product: one job when an operand is one matrix, else one per batch index."""
     left, right, value = node.inputs[0], node.inputs[1], node.outputs[0]
     assert left is not None and right is not None
     if not _is_operand(builder, node, left) or min(len(left.shape), len(right.shape)) < 2:
@@ -278,6 +278,8 @@ def lower_matmul(builder: Builder, node: Node) -> None:
             source = _shared_weights(builder, node, (k, n), bias, scale)
         if _one_matmul(builder, node, source, fields):
             return
+    if _one_left(builder, node, fields, scale):
+        return
     a, out = builder.home(left), builder.place(value)
     if left.const is not None and prod(batch) > 1 and a.nbytes <= builder.tile_bytes * SMALL:
         a = builder.fetch(a, tuple(range(len(a.shape))), node, "left")
@@ -323,17 +325,54 @@ def _one_matmul(builder: Builder, node: Node, source: WeightSource, fields: dict
     """Emit all batches as the rows of one matrix, with a sum that follows; False when the output's rows are not at one distance."""
     left, value = node.inputs[0], node.outputs[0]
     assert left is not None
-    order = tuple(range(len(value.shape)))
-    rows = prod(value.shape[:-1])
-    found = following(builder, node, order, lambda view: view.reshaped((rows, value.shape[-1])) is not None)
+    a, rank = builder.home(left), len(value.shape)
+    rows, order = prod(value.shape[:-1]), tuple(range(rank))
+
+    def matrix(view: View) -> View | None:
+        return view.permuted(order).reshaped((rows, view.shape[-1]))
+
+    if builder.chooses_order(value) and len(left.shape) == rank and a.order()[-1] == rank - 1:
+        order = a.order()  # rows in any order are rows
+    found = following(builder, node, order, lambda view: matrix(view) is not None)
     follower, home = found if found is not None else (None, builder.place(value, order))
-    out = home.reshaped((rows, value.shape[-1]))
+    out = matrix(home)
     if out is None:
         return False
-    a = builder.home(left)
-    act = a.reshaped((rows, left.shape[-1])) or builder.dense_home(a, order, node).reshaped((rows, left.shape[-1]))
+    act = matrix(a) or matrix(builder.dense_home(a, order, node))
     assert act is not None
+    if follower is not None:
+        follower = replace(follower, other=follower.other.permuted(order))
     _matmul(builder, node, act, out, source, fields, follower)
+    return True
+
+
+def _one_left(builder: Builder, node: Node, fields: dict[str, Any], scale: float) -> bool:
+    """Emit the one left matrix times the columns of all right ones side by side; False where those, or the result, cannot lie so."""
+    left, right, value = node.inputs[0], node.inputs[1], node.outputs[0]
+    assert left is not None and right is not None
+    rank, (m, k) = len(value.shape), left.shape[-2:]
+    batch, columns = tuple(range(rank - 2)), prod(value.shape) // m
+    each_has_one = prod(left.shape[:-2]) == 1 < prod(value.shape[:-2]) == prod(right.shape[:-2])
+    if (
+        not each_has_one
+        or len(right.shape) != rank
+        or right.const is not None
+        or _optional_constant(node, 2) is not None
+    ):
+        return False
+    a, matrices = builder.home(left), builder.home(right)
+    rows = a.reshaped((m, k))
+    if not builder.chooses_order(value) or rows is None:
+        return False
+    if k > 1 and matrices.strides[-2] != matrices.dtype.itemsize:
+        matrices = builder.transposed_matrices(right, node)
+    turned = matrices.permuted((*batch, rank - 1, rank - 2)).reshaped((columns, k))
+    if turned is None:
+        return False
+    order = (rank - 2, *batch, rank - 1)  # rows outside, so that those of all matrices are one
+    out = builder.place(value, order).permuted(order).reshaped((m, columns))
+    assert out is not None
+    _matmul(builder, node, rows, out, ActivationWeights(turned, ConstantWeights(None, 0, None, scale)), fields)
     return True
 
 

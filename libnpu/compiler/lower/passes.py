@@ -99,7 +99,7 @@ def passes_cycles(passes: tuple[Pass, ...], node: Node, dpu: Dpu) -> float:
             sum(sizes) / dpu.cmx_read_bytes_per_cycle,
             *(size / rate for size, rate in zip(sizes, rates, strict=True)),
             written / dpu.cmx_write_bytes_per_cycle,
-            1 / dpu.ppe_elements_per_cycle,
+            1 / dpu.ppe_float_elements_per_cycle,
             1 / (dpu.eltwise_elements_per_cycle if len(sizes) == 2 else max(dpu.dw_macs_per_cycle.values())),
         )
     return total

@@ -1,8 +1,9 @@
 """A time that no schedule of a graph can undercut, whatever its tiles, its order and its use of CMX; and what sets it.
 
-The largest of five: the matrix engines' work (`engine.py`), the SHAVEs' work, the bytes that have to cross to and from DDR
-(inputs, outputs and constants once each), the longest chain of layers, each at the width of the whole device, and what has to
-come behind a layer as CMX cannot hold all weights ahead (`late_weights.py`). Along a chain
+The largest of five: the matrix engines' work (`engine.py`) and the SHAVEs' work, each with what has to come before all of it and
+behind, the bytes that have to cross to and from DDR (inputs, outputs and constants once each), the longest chain of layers, each
+at the width of the whole device, and what has to come behind a layer, or behind pixels, as CMX cannot hold all weights ahead
+(`late_weights.py`, `late_pixels.py`). Along a chain
 a layer may start on the first tiles of the one before, so that their engines work side by side, but not where every element of
 its result takes all elements of its operand: what comes before has ended then.
 """
@@ -14,7 +15,8 @@ from math import ceil, prod
 from typing import TYPE_CHECKING
 
 from libnpu.compiler.program import Engine
-from libnpu.compiler.quality.late_weights import late_weights_ps
+from libnpu.compiler.quality.late_pixels import late_pixels_ps
+from libnpu.compiler.quality.late_weights import late_weights_ps, reads_all
 from libnpu.compiler.quality.work import PS_PER_SECOND, Work, node_work
 
 if TYPE_CHECKING:
@@ -58,19 +60,21 @@ def lower_bound(graph: Graph, profile: Profile, tiles: int) -> LowerBound:
     """Return the lower bound of `graph` on `tiles` tiles of `profile`."""
     works = [node_work(graph, node, profile, tiles) for node in graph.nodes]
     units = {Engine.DPU: tiles, Engine.SHAVE: tiles * profile.shaves_per_tile}
-    engines = {
-        engine: sum(w.work_ps + w.start_ps / count for w in works if w.engine == engine)
-        for engine, count in units.items()
-    }
+    memory_ps = profile.ddr.latency_ns * 1000  # of the first load, and of the last store
+    chains = _chains(graph, works, units, memory_ps)
+    heads, tails = _heads(graph, works, chains, memory_ps), _tails(graph, works, memory_ps)
+    engines = {engine: _engine_ps(engine, count, works, heads, tails) for engine, count in units.items()}
     dma = profile.dma
     rate = min(profile.ddr.bytes_per_second, dma.bytes_per_cycle * dma.clock_hz * profile.dma_ports)
     ddr_bytes = _ddr_bytes(graph)
     found = {
         "DPU": engines[Engine.DPU],
         "SHAVE": engines[Engine.SHAVE],
-        "DDR": ddr_bytes * PS_PER_SECOND / rate,
-        "critical path": _longest_chain(graph, works, units, profile),
-        "late weights": late_weights_ps(graph, works, units, profile, tiles),
+        "DDR": memory_ps + ddr_bytes * PS_PER_SECOND / rate,
+        "critical path": max((chain.end_ps for chain in chains.values()), default=0.0) + memory_ps,
+        "late weights": max(
+            late_weights_ps(graph, works, units, profile, tiles), late_pixels_ps(graph, profile, tiles)
+        ),
     }
     return LowerBound({name: ceil(ps) for name, ps in found.items()}, sum(w.macs for w in works), ddr_bytes)
 
@@ -105,11 +109,43 @@ def _ddr_bytes(graph: Graph) -> int:
     )
 
 
-def _longest_chain(graph: Graph, works: list[Work], units: dict[Engine, int], profile: Profile) -> float:
-    """Return when the last layer of the longest chain has stored its result."""
-    memory_ps = profile.ddr.latency_ns * 1000  # of the first load, and of the last store
+def _engine_ps(engine: Engine, count: int, works: list[Work], heads: list[float], tails: list[float]) -> float:
+    """Return the work of an engine of `count` units, with what comes before all of it and what comes behind."""
+    own = [index for index, work in enumerate(works) if work.engine == engine]
+    if not own:
+        return 0.0
+    busy_ps = sum(works[index].work_ps + works[index].start_ps / count for index in own)
+    return min(heads[index] for index in own) + busy_ps + min(tails[index] for index in own)
+
+
+def _heads(graph: Graph, works: list[Work], chains: dict[Value, _Chain], memory_ps: float) -> list[float]:
+    """Return for each node a time before which it cannot begin: an element of each operand has to be there, or all of them."""
+    first: dict[Value, float] = {}
+    heads = []
+    for node, work in zip(graph.nodes, works, strict=True):
+        made = [(index, value) for index, value in enumerate(node.inputs) if value is not None and value in first]
+        waits = [chains[value].end_ps if _needs_all(node, index) else first[value] for index, value in made]
+        heads.append(max(waits, default=memory_ps))
+        first.update(dict.fromkeys(node.outputs, heads[-1] + work.start_ps))
+    return heads
+
+
+def _tails(graph: Graph, works: list[Work], memory_ps: float) -> list[float]:
+    """Return for each node what comes at least when all of it is done: others take its last elements, or they are stored."""
+    behind: dict[Value, float] = dict.fromkeys(graph.outputs, memory_ps)
+    tails = []
+    for node, work in zip(reversed(graph.nodes), reversed(works), strict=True):
+        tails.append(max((behind.get(value, 0.0) for value in node.outputs), default=0.0))
+        for index, value in enumerate(node.inputs):
+            if value is not None and reads_all(node, value):
+                own_ps = work.start_ps + (work.work_ps if _needs_all(node, index) else 0.0)
+                behind[value] = max(behind.get(value, 0.0), own_ps + tails[-1])
+    return tails[::-1]
+
+
+def _chains(graph: Graph, works: list[Work], units: dict[Engine, int], memory_ps: float) -> dict[Value, _Chain]:
+    """Return for each value the longest chain of layers that ends with it."""
     chains: dict[Value, _Chain] = {}
-    end_ps = 0.0
     for node, work in zip(graph.nodes, works, strict=True):
         found = _Chain(memory_ps, memory_ps)
         for index, value in enumerate(node.inputs):
@@ -121,8 +157,7 @@ def _longest_chain(graph: Graph, works: list[Work], units: dict[Engine, int], pr
         if not any(value in chains for value in node.inputs):
             found = _follow(found, work, units, True)
         chains.update(dict.fromkeys(node.outputs, found))
-        end_ps = max(end_ps, found.end_ps)
-    return end_ps + memory_ps
+    return chains
 
 
 def _follow(before: _Chain, work: Work, units: dict[Engine, int], waits: bool) -> _Chain:

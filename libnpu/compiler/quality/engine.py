@@ -84,22 +84,26 @@ def least_cycles(layer: Layer, dpu: Dpu) -> float:
         each_context * _cover(area, _CONTEXT_PIXELS, tuple(wt_rates)),
         (pixels_least + weights_least) / dpu.cmx_read_bytes_per_cycle,
         area * _lines(layer.channels * out) / dpu.cmx_write_bytes_per_cycle,
-        area * layer.channels / dpu.ppe_elements_per_cycle,
+        area * layer.channels / _ppe(layer.act, dpu),
     ]
     return layer.images * max(slowest)
 
 
-def least_eltwise_cycles(elements: int, size_bytes: int, dpu: Dpu) -> float:
-    """Return the cycles of one DPU for a sum or product of two tensors of `elements`."""
-    own = elements * size_bytes
+def least_eltwise_cycles(elements: int, dtype: int, dpu: Dpu) -> float:
+    """Return the cycles of one DPU for a sum or product of two tensors of `elements` of a type (enum npu_dtype)."""
+    own = elements * dtypes.size_bytes(dtype)
     return max(
         elements / dpu.eltwise_elements_per_cycle,
         2 * own / dpu.cmx_read_bytes_per_cycle,
         own / dpu.act_read_bytes_per_cycle["8x16"],
         own / dpu.wt_read_bytes_per_cycle["8x16"],
         own / dpu.cmx_write_bytes_per_cycle,
-        elements / dpu.ppe_elements_per_cycle,
+        elements / _ppe(dtype, dpu),
     )
+
+
+def _ppe(operand: int, dpu: Dpu) -> int:
+    return dpu.ppe_float_elements_per_cycle if dtypes.is_float(operand) else dpu.ppe_elements_per_cycle
 
 
 def live_outputs(inputs: int, outputs: int, kernel: int, stride: int, dilation: int, pad: int) -> list[int]:

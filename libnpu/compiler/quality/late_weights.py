@@ -13,28 +13,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from libnpu.compiler.quality.reach import CONVOLUTIONS, POOLINGS, PRODUCTS, Line, axes, constant_weights, weight_bytes
 from libnpu.compiler.quality.work import PS_PER_SECOND
 
 if TYPE_CHECKING:
     from npu_model.profile import Profile
-    from numpy.typing import NDArray
 
     from libnpu.compiler.ir import Graph, Node, Value
     from libnpu.compiler.program import Engine
     from libnpu.compiler.quality.work import Work
 
 _CUTS = 8  # layers that are looked at, the most promising first; chosen: a bound that fewer give is as true
-_CONVOLUTIONS = ("Conv", "ConvInteger")
-_POOLINGS = ("MaxPool", "AvgPool")
-_PRODUCTS = ("MatMul", "MatMulInteger")
-_TAKE_ALL = ("Elementwise", "Reduce", "Softmax", "Reshape", "Transpose", "Concat", "Expand", "Pad", *_PRODUCTS)
-
-
-class _Line(NamedTuple):
-    """Along one axis of an image: for each place of an element of the cut, the range [low, high) that depends on it."""
-
-    low: NDArray[np.int64]
-    high: NDArray[np.int64]
+_TAKE_ALL = ("Elementwise", "Reduce", "Softmax", "Reshape", "Transpose", "Concat", "Expand", "Pad", *PRODUCTS)
 
 
 class _Reach(NamedTuple):
@@ -44,50 +34,15 @@ class _Reach(NamedTuple):
     """
 
     channels: int
-    rows: _Line | None = None
-    columns: _Line | None = None
-
-
-class _Axis(NamedTuple):
-    """A window along one axis."""
-
-    kernel: int
-    stride: int
-    dilation: int
-    pad: int
-    inputs: int
-    outputs: int
-
-    def lines(self, tap: int, line: _Line) -> _Line:
-        """Return the outputs that read inputs of `line` at one tap."""
-        low, high = (edge + self.pad - tap * self.dilation for edge in line)
-        first = np.maximum(0, -(-low // self.stride))
-        return _Line(first, np.minimum(self.outputs, (high - 1) // self.stride + 1))
-
-    def taps(self, line: _Line) -> int:
-        """Return at how many taps the inputs of a line are read at least."""
-        found = [self.lines(tap, line) for tap in range(self.kernel)]
-        return int(sum(one.high > one.low for one in found).min())  # type: ignore[union-attr]
-
-    def follow(self, line: _Line) -> _Line | None:
-        """Return outputs that depend on the inputs of a line; None when at some place there are none."""
-        found = [self.lines(tap, line) for tap in range(self.kernel)]
-        if self.dilation == 1 and self.stride <= self.kernel:  # those of all taps lie side by side
-            found = [_Line(found[-1].low, found[0].high)]
-        best = max(found, key=lambda one: int((one.high - one.low).min()))
-        return best if bool((best.high > best.low).all()) else None
-
-    def reads_all(self) -> bool:
-        """Whether each input is read by an output."""
-        each = np.arange(self.inputs)
-        return self.taps(_Line(each, each + 1)) > 0
+    rows: Line | None = None
+    columns: Line | None = None
 
 
 def late_weights_ps(graph: Graph, works: list[Work], units: dict[Engine, int], profile: Profile, tiles: int) -> float:
     """Return the bound in picoseconds; 0 when all weights fit in CMX at once."""
-    weights = {node: w for node in graph.nodes if (w := _weights(node)) is not None}
+    weights = {node: w for node in graph.nodes if (w := constant_weights(node)) is not None}
     cmx_bytes = profile.cmx.workspace_bytes * tiles
-    left = sum(_size(value, node) for node, value in weights.items())
+    left = sum(weight_bytes(value, node) for node, value in weights.items())
     if left <= cmx_bytes:
         return 0.0
     dma = profile.dma
@@ -98,8 +53,8 @@ def late_weights_ps(graph: Graph, works: list[Work], units: dict[Engine, int], p
     for index, (node, work) in enumerate(zip(graph.nodes, works, strict=True)):
         if work.engine is not None:
             done[work.engine] += work.work_ps + work.start_ps / units[work.engine]
-        left -= _size(weights[node], node) if node in weights else 0
-        if node.op in _CONVOLUTIONS and left > cmx_bytes:
+        left -= weight_bytes(weights[node], node) if node in weights else 0
+        if node.op in CONVOLUTIONS and left > cmx_bytes:
             hopes.append((max(done.values()) + (left - cmx_bytes) * PS_PER_SECOND / rate, index))
     best = 0.0
     for hope_ps, index in sorted(hopes, reverse=True)[:_CUTS]:
@@ -114,19 +69,6 @@ def late_weights_ps(graph: Graph, works: list[Work], units: dict[Engine, int], p
     return best
 
 
-def _weights(node: Node) -> Value | None:
-    value = node.inputs[1] if node.op in (*_CONVOLUTIONS, *_PRODUCTS) else None
-    return value if value is not None and value.const is not None else None
-
-
-def _size(weights: Value, node: Node) -> int:
-    """Return the bytes that weights take in DDR: in the type of the operand that they are multiplied with."""
-    source = node.inputs[0]
-    assert source is not None
-    size = prod(weights.shape) * min(weights.dtype.itemsize, source.dtype.itemsize)
-    return size // 2 if weights.dtype.name == "uint4" else size
-
-
 def _whole_makers(graph: Graph, last: int) -> list[Node]:
     """Return the nodes all of whose elements have to be there before all of node `last` is: that node, and what it needs whole."""
     needed, found = {graph.nodes[last]}, []
@@ -134,20 +76,21 @@ def _whole_makers(graph: Graph, last: int) -> list[Node]:
     for node in reversed(graph.nodes[: last + 1]):
         if node in needed:
             found.append(node)
-            needed |= {makers[v] for v in node.inputs if v is not None and v in makers and _reads_all(node, v)}
+            needed |= {makers[v] for v in node.inputs if v is not None and v in makers and reads_all(node, v)}
     return found
 
 
-def _reads_all(node: Node, value: Value) -> bool:
-    if node.op in (*_CONVOLUTIONS, *_POOLINGS):
-        return node.inputs[0] is value and all(axis.reads_all() for axis in _axes(node))
+def reads_all(node: Node, value: Value) -> bool:
+    """Whether a node takes every element of one of its operands."""
+    if node.op in (*CONVOLUTIONS, *POOLINGS):
+        return node.inputs[0] is value and all(axis.reads_all() for axis in axes(node))
     return node.op in _TAKE_ALL
 
 
 def _late_bytes(graph: Graph, cut: int, weights: dict[Node, Value]) -> int:
     """Return the bytes of weights that are needed when the last element of node `cut` is there, whichever that is."""
     out = graph.nodes[cut].outputs[0]
-    rows, columns = (_Line(np.arange(n), np.arange(n) + 1) for n in out.shape[2:])
+    rows, columns = (Line(np.arange(n), np.arange(n) + 1) for n in out.shape[2:])
     reached: dict[Value, _Reach] = {out: _Reach(1, rows, columns)}
     needed: dict[Value, int] = {}
     for node in graph.nodes[cut + 1 :]:
@@ -167,12 +110,12 @@ def _used_bytes(node: Node, reach: _Reach) -> int:
     """Return the bytes of a node's weights that meet what is reached of its input."""
     value, source = node.inputs[1], node.inputs[0]
     assert value is not None and source is not None
-    size = _size(value, node)
-    if node.op in _PRODUCTS:
+    size = weight_bytes(value, node)
+    if node.op in PRODUCTS:
         return size if reach.rows is None else 0
     if reach.rows is None or reach.columns is None:
         return 0
-    y, x = _axes(node)
+    y, x = axes(node)
     taps = y.taps(reach.rows) * x.taps(reach.columns)
     return size * reach.channels * taps // (source.shape[1] * y.kernel * x.kernel)
 
@@ -180,7 +123,7 @@ def _used_bytes(node: Node, reach: _Reach) -> int:
 def _follow(node: Node, operands: list[tuple[Value, _Reach]]) -> _Reach | None:
     """Return what of a node's result depends on the element, by what of its operands does; None when nothing is sure to."""
     out, (value, reach) = node.outputs[0], operands[0]
-    if node.op in _PRODUCTS:
+    if node.op in PRODUCTS:
         is_row = value is node.inputs[0] and reach.rows is None
         return _Reach(out.shape[-1]) if is_row else None
     if node.op in ("Reshape", "Reduce"):
@@ -188,13 +131,13 @@ def _follow(node: Node, operands: list[tuple[Value, _Reach]]) -> _Reach | None:
     if reach.rows is None or reach.columns is None:
         same = node.op in ("Elementwise", "Softmax") and value.shape == out.shape
         return reach if same else None
-    if node.op in (*_CONVOLUTIONS, *_POOLINGS):
-        y, x = _axes(node)
+    if node.op in (*CONVOLUTIONS, *POOLINGS):
+        y, x = axes(node)
         rows, columns = y.follow(reach.rows), x.follow(reach.columns)
         if rows is None or columns is None or value is not node.inputs[0]:
             return None
         channels = reach.channels
-        if node.op in _CONVOLUTIONS and not node.attrs["group"] == value.shape[1] == out.shape[1]:
+        if node.op in CONVOLUTIONS and not node.attrs["group"] == value.shape[1] == out.shape[1]:
             all_in = reach.channels == value.shape[1]
             channels = out.shape[1] if all_in else out.shape[1] // node.attrs["group"]
         return _Reach(channels, rows, columns)
@@ -208,7 +151,7 @@ def _follow(node: Node, operands: list[tuple[Value, _Reach]]) -> _Reach | None:
 def _collapsed(node: Node, value: Value, reach: _Reach) -> _Reach | None:
     """Return the reach behind a change of shape, or a reduction of all pixels: all of an image, or one pixel of it."""
     out = node.outputs[0]
-    one = _Line(np.zeros(1, np.int64), np.ones(1, np.int64))
+    one = Line(np.zeros(1, np.int64), np.ones(1, np.int64))
     if reach.rows is None:
         if len(out.shape) == 4 and out.shape[1:] == (value.shape[-1], 1, 1):
             return _Reach(out.shape[1], one, one)
@@ -228,10 +171,10 @@ def _collapsed(node: Node, value: Value, reach: _Reach) -> _Reach | None:
 def _spread(reach: _Reach, value: Value, out: Value) -> _Reach:
     """Return the reach of an operand that is repeated to the shape of the result."""
 
-    def along(axis: int, line: _Line | None) -> _Line | None:
+    def along(axis: int, line: Line | None) -> Line | None:
         if line is None or len(value.shape) != len(out.shape) or value.shape[axis] == out.shape[axis]:
             return line
-        return _Line(np.zeros_like(line.low), np.full_like(line.low, out.shape[axis]))
+        return Line(np.zeros_like(line.low), np.full_like(line.low, out.shape[axis]))
 
     return _Reach(reach.channels, along(2, reach.rows), along(3, reach.columns))
 
@@ -243,22 +186,8 @@ def _elements(reach: _Reach) -> int:
 def _beside(parts: list[_Reach]) -> _Reach:
     """Return the reach of operands side by side along the channels: where all are reached, or that of the largest one."""
     lines = [
-        _Line(np.maximum.reduce([line.low for line in each]), np.minimum.reduce([line.high for line in each]))
+        Line(np.maximum.reduce([line.low for line in each]), np.minimum.reduce([line.high for line in each]))
         for each in ([p.rows for p in parts if p.rows], [p.columns for p in parts if p.columns])
     ]
     common = _Reach(sum(part.channels for part in parts), *lines)
     return common if all(bool((line.high > line.low).all()) for line in lines) else max(parts, key=_elements)
-
-
-def _axes(node: Node) -> tuple[_Axis, _Axis]:
-    """Return the windows of a convolution or pooling along rows and columns."""
-    source, out = node.inputs[0], node.outputs[0]
-    assert source is not None
-    weights = node.inputs[1] if node.op in _CONVOLUTIONS else None
-    kernel = weights.shape[2:] if weights is not None else node.attrs["kernel"]
-    strides, pads, dilations = node.attrs["strides"], node.attrs["pads"], node.attrs.get("dilations", (1, 1))
-    y, x = (
-        _Axis(int(kernel[k]), int(strides[k]), int(dilations[k]), int(pads[k]), source.shape[2 + k], out.shape[2 + k])
-        for k in (0, 1)
-    )
-    return y, x

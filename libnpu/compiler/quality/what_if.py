@@ -69,7 +69,7 @@ def what_ifs(
         def edit(program: TileProgram, is_free: Callable[[Graph, TileOp], bool] | None = change.is_free) -> None:
             for op in program.ops:
                 if is_free is not None and is_free(graph, op):
-                    op.cost_ps, op.far_ps = 1, ()
+                    op.cost_ps, op.far_ps, op.path_ps = 1, (), 0
 
         changed_ps = reschedule(change.device(profile), tiles + change.more_tiles, edit)
         if changed_ps is not None:

@@ -48,7 +48,7 @@ def node_work(graph: Graph, node: Node, profile: Profile, tiles: int) -> Work:
         return _matrix(node, profile, tiles)
     if node.op == "Elementwise" and engine_operation(graph, node) is not None:
         value = node.outputs[0]
-        return _dpu(profile, tiles, least_eltwise_cycles(_size(value), value.dtype.itemsize, profile.dpu))
+        return _dpu(profile, tiles, least_eltwise_cycles(_size(value), code_of_numpy(value.dtype), profile.dpu))
     if node.op == "Elementwise" and (passes := passes_of(node, profile, tiles)) is not None:
         return _dpu(profile, tiles, passes_cycles(passes, node, profile.dpu))
     if node.op == "RoPE":  # two products and a sum of each element

@@ -24,7 +24,6 @@ def late_order(plan: FeasibleMemoryScheduler, schedule: Schedule) -> list[int]:
     ready: dict[Engine, list[tuple[int, int]]] = {engine: [] for engine in Engine}
     idle = {engine: sum(queue.engine == engine for queue in plan.queues) for engine in Engine}
     waited_for = [len(after) for after in plan.successors]
-    latency_ps = int(plan.profile.ddr.latency_ns * 1000)
     lasts_ps = [0] * len(ops)  # from an operation's start to the end of all
     running: list[tuple[int, int]] = []
     now = path_free = 0
@@ -39,12 +38,10 @@ def late_order(plan: FeasibleMemoryScheduler, schedule: Schedule) -> list[int]:
         for engine, waiting in ready.items():
             while waiting and idle[engine]:
                 index = -heappop(waiting)[1]
-                cost_ps = max(ops[index].cost_ps, 1)
-                start_ps = now
-                if engine == Engine.DMA and cost_ps > latency_ps:  # backward, the latency comes last
-                    start_ps = max(now, path_free)
-                    path_free = start_ps + cost_ps - latency_ps
-                lasts_ps[index] = start_ps + cost_ps
+                path_ps = ops[index].path_ps
+                start_ps = max(now, path_free) if path_ps else now  # backward, the latency comes last
+                path_free = start_ps + path_ps if path_ps else path_free
+                lasts_ps[index] = start_ps + max(ops[index].cost_ps, 1)
                 idle[engine] -= 1
                 heappush(running, (lasts_ps[index], index))
         if not running:

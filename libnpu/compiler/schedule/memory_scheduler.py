@@ -97,11 +97,8 @@ class FeasibleMemoryScheduler:
         for index, touched in enumerate(self.buffers):
             for buffer in touched:
                 self.uses.setdefault(buffer, []).append(index)
-        self.work_ps = {
-            engine: sum(op.cost_ps for op in ops if op.engine == engine) for engine in (Engine.DPU, Engine.SHAVE)
-        }
-        latency_ps = int(profile.ddr.latency_ns * 1000)
-        self.sent_ps = sum(max(op.cost_ps - latency_ps, 0) for op in ops if op.engine == Engine.DMA)
+        self.work_ps = {engine: sum(op.cost_ps for op in ops if op.engine == engine) for engine in Engine}
+        self.path_ps = sum(op.path_ps for op in ops)
         allocator = self.allocator()
         self.rounded = {b: allocator.rounded(b.size_bytes) * b.copies for b in self.uses}
         self.need_bytes = [sum(self.rounded[buffer] for buffer in touched) for touched in self.buffers]

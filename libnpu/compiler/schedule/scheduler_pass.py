@@ -6,6 +6,7 @@ that they lack), then stores and other moves, then loads ahead of time. Where no
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
@@ -52,16 +53,22 @@ class SchedulerPass:
         ops = plan.program.ops
         self.ops = ops
         self.dma_latency_ps = int(profile.ddr.latency_ns * 1000)
-        self.pipe_free = 0
+        self.path_free = 0  # when the path to DDR is
+        core = profile.core
+        self.task_ps = (core.fetch_cycles + core.dispatch_cycles + core.barrier_cycles) * 10**12 // core.clock_hz
+        self.core_free = 0  # when the management core is, that puts tasks into the queues one after the other
         self.now = 0
         self.free_at: dict[Queue, int] = dict.fromkeys(plan.queues, 0)
+        self.starts = {
+            queue: deque([0] * core.fifo_depth, core.fifo_depth) for queue in plan.queues
+        }  # of the latest tasks
         self.units: dict[Engine, list[Queue]] = {e: [q for q in self.free_at if q.engine == e] for e in Engine}
         self.heads: dict[Engine, list[int]] = {
             e: [i for i in range(len(ops) - 1, -1, -1) if ops[i].engine == e] for e in (Engine.DPU, Engine.SHAVE)
         }
         self.prepared: dict[Engine, list[int]] = {e: [] for e in self.heads}  # heaps: only a unit and room are lacking
         self.work_left = dict(plan.work_ps)
-        self.sent_left = plan.sent_ps
+        self.path_left = plan.path_ps
         self.unretired = [len(p) for p in plan.predecessors]
         self.end: list[int | None] = [None] * len(ops)
         self.retired = [False] * len(ops)
@@ -140,8 +147,8 @@ class SchedulerPass:
         )
 
     def _earliest_end(self) -> int:
-        """Return a time before which the pass cannot end: each compute engine, and the path to DDR, still has its work to do."""
-        found = max(self.now, self.pipe_free) + self.sent_left
+        """Return a time before which the pass cannot end: each engine, and the path to DDR, still has its work to do."""
+        found = max(self.now, self.path_free) + self.path_left
         for engine, work in self.work_left.items():
             units = self.units[engine]
             found = max(found, max(self.now, min(self.free_at[queue] for queue in units)) + work // len(units))
@@ -419,23 +426,19 @@ class SchedulerPass:
         if self.plan.is_constant_load[index] and touched[0] not in self.written:
             self.clean[touched[0]] = index
         self.written.update(access.target for access in op.writes if isinstance(access.target, Buffer))
-        if op.engine != Engine.DMA:
-            self.work_left[op.engine] -= op.cost_ps
-        elif op.cost_ps > self.dma_latency_ps:
-            self.sent_left -= op.cost_ps - self.dma_latency_ps
+        self.work_left[op.engine] -= op.cost_ps
+        self.path_left -= op.path_ps
         return end
 
     def _place(self, op: TileOp, queue: Queue, ready_at: int, index: int, touched: Iterable[Buffer], kind: str) -> int:
-        start = max(self.now, ready_at, self.free_at[queue])
-        cost = max(self._cost_ps(index, queue) if index >= 0 else op.cost_ps, 1)
-        if queue.engine == Engine.DMA:
-            # Ports overlap latency, not bytes: the DDR pipe serves one transfer at a time.
-            latency = min(self.dma_latency_ps, cost)
-            end = max(start + latency, self.pipe_free) + cost - latency
-            self.pipe_free = max(end, self.pipe_free) if cost > latency else self.pipe_free
-            end = max(end, start + 1)
-        else:
-            end = start + cost
+        starts = self.starts[queue]
+        self.core_free = max(self.core_free, starts[0]) + self.task_ps  # there is room when the first of them has left
+        start = max(self.now, ready_at, self.free_at[queue], self.core_free)
+        starts.append(start)
+        end = start + max(self._cost_ps(index, queue) if index >= 0 else op.cost_ps, 1)
+        if op.path_ps:  # which serves one after the other, as fast as it is: ports overlap latency, and what they lose on short runs
+            self.path_free = max(start + self.dma_latency_ps, self.path_free) + op.path_ps
+            end = max(end, self.path_free)
         self.free_at[queue] = end
         scheduled = ScheduledOp(op, queue, start, end, {b: self.resident[b] for b in touched}, kind)
         for buffer in scheduled.addresses:
@@ -519,9 +522,8 @@ class SchedulerPass:
     def _copy(self, name: str, src: Ref, dst: Ref, size_bytes: int) -> TileOp:
         profile = self.plan.profile
         cycles = profile.dma.setup_cycles + -(-size_bytes // profile.dma.bytes_per_cycle)
-        cost = self.dma_latency_ps + max(
-            cycles * 10**12 // profile.dma.clock_hz, size_bytes * 10**12 // profile.ddr.bytes_per_second
-        )
+        path_ps = size_bytes * 10**12 // profile.ddr.bytes_per_second
+        cost = self.dma_latency_ps + max(cycles * 10**12 // profile.dma.clock_hz, path_ps)
         return TileOp(
             name,
             "spill",
@@ -530,4 +532,5 @@ class SchedulerPass:
             [Access(src.target, src.offset, size_bytes)],
             [Access(dst.target, dst.offset, size_bytes)],
             DmaPayload(src, dst, size_bytes),
+            path_ps=path_ps,
         )

@@ -27,6 +27,7 @@ class Job:
     before: list[int]  # jobs that end before it starts
     start_ps: int
     latency_ps: int = 0  # of a transfer: the first part of `cost_ps`, in which others may use the memory path
+    path_ps: int = 0  # for which a transfer keeps the memory path from others, in the rest of it
     release_ps: int = 0
     tail_ps: int = 0
     is_fixed: bool = False  # it has started, and stays
@@ -84,10 +85,15 @@ def solve(problem: Problem, effort: float) -> Answer | None:
         end = model.new_int_var(0, horizon, "")
         cost = job.cost_ps // step
         if job.engine == Engine.DMA and not job.is_fixed:
-            sent = cost - min(job.latency_ps, job.cost_ps) // step
             lane = model.new_interval_var(start, model.new_int_var(cost, horizon, ""), end, "")
+            sent = job.path_ps // step
             if sent:
-                path.append(model.new_fixed_size_interval_var(end - sent, sent, ""))
+                first_byte = end - sent
+                if job.latency_ps + job.path_ps < job.cost_ps:  # the port is slower: others use the path in between
+                    first_byte = model.new_int_var(0, horizon, "")
+                    model.add(first_byte >= start + job.latency_ps // step)
+                    model.add(first_byte + sent <= end)
+                path.append(model.new_fixed_size_interval_var(first_byte, sent, ""))
         else:
             lane = model.new_interval_var(start, cost, end, "")
         lanes.setdefault(job.engine, []).append(lane)

@@ -80,6 +80,7 @@ class Window:
             sorted(self._job_of[other] for other in before),
             scheduled.start_ps - begin_ps,
             int(self._plan.profile.ddr.latency_ns * 1000),
+            scheduled.op.path_ps,
             0 if is_fixed else self._ops[self._inside.start].start_ps - begin_ps,
             tail_ps,
             is_fixed,

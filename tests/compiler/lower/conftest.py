@@ -177,6 +177,16 @@ def attention(s):
     return s.graph(s.reshape(mixed, 2, 20, 32), s.matmul(s.const(3, 1, 8, 20), s.reshape(v, 1, 8, 20, 8)))
 
 
+def one_left(s):
+    """Matrices between two that all of them share, as a Fourier transform in two steps has them; the first step reads two orders."""
+    x = s.input(24, 40, 32)
+    turned = s.node("Transpose", [s.input(24, 32, 40)], x.shape, perm=[0, 2, 1])
+    steps = [s.matmul(s.const(48, 40), one) for one in (x, turned)]
+    twiddled = s.map(("mul", ("in", 0), ("in", 1)), steps[0], s.const(48, 32))
+    last = s.matmul(twiddled, s.const(32, 16)), s.matmul(s.input(1, 8, 48), steps[1], scale=0.25)
+    return s.graph(*(s.node("Softmax", [one], one.shape, axis=2, log=False) for one in last))
+
+
 def movement(s):
     x = s.input(1, 16, 20, 20)
     a = s.pad(s.slice(x, slice(1), slice(16), slice(1, 20, 2), slice(20)), (0, 0), (0, 0), (1, 1), (2, 3), value=1.5)
@@ -271,7 +281,7 @@ def integers(s):
 CASES = {
     f.__name__: f
     for f in (
-        chain, residuals, bottleneck, pools, groups, rows, folded, dense, feedforward, attention, movement, excitation, broadcast, streamed, crowded, reductions, gathers, tables, integers,
+        chain, residuals, bottleneck, pools, groups, rows, folded, dense, feedforward, attention, one_left, movement, excitation, broadcast, streamed, crowded, reductions, gathers, tables, integers,
     )
 }  # fmt: skip
 

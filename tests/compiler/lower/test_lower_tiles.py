@@ -36,6 +36,11 @@ def test_every_output_byte_is_written_exactly_once(case, cmx_bytes, graph_of):
             assert (byte_counts([a for op in program.ops for a in op.writes], tensor) == 1).all()
 
 
+def test_matrices_that_share_the_left_one_are_one_product(graph_of):
+    program = lower(graph_of("one_left"), PROFILE)
+    assert sum(op.engine == Engine.DPU and op.payload.invariant["op"] == C.NPU_DPU_MATMUL for op in program.ops) == 4
+
+
 @pytest.mark.parametrize("cmx_bytes", [None, SMALL_CMX])
 def test_programs_verify_and_engines_work_in_cmx(case, cmx_bytes, graph_of):
     program = lower(graph_of(case), PROFILE, cmx_bytes)

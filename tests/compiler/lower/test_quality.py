@@ -1,6 +1,6 @@
 """Lower bounds that no schedule undercuts, what a schedule loses beside them, and which change would help."""
 
-from itertools import pairwise
+from itertools import pairwise, product
 from math import ceil
 
 import numpy as np
@@ -15,8 +15,10 @@ from libnpu.compiler import CompileOptions
 from libnpu.compiler.lower import lower
 from libnpu.compiler.pipeline import compile_graph
 from libnpu.compiler.program import Engine, TileOp
-from libnpu.compiler.quality import LowerBound, explain, lower_bound, measures
+from libnpu.compiler.quality import LowerBound, explain, late_pixels, lower_bound, measures
 from libnpu.compiler.quality.engine import Layer, least_cycles, live_outputs
+from libnpu.compiler.quality.reach import Axis
+from libnpu.compiler.quality.work import node_work
 from libnpu.compiler.schedule import FeasibleMemoryScheduler, Queue, Schedule, ScheduledOp
 
 PROFILE = load_profile("npu-37xx")
@@ -52,13 +54,13 @@ def test_a_convolution_is_bound_by_its_weights_or_by_its_work(sketch):
     weights, ends = 512 * 512 * 9 * 2, 2 * 512 * 4 * 2
     found = lower_bound(graph, PROFILE, 2)
     assert (found.binding, found.ddr_bytes, found.macs) == ("DDR", weights + ends, 512 * 512 * 9 * 4)
-    assert found.ps["DDR"] == ceil((weights + ends) * PS / PROFILE.ddr.bytes_per_second)
+    assert found.ps["DDR"] == ceil(MEMORY_PS + (weights + ends) * PS / PROFILE.ddr.bytes_per_second)
     graph = large.graph(large.conv(large.input(1, 64, 96, 96), 64, bias=False))
     macs = 64 * 64 * 9 * 96 * 96
     contexts = 96 * 96 * 64 // 16384
     cycles = (macs / PROFILE.dpu.macs_per_cycle["f16"] + contexts * PROFILE.dpu.context_cycles) / 2
     found = lower_bound(graph, PROFILE, 2)
-    assert found.ps["DPU"] == ceil(cycles * PS / PROFILE.dpu.clock_hz + START_PS / 2)
+    assert found.ps["DPU"] == ceil(2 * MEMORY_PS + cycles * PS / PROFILE.dpu.clock_hz + START_PS / 2)
     assert found.ps["critical path"] == ceil(2 * MEMORY_PS + cycles * PS / PROFILE.dpu.clock_hz + START_PS)
 
 
@@ -154,6 +156,57 @@ def test_layers_that_need_all_of_the_one_before_follow_each_other(sketch):
     assert found.ps["critical path"] < 2 * MEMORY_PS + 5 * (START_PS + 64 * row_ps)
 
 
+def test_what_comes_before_and_behind_all_work_of_an_engine_counts(sketch):
+    """SHAVEs convert the input before, and the result behind: of each a start, and of the sum of all elements its work."""
+    s = sketch()
+    half = s.map(("in", 0), s.input(1, 8, 32, 32, dtype=np.float32), dtype=np.float16)
+    alone = sketch()
+    plain = alone.graph(alone.conv(alone.input(1, 8, 32, 32), 64))
+    graph = s.graph(s.reduce("sum", s.conv(half, 64), 0, 1, 2, 3))
+    start_ps = PROFILE.shave.startup_cycles * PS / PROFILE.shave.clock_hz
+    more = lower_bound(graph, PROFILE, 2).ps["DPU"] - lower_bound(plain, PROFILE, 2).ps["DPU"]
+    assert more == pytest.approx(2 * start_ps + node_work(graph, graph.nodes[-1], PROFILE, 2).work_ps, abs=2)
+
+
+@pytest.mark.parametrize(("kernel", "stride", "pad"), [(3, 1, 1), (5, 2, 1), (2, 3, 0), (4, 1, 3)])
+def test_so_many_pixels_of_an_image_are_never_made_with_less_work(sketch, kernel, stride, pad):
+    """All sets of pixels of a small image that an element of each is made for, two layers behind the input."""
+    s = sketch()
+    first = s.conv(s.input(1, 3, 8, 9), 4, kernel=kernel, stride=stride, pad=pad, bias=False)
+    pooled = s.pool("MaxPool", first, (2, 1))
+    image = s.conv(pooled, 5, kernel=(2, 3), pad=0, bias=False)
+    graph = s.graph(image)
+    height, width = image.shape[2:]
+    found = late_pixels._least_work_ps(graph, image, PROFILE, 2)
+    mac_ps = PS / (PROFILE.dpu.macs_per_cycle["f16"] * PROFILE.dpu.clock_hz * 2)
+    taps = np.outer(*(Axis(kernel, stride, 1, pad, n, m).live() for n, m in zip((8, 9), first.shape[2:], strict=True)))
+    least = [np.inf] * (height * width + 1)
+    for chosen in product((False, True), repeat=min(height * width, 10)):
+        pixels = np.zeros((height, width), bool)
+        pixels.flat[: len(chosen)] = chosen
+        made = np.zeros(pooled.shape[2:], bool)
+        for y, x in np.argwhere(pixels):
+            made[y : y + 2, x : x + 3] = True
+        before = np.zeros(first.shape[2:], bool)
+        before[: made.shape[0], :] |= made
+        before[1 : made.shape[0] + 1, :] |= made
+        macs = pixels.sum() * 6 * 4 + (before * taps).sum() * 3 * 4
+        least[pixels.sum()] = min(least[pixels.sum()], macs * mac_ps)
+    assert found[0] == 0 < found[1] and all(a <= b + 1 for a, b in zip(found, least, strict=True))
+    assert found[1] == pytest.approx(least[1])
+
+
+def test_weights_of_a_product_with_an_image_come_when_its_pixels_are_there(sketch):
+    """Of a last layer that is 3 x 3 over all of an image the weights of eight pixels of nine are needed behind a first element."""
+    s = sketch()
+    image = s.conv(s.input(1, 512, 3, 3), 512, bias=False)
+    flat = s.node("Reshape", [image], (1, 512 * 9))
+    graph = s.graph(s.matmul(flat, s.const(512 * 9, 1024)))
+    found = late_pixels.late_pixels_ps(graph, PROFILE, 1)
+    late = 512 * 9 * 1024 * 2 - PROFILE.cmx.workspace_bytes
+    assert late * PS / PROFILE.ddr.bytes_per_second < found < lower_bound(graph, PROFILE, 1).ps["DDR"]
+
+
 def test_exposed_dma_and_stalls():
     ops = [
         ScheduledOp(TileOp(name, name, engine, 0, [], [], None), Queue(engine, unit), start, end, {})
@@ -205,7 +258,7 @@ def test_weights_that_do_not_fit_come_behind_a_layer(sketch):
     device = small(64 << 10)
     late = 256 * 2 + 2 * 256 * 256 * 2 - (64 << 10)
     one = first.graph(first.conv(first.input(1, 64, 4, 4), 64, kernel=1, pad=0, bias=False))
-    expected = lower_bound(one, device, 1).ps["DPU"] + late * PS / device.ddr.bytes_per_second
+    expected = lower_bound(one, device, 1).ps["DPU"] - 2 * MEMORY_PS + late * PS / device.ddr.bytes_per_second
     assert lower_bound(s.graph(value), device, 1).ps["late weights"] == pytest.approx(expected, abs=2)
     assert lower_bound(s.graph(value), PROFILE, 1).ps["late weights"] == 0
 
