@@ -22,7 +22,7 @@ WEIGHT_ENTRY_BYTES = 16  # sizeof(struct npu_dpu_weight_entry)
 Dims: TypeAlias = tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # nobody changes one; a frozen class takes three times as long to make
 class Box:
     """Runs of `width` bytes at addr + sum of i_k * stride_k, 0 <= i_k < count_k; dims outermost (largest stride) first.
 
@@ -38,7 +38,7 @@ class Box:
         end = self.addr + self.width
         for count, stride in self.dims:
             end += (count - 1) * stride
-        object.__setattr__(self, "end", end)
+        self.end = end
 
     @property
     def size_bytes(self) -> int:
@@ -139,17 +139,21 @@ class DpuFootprints:
     def _apart(self, index: int, has_table: bool) -> tuple[list[tuple[int, Box]], list[Box]]:
         """Return what an invariant reads, as (number of the operand in _READ_FROM, box from its first byte), and what it writes."""
         first, count = self._parts[index]
-        record, variants = self._invariants[index], self._variants[first : first + count]
-        _, writes = dpu_footprint(record, variants)
-        invariant = Invariant.decode(record)
+        invariant = Invariant.decode(self._invariants[index])
+        invariant.check_rows()
+        variants = [Variant.decode(record) for record in self._variants[first : first + count]]
+        writes: dict[Box, None] = {}
+        for variant in variants:
+            invariant.check_variant(variant)
+            writes |= dict.fromkeys(_dpu_writes(invariant, variant))
         places = {name: number << _APART for number, name in enumerate(_READ_FROM, 1)}
         far = replace(invariant, **places if has_table else places | {_READ_FROM[-1]: 0})
-        reads = dict.fromkeys(box for variant in map(Variant.decode, variants) for box in _dpu_reads(far, variant))
+        reads = dict.fromkeys(box for variant in variants for box in _dpu_reads(far, variant))
         operands = [(box.addr >> _APART) - 1 for box in reads]
         return [
             (operand, Box(box.addr - (operand + 1 << _APART), box.width, box.dims))
             for operand, box in zip(operands, reads, strict=True)
-        ], writes
+        ], list(writes)
 
 
 def _bytes_without(records: Any, names: Iterable[str]) -> bytes:

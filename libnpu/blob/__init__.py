@@ -44,11 +44,11 @@ def verify(image: BlobImage, profile: Profile | None = None) -> list[Problem]:
     return verifier.verify(image, profile)
 
 
-def prove(image: BlobImage, profile: Profile | None = None) -> list[Problem]:
+def prove(image: BlobImage, profile: Profile | None = None, faults_only: bool = False) -> list[Problem]:
     """Return what is missing in the proof that `image` has one result, whatever order its tasks run in; see proof.py."""
     from libnpu.blob import proof
 
-    return proof.prove(image, profile)
+    return proof.prove(image, profile, faults_only)
 
 
 def disassemble(image: BlobImage, weights: Literal["inline", "digest"] = "inline") -> str:

@@ -10,12 +10,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from libnpu.blob.walk import Step
 
-Clock = list[int]  # by engine: how many of its tasks; those of one engine start and end in order, so a count names them
+    Clock = NDArray[
+        np.int64
+    ]  # by engine: how many of its tasks; those of one engine start and end in order, so a count names them
 
 
 class Order:
@@ -23,39 +29,42 @@ class Order:
 
     def __init__(self, steps: Sequence[Step]) -> None:
         engines = {engine: number for number, engine in enumerate(dict.fromkeys(step.engine for step in steps))}
-        self._engine = [engines[step.engine] for step in steps]
-        self._position: list[int] = []  # of a task on its engine
-        self._ended: list[Clock] = []  # when a task starts
-        nothing = [0] * len(engines)
+        self.engine = [engines[step.engine] for step in steps]
+        """By task: the number of its engine."""
+        self.position: list[int] = []
+        """By task: how many there are before it on its engine."""
+        self._tasks: list[list[int]] = [[] for _ in engines]  # by engine
+        nothing = np.zeros(len(engines), np.int64)
+        started: list[Clock] = []
         ends = [nothing] * len(engines)  # by engine: what has ended when its latest task has
         posted: dict[int, Clock] = {}  # virtual barrier -> what has ended when it is ready
         taken: dict[int, Clock] = {}  # ... when all who wait for it have started, which they do when it is ready
         prefix: list[Clock] = [nothing]  # [n]: what has ended when all virtual barriers below n have retired
-        for step, engine in zip(steps, self._engine, strict=True):
+        join = np.maximum
+        for number, (step, engine) in enumerate(zip(steps, self.engine, strict=True)):
             while len(prefix) <= step.start_after + 1:
                 virtual = len(prefix) - 1
-                prefix.append(_join(prefix[-1], taken.get(virtual) or posted.get(virtual, nothing)))
+                prefix.append(join(prefix[-1], taken[virtual] if virtual in taken else posted.get(virtual, nothing)))
             ended = ends[engine]
             if step.start_after >= 0:
-                ended = _join(ended, prefix[step.start_after + 1])
+                ended = join(ended, prefix[step.start_after + 1])
             for virtual in step.waits:
-                ended = _join(ended, posted.get(virtual, nothing))
+                ended = join(ended, posted.get(virtual, nothing))
             for virtual in step.waits:
-                taken[virtual] = _join(taken[virtual], ended) if virtual in taken else ended
-            position = ends[engine][engine]
-            self._ended.append(ended)
-            self._position.append(position)
+                taken[virtual] = join(taken[virtual], ended) if virtual in taken else ended
+            started.append(ended)
+            tasks = self._tasks[engine]
+            self.position.append(len(tasks))
+            tasks.append(number)
             done = ended.copy()
-            done[engine] = position + 1
+            done[engine] = len(tasks)
             ends[engine] = done
             for virtual in step.posts:
-                posted[virtual] = _join(posted[virtual], done) if virtual in posted else done
+                posted[virtual] = join(posted[virtual], done) if virtual in posted else done
+        self.ended: list[list[int]] = np.array(started, np.int64).tolist()
+        """By task and engine: how many tasks have surely ended when it starts; a task may run beside those that come behind them."""
 
-    def may_run(self, start: int) -> Callable[[int], bool]:
-        """Return the test of whether a task may not have ended yet when task `start` begins; `start` itself is one."""
-        clock, engine, position = self._ended[start], self._engine, self._position
-        return lambda task: position[task] >= clock[engine[task]]
-
-
-def _join(a: Clock, b: Clock) -> Clock:
-    return list(map(max, a, b))
+    def oldest(self, start: int) -> int:
+        """Return the first task that may not have ended yet when task `start` begins; `start` itself is one."""
+        behind = zip(self._tasks, self.ended[start], strict=True)
+        return min(tasks[ended] for tasks, ended in behind if ended < len(tasks))

@@ -50,14 +50,17 @@ _LINE_BYTES = 64  # to which buffers are aligned: a compiler may load less than 
 _MOST_PROBLEMS = 1000  # chosen: of the proof; further ones follow from these or are more of the same
 
 
-def prove(image: BlobImage, profile: Profile | None = None) -> list[Problem]:
-    """Return every problem that `verify` finds; when there is none, what is missing in the proof, task by task."""
+def prove(image: BlobImage, profile: Profile | None = None, faults_only: bool = False) -> list[Problem]:
+    """Return every problem that `verify` finds; when there is none, what is missing in the proof, task by task.
+
+    With `faults_only` loads of what nobody reads are no problem: they are slow, and not wrong.
+    """
     examined = examine(image, profile)
     if examined.problems or image.kernels:
         return examined.problems
     assert examined.profile is not None
     accesses = Accesses(image, examined.profile, examined.footprints)
-    return [*_Proof(image, examined.steps, accesses).problems()]
+    return [*_Proof(image, examined.steps, accesses).problems(faults_only)]
 
 
 class _Proof:
@@ -74,7 +77,7 @@ class _Proof:
         self._task_ids: list[int] = [columns[step.section][step.index] for step in steps]
         self._stays: list[Stay] = []
 
-    def problems(self) -> Iterator[Problem]:
+    def problems(self, faults_only: bool) -> Iterator[Problem]:
         """Yield them, by task."""
         found = [*self._collect()]
         try:
@@ -91,13 +94,14 @@ class _Proof:
             for entry in _joined(touched, buffers.get(space, [-1] * len(touched)))
         ]
         entries.sort(key=_moment)
-        shadows = {space: Shadow(space.first, space.past, self._order) for space in self._touched if not space.filled}
+        shadows = {s: Shadow(s.first, s.past, self._order, s.is_cmx) for s in self._touched if not s.filled}
         found += self._pass_by(entries, shadows)
         # Of buffers that are known the map says who uses them.
         unknown = {entry.task for entry, space in entries if space.is_cmx and entry.writes and entry.stay < 0}
         lost = unknown.difference(*(shadow.used for space, shadow in shadows.items() if space.is_cmx))
         found += [(task, self._lost(task)) for task in self._without_second(lost)]
-        found += self._unread_loads(buffers)
+        if not faults_only:
+            found += self._unread_loads(buffers)
         found.sort(key=_task)
         yield from (problem for _, problem in found[:_MOST_PROBLEMS])
 
@@ -331,7 +335,11 @@ def _joined(touched: list[Touched], stays: list[int]) -> list[Entry]:
 
 
 def _of_task(task: int, own: dict[tuple[bool, int], list[Box]]) -> list[Entry]:
-    return [Entry(task, writes, box, stay) for (writes, stay), boxes in own.items() for box in coalesce(boxes)]
+    return [
+        Entry(task, writes, box, stay)
+        for (writes, stay), boxes in own.items()
+        for box in (coalesce(boxes) if len(boxes) > 1 else boxes)
+    ]
 
 
 def _in_space(space: Space, low: int, high: int) -> tuple[int, int]:

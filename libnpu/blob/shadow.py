@@ -76,11 +76,17 @@ class _Ranges(ABC, Generic[T]):
 
 
 class Shadow(_Ranges[list[Entry]]):
-    """The accesses of the bytes [first, past). `used` collects the tasks of whose writes somebody has read a byte."""
+    """The accesses of the bytes [first, past), which come in the order of their tasks.
 
-    def __init__(self, first: int, past: int, order: Order) -> None:
+    `used` collects the tasks of whose writes somebody has read a byte, if it `counts_uses`. If not, accesses have no stay, and only those are
+    compared whose tasks may run at once: what is in runs, of which there may be as many as bytes allow, is kept apart from the segments.
+    """
+
+    def __init__(self, first: int, past: int, order: Order, counts_uses: bool = True) -> None:
         super().__init__(first, past, [])
         self._order = order
+        self._counts_uses = counts_uses
+        self._in_runs: list[Entry] = []
         self.used: set[int] = set()
 
     def read(self, entry: Entry) -> tuple[list[Conflict], Entry | None]:
@@ -88,14 +94,15 @@ class Shadow(_Ranges[list[Entry]]):
         unordered: list[Conflict] = []
         over: Entry | None = None
         task, _, box, stay = entry
-        used, may_run = self.used, self._order.may_run(task)
+        used, engine, position = self.used, self._order.engine, self._order.position
+        ended = self._order.ended[task]
         apart: set[int] = set()  # entries, which are in several segments, that share no byte with this one
         first, past = self._span(box)
-        for segment in self._segments[first:past]:
+        for segment in self._met(first, past, task):
             for place, other in enumerate(segment):
                 if not other.writes or other.task == task:
                     continue
-                is_late, stranger = may_run(other.task), other.stay > stay
+                is_late, stranger = position[other.task] >= ended[engine[other.task]], other.stay > stay
                 if not (is_late or stranger or other.task not in used) or id(other) in apart:
                     continue
                 if not footprint.overlaps(other.box, box):
@@ -106,31 +113,49 @@ class Shadow(_Ranges[list[Entry]]):
                         unordered.append(Conflict(other, entry))
                     elif stranger and _shows(other, segment[place + 1 :], entry):
                         over = other
-            if not box.dims:
-                segment[:] = [e for e in segment if e.writes or may_run(e.task)]
-            segment.append(entry)
+        if not box.dims:
+            for segment in self._segments[first:past]:
+                segment[:] = [e for e in segment if e.writes or position[e.task] >= ended[engine[e.task]]]
+        self._note(first, past, entry)
         return unordered, over
 
     def write(self, entry: Entry) -> list[Conflict]:
         """Note a write; return what it is not ordered after."""
         unordered: list[Conflict] = []
         task, _, box, _ = entry
-        may_run = self._order.may_run(task)
+        engine, position, ended = self._order.engine, self._order.position, self._order.ended[task]
         compared: set[int] = set()  # entries, which are in several segments
         first, past = self._span(box)
-        for segment in self._segments[first:past]:
-            late = [e for e in segment if may_run(e.task)]
-            for other in late:
-                if other.task != task and id(other) not in compared:
+        for segment in self._met(first, past, task):
+            for other in segment:
+                late = position[other.task] >= ended[engine[other.task]]
+                if late and other.task != task and id(other) not in compared:
                     compared.add(id(other))
                     if footprint.overlaps(other.box, box):
                         unordered.append(Conflict(other, entry))
-            if not box.dims:
-                segment[:] = late
-            segment.append(entry)
-        if not box.dims and not unordered:
+        if box.dims:
+            self._note(first, past, entry)
+        elif not unordered:
             self._become(first, past, [entry])
+        else:
+            for segment in self._segments[first:past]:
+                segment[:] = [*(e for e in segment if position[e.task] >= ended[engine[e.task]]), entry]
         return unordered
+
+    def _met(self, first: int, past: int, task: int) -> list[list[Entry]]:
+        """Return the accesses that one of `task` has to be compared with, which meets some segments."""
+        segments = self._segments[first:past]
+        if self._counts_uses:
+            return segments
+        oldest = self._order.oldest(task)
+        return [s[bisect_left(s, (oldest,)) :] for s in (*segments, self._in_runs) if s and s[-1].task >= oldest]
+
+    def _note(self, first: int, past: int, entry: Entry) -> None:
+        if entry.box.dims and not self._counts_uses:
+            self._in_runs.append(entry)
+        else:
+            for segment in self._segments[first:past]:
+                segment.append(entry)
 
     def _copy(self, segment: list[Entry]) -> list[Entry]:
         return segment.copy()

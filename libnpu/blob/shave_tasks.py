@@ -16,8 +16,11 @@ from npu_model.shave_pointers import address_words
 from libnpu.blob import elf, symbols
 from libnpu.blob.image import BlobError
 from libnpu.blob.records import field_offset
+from libnpu.blob.shadow import coalesce
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from npu_model.footprint import Footprint
     from npu_model.profile import Profile
     from numpy.typing import NDArray
@@ -119,15 +122,20 @@ class ShaveTasks:
         run_closed(machine, self._programs.rows(code))
         result = machine.result()
         arguments = range(args_va, args_va + len(block))
-        reads = [_free(box) for box in result.reads if box.addr not in arguments]
-        return reads, [_free(box) for box in result.writes]
+        return _free([box for box in result.reads if box.addr not in arguments]), _free(result.writes)
 
 
-def _free(box: Box) -> Free:
-    number = (box.addr - FREE_VA + FREE_STEP // 2) // FREE_STEP
-    if number < 0:
-        return 0, box.addr, box.width, box.dims
-    return number + 1, box.addr - FREE_VA - number * FREE_STEP, box.width, box.dims
+def _free(boxes: Iterable[Box]) -> list[Free]:
+    """Return boxes by the pointer that they are reached by, those of one joined that can be."""
+    by_pointer: dict[int, list[Box]] = {}
+    for box in boxes:
+        number = max((box.addr - FREE_VA + FREE_STEP // 2) // FREE_STEP + 1, 0)
+        by_pointer.setdefault(number, []).append(box)
+    return [
+        (number, box.addr - (FREE_VA + (number - 1) * FREE_STEP if number else 0), box.width, box.dims)
+        for number, group in by_pointer.items()
+        for box in coalesce(group)
+    ]
 
 
 def _addresses(sizes: dict[str, int]) -> dict[str, int]:

@@ -1,10 +1,15 @@
 """The proof of a blob: every kind of order counts, what is not ordered is named with the edge that is missing, and so is what else is wrong."""
 
+from types import SimpleNamespace
+
 import pytest
 from npu_abi import C
 from npu_model import shave_isa
+from npu_model.footprint import box
 
 from libnpu.blob import Relocation, prove, verify
+from libnpu.blob.order import Order
+from libnpu.blob.shadow import Entry, Shadow
 
 CMX = C.NPU_CMX_BASE
 NONE = C.NPU_BARRIER_NONE
@@ -319,3 +324,29 @@ def test_a_copy_of_what_nobody_has_written_is_not_written(image, build_records, 
     assert [(p.rule, p.where, p.first, p.past) for p in prove(image)] == [
         ("read-before-write", ".npu.tasks.shave_invocation[0]", CMX + 64, CMX + 128)
     ]
+
+
+class Counted(list):
+    """Counts how often it is asked."""
+
+    asked = 0
+
+    def __getitem__(self, index):
+        Counted.asked += 1
+        return super().__getitem__(index)
+
+
+def test_the_work_for_transfers_in_runs_grows_with_their_number():
+    """Rows are written one by one, then read column by column, all in order; a last write beside the last read is found."""
+    rows = 200
+    step = SimpleNamespace(engine=(0, 0), start_after=-1, waits=(), posts=())
+    order = Order([step] * (2 * rows) + [SimpleNamespace(engine=(0, 1), start_after=-1, waits=(), posts=())])
+    order.position = Counted(order.position)
+    shadow = Shadow(0, rows * rows, order, counts_uses=False)
+    for row in range(rows):
+        assert shadow.write(Entry(row, True, box(row * rows, rows), -1)) == []
+    for column in range(rows):
+        assert shadow.read(Entry(rows + column, False, box(column, 1, [(rows, rows)]), -1)) == ([], None)
+    assert Counted.asked < 10 * rows
+    last = Entry(2 * rows, True, box(rows - 1, 1), -1)
+    assert {conflict.earlier.task for conflict in shadow.write(last)} == {0, 2 * rows - 1}
