@@ -325,6 +325,7 @@ TABLES = {
     "<!-- python -m benchmarks.silicon --update -->": table,
     "<!-- the same command: what may wait -->": waiting,
     "<!-- the same command: whole models -->": whole_models.table,
+    "<!-- the same command: whole models in int8 -->": whole_models.planned,
 }
 
 

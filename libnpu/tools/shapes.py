@@ -20,7 +20,7 @@ LAYERS, HIDDEN, HEADS, INNER, VOCABULARY = 32, 4096, 32, 11008, 32000
 PAST = 1023  # tokens in the cache, chosen: a context of 1024 with the new one
 
 
-class _Graph:
+class ShapeGraph:
     """Collects nodes, inputs, outputs and initialisers of one floating-point type."""
 
     def __init__(self, element: int) -> None:
@@ -72,7 +72,7 @@ def resnet50() -> Any:
     """Return ResNet-50 for one image of 224 x 224."""
     from onnx import TensorProto
 
-    g = _Graph(TensorProto.FLOAT)
+    g = ShapeGraph(TensorProto.FLOAT)
 
     def conv(name: str, x: str, inputs: int, outputs: int, kernel: int, stride: int = 1) -> str:
         weights, bias = g.weights(f"{name}.weight", outputs, inputs, kernel, kernel), g.weights(f"{name}.bias", outputs)
@@ -98,7 +98,7 @@ def llama7b(layers: int = LAYERS) -> Any:
     """Return the decoder for one token: its input is the token's row of the embedding, its outputs are scores and the cache's new rows."""
     from onnx import TensorProto
 
-    g, size = _Graph(TensorProto.FLOAT16), HIDDEN // HEADS
+    g, size = ShapeGraph(TensorProto.FLOAT16), HIDDEN // HEADS
     split, join = g.constant("split", [1, HEADS, size]), g.constant("join", [1, HIDDEN])
     halves, epsilon, by = (
         g.constant("halves", [size // 2] * 2),

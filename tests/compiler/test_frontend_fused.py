@@ -84,6 +84,9 @@ def drawn(rng, shapes):
          {"epsilon": 1e-3}),
         ("SimplifiedLayerNormalization", "x gamma", {"x": (2, 3, 8)}, NARROW, ["y"], {"domain": "", "axis": -1}),
         ("LayerNormalization", "x gamma beta", {"x": (2, 3, 8)}, NARROW, ["y"], {"domain": "", "version": 12}),
+        ("CDist", "a b", {"a": (4, 6), "b": (3, 6)}, {}, ["y"], {"metric": "euclidean"}),
+        ("Trilu", "x", {"x": (2, 4, 5)}, {}, ["y"], {"upper": 0}),
+        ("GridSample", "x g", {"x": (1, 2, 4, 5), "g": (1, 3, 3, 2)}, {}, ["y"], {"mode": "bilinear", "padding_mode": "border"}),
     ],
 )  # fmt: skip
 def test_fused_operators(op, order, shapes, fixed, outputs, attrs, agree, rng):
@@ -95,6 +98,13 @@ def test_fused_operators(op, order, shapes, fixed, outputs, attrs, agree, rng):
         outputs,
         **attrs,
     )
+
+
+def test_operators_before_the_standard_had_them(agree, rng):
+    feeds = drawn(rng, {"x": (2, 3, 4)})
+    agree("Pad", "x pads", feeds, {"pads": np.array([0, 1, 0, 0, 0, 2])}, mode="reflect")
+    agree("ExpandDims", "x axis", feeds, {"axis": np.array([-2], I32)})
+    agree("GatherND", "x i", feeds, {"i": np.array([[1, 2], [0, 1]])})
 
 
 @pytest.mark.parametrize("quantised", [False, True])

@@ -1,7 +1,8 @@
 """Lowering: a graph of operators becomes a tile program of engine operations on buffers.
 
 Values get homes (`builder.py`), matrix-engine nodes become tiles with weights and halos (`matrix.py`, `dpu_ops.py`,
-`dpu_tiler.py`) that sums follow where they can (`eltwise.py`) and the next layer, band by band (`chain.py`), vector nodes become boxes (`shave_tiler.py`, `boxes.py`), data
+`dpu_tiler.py`) that sums follow where they can (`eltwise.py`), what one value becomes (`tail.py`) and the next layer, band by band
+(`chain.py`), poolings of whole images are two steps (`pooling.py`), vector nodes become boxes (`shave_tiler.py`, `boxes.py`), data
 movement becomes views or DMA (`movement.py`).
 """
 

@@ -58,6 +58,16 @@ def chunks(shape: Sequence[int], axes: Sequence[int], pieces: int) -> list[int]:
     return size
 
 
+def cuts_of_long_runs(src: View, dst: View) -> list[int]:
+    """Return all axes, first those along which a box of both views can be cut so that the elements that lie together stay long runs."""
+
+    def inside(view: View, axis: int) -> int:
+        order = view.order()
+        return prod(view.shape[k] for k in order[order.index(axis) + 1 :])
+
+    return sorted(range(len(dst.shape)), key=lambda k: (-min(inside(src, k), inside(dst, k)), k))
+
+
 def each_box(shape: Sequence[int], size: Sequence[int]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Yield (starts, sizes) of every box, the last axis fastest."""
     for starts in product(*(range(0, n, k) for n, k in zip(shape, size, strict=True))):
@@ -101,7 +111,7 @@ def tile_boxes(
             for v in streamed
         ) + aligned(prod(size) * between)
 
-    size = _box_size(builder, node, shape, axes, tile_bytes, builder.rooms(resident))
+    size = _box_size(builder, node, shape, axes, tile_bytes, builder.rooms(resident), units)
     pieces = _count(shape, size)
     if prod(shape) >= parallel:
         rounds = min(builder.grain, max(1, prod(shape) // units // ROUND_ELEMENTS))
@@ -162,16 +172,25 @@ def _box_size(
     axes: Sequence[int],
     tile_bytes: Callable[[Sequence[int]], int],
     rooms: Sequence[int],
+    units: int,
 ) -> list[int]:
-    """Return the largest box whose tile buffers fit: two sets of them when double buffering, else one, at last to the brim."""
+    """Return the largest box whose tile buffers fit: two sets of them for each unit when double buffering, else one, beside all
+    that lives in CMX where boxes are not small for that; else a set for each unit, one or two of all, at last one to the brim.
+    """
     limit = prod(shape[k] for k in axes)
     whole = tile_bytes(shape)
-    for room, copies in ((rooms[-2], 2), (rooms[-2], 1), (rooms[-1], 1))[0 if builder.pingpong else 1 :]:
+    tries = [(room, 2 * units, ROUND_ELEMENTS) for room in rooms[:-1] if builder.pingpong]
+    tries += [(rooms[-2], units, ROUND_ELEMENTS)]
+    tries += [(rooms[-2], copies, 0) for copies in ((2, 1) if builder.pingpong else (1,))]
+    tries += [(rooms[-1], 1, 0)]
+    for room, copies, least in tries:
         if whole <= min(room, rooms[-1]):
             return list(shape)
         pieces = max(1, whole * copies // max(room, 1))
         while True:
             size = chunks(shape, axes, pieces)
+            if prod(size) < least:
+                break
             if tile_bytes(size) * copies <= room and tile_bytes(size) <= rooms[-1]:
                 return size
             if pieces >= limit:

@@ -228,13 +228,17 @@ class Builder:
     def storage(self, name: str, shape: Sequence[int], dtype: np.dtype[Any], order: Order | None = None) -> View:
         """Return a fresh dense home: CMX when it is small or there is much left, else DDR scratch."""
         size = prod(shape) * dtype.itemsize
-        crowded = _total(self._live()) + size > self.cmx_bytes * CROWDED
-        small = min(self.cmx_bytes * SMALL, self.tile_bytes // 2 // ALIGNMENT * ALIGNMENT)
-        if self.keeps_values and size <= (small if crowded else min(self.cmx_bytes * LARGE, self.tile_bytes * FILL)):
+        if self.stays_in_cmx(size):
             return dense(Buffer(name, size), shape, dtype, order)
         tensor = DdrTensor(name, size, DdrKind.SCRATCH, symbol=_SECTIONS[DdrKind.SCRATCH])
         self.ddr.append(tensor)
         return dense(tensor, shape, dtype, order)
+
+    def stays_in_cmx(self, size: int) -> bool:
+        """Whether a value of `size` bytes lives in CMX if it gets its home now."""
+        crowded = _total(self._live()) + size > self.cmx_bytes * CROWDED
+        small = min(self.cmx_bytes * SMALL, self.tile_bytes // 2 // ALIGNMENT * ALIGNMENT)
+        return self.keeps_values and size <= (small if crowded else min(self.cmx_bytes * LARGE, self.tile_bytes * FILL))
 
     def constant(self, array: NDArray[Any], name: str, dtype: np.dtype[Any] | None = None) -> View:
         """Append an array to the weights section and return its row-major view."""

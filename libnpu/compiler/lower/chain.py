@@ -244,9 +244,12 @@ def _bands(jobs: list[Job], each: list[Geometry]) -> Geometry:
         last,
         channel_unit=last.channels,
         act_bytes=lambda r, _: first.act_bytes(rows(r)[0], first.channels),
-        inner_bytes=lambda r, _: sum(
-            aligned(g.out_bytes(n, g.channels)) + aligned(g.other_bytes(n, g.channels))
-            for g, n in zip(each[:-1], rows(r), strict=False)
+        inner_bytes=lambda r, _: (
+            sum(
+                aligned(g.out_bytes(n, g.channels)) + aligned(g.other_bytes(n, g.channels))
+                for g, n in zip(each[:-1], rows(r), strict=False)
+            )
+            + sum(g.inner_bytes(n, g.channels) for g, n in zip(each, rows(r), strict=True))
         ),
         weight_bytes=lambda _: sum(g.weight_bytes(g.channels) for g in each),
         act_run_bytes=lambda _: first.act_run_bytes(first.channels),

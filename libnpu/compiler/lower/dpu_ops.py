@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from libnpu.compiler.ir import Node
     from libnpu.compiler.lower.builder import Builder
     from libnpu.compiler.lower.eltwise import Follower
+    from libnpu.compiler.lower.tail import Tail
 
 _T = TypeVar("_T")
 MPE_PIXELS = 16  # pixels of a MAC block, which a matmul fills from its rows one after the other
@@ -58,7 +59,7 @@ class Window:
 class Job:
     """One operation on the matrix engine. `act` and `out` are [N][Y][X][Z] views; Z of `out` is split by `weights`.
 
-    With a `follower`, `out` is where that puts its result; the operation's own result is a tile that nobody else sees.
+    With a `follower` or a `tail`, `out` is where that puts its result; the operation's own result is a tile that nobody else sees.
     """
 
     node: Node
@@ -73,6 +74,23 @@ class Job:
     per_channel: bool = False  # output channel z reads input channel z only
     row_axis: int = 1  # Y, or X for MATMUL
     follower: Follower | None = None
+    tail: Tail | None = None  # not beside a follower
+
+    @property
+    def last_node(self) -> Node:
+        """The node whose result goes to `out`."""
+        after = self.follower or self.tail
+        return self.node if after is None else after.node
+
+    @property
+    def own_dtype(self) -> np.dtype[Any]:
+        """The type of the operation's own result."""
+        return self.out.dtype if self.tail is None else self.tail.before
+
+    @property
+    def writes_home(self) -> bool:
+        """Whether the engine writes where the output goes."""
+        return self.out_resident and self.follower is None and self.tail is None
 
     @property
     def act_resident(self) -> bool:
@@ -144,7 +162,8 @@ def _whole_tile(builder: Builder, job: Job, channel_tiles: int) -> View | None:
     """
     size = job.out.nbytes
     if (
-        (job.out_resident and job.follower is None)
+        job.writes_home
+        or job.tail is not None
         or size > SMALL_PARTS * channel_tiles
         or size > MOST_WHOLE
         or channel_tiles == 1
@@ -264,7 +283,7 @@ def geometry_of(builder: Builder, job: Job) -> Geometry:
     out_columns = job.out.shape[3 - job.row_axis]
     window = job.y if job.row_axis == 1 else job.x
     act_streamed, other_streamed, out_resident = not job.act_resident, not job.other_resident, job.out_resident
-    tile_in_place = out_resident and job.follower is None
+    tail, own_size = job.tail, job.own_dtype.itemsize
     column_bytes = out_columns * job.out.dtype.itemsize
 
     def act_bytes(rows: int, channels: int) -> int:
@@ -275,7 +294,13 @@ def geometry_of(builder: Builder, job: Job) -> Geometry:
         return used * in_columns * (high - low) * job.act.dtype.itemsize
 
     def out_bytes(rows: int, channels: int) -> int:
-        return 0 if tile_in_place else rows * column_bytes * channels
+        return 0 if job.writes_home else rows * column_bytes * channels
+
+    def inner_bytes(rows: int, channels: int) -> int:
+        if tail is None:
+            return 0
+        elements = rows * out_columns * channels
+        return elements * tail.between_bytes + (0 if tail.in_place else aligned(elements * own_size))
 
     def other_bytes(rows: int, channels: int) -> int:
         return rows * column_bytes * channels if other_streamed else 0
@@ -296,12 +321,13 @@ def geometry_of(builder: Builder, job: Job) -> Geometry:
         stored=not out_resident,
         weight_bytes=lambda channels: aligned(job.weights.tile_bytes(channels)),
         act_run_bytes=act_run_bytes,
-        out_run_bytes=lambda channels: _run_bytes(job.out, channels, builder.profile.dma.bytes_per_cycle),
+        out_run_bytes=lambda channels: _out_run_bytes(job, channels, builder.profile.dma.bytes_per_cycle),
         act_per_channel=job.per_channel or job.groups > 1,
-        parts=1 if job.follower is None else 2,
-        task_cycles=lambda tiles: _task_cycles(builder, job, tiles),
+        parts=1 + (job.follower is not None) + (0 if tail is None else max(1, len(tail.passes))),
+        task_cycles=lambda tiles: task_cycles(builder, job, tiles),
         weights_stay=isinstance(job.weights, ConstantWeights) and job.weights.stays,
         weights_as_stored=isinstance(job.weights, ConstantWeights),
+        inner_bytes=inner_bytes,
     )
 
 
@@ -326,9 +352,10 @@ class _Task:
     box: View  # of the output
     tile: View  # where the result is
     other: View | None  # of a follower
+    final: View | None = None  # where that of a tail goes, unless to a place of its own
 
     def finish(self, builder: Builder, stores: bool = True) -> View:
-        """Append the follower and, where the home is in DDR and if it `stores`, the store. Return where the result, or the follower's, is in CMX."""
+        """Append the follower or the tail and, where the home is in DDR and if it `stores`, the store. Return where the result, or the follower's, is in CMX."""
         job, tile = self.job, self.tile
         if job.follower is not None:
             assert self.other is not None
@@ -336,6 +363,13 @@ class _Task:
             if not job.other_resident:
                 other = builder.fetch(other, _MEMORY_ORDER, job.follower.node, "other")
             job.follower.emit(builder, tile, other, self.box if job.out_resident else tile)
+        if job.tail is not None:
+            taken, tile = tile, self.final or tile
+            if self.final is None:
+                tile = (
+                    self.box if job.out_resident else taken if job.tail.in_place else job.tail.tile(builder, self.box)
+                )
+            job.tail.emit(builder, taken, tile)
         if job.out_resident:
             return self.box
         if stores:
@@ -362,8 +396,10 @@ def job_task(
     """Append one invariant: output rows `row`, channels `c`, into `tile` or else where the job says, or a fresh tile."""
     starts, extents = _box(job, row, c)
     box = job.out.sliced(starts, extents)
-    in_place = job.out_resident and job.follower is None
-    tile = tile or (box if in_place else builder.scratch_tile(box, _MEMORY_ORDER, job.node))
+    final = tile if job.tail is not None and not job.tail.in_place else None
+    if final is not None or tile is None:
+        own = replace(box, dtype=job.own_dtype)
+        tile = box if job.writes_home else builder.scratch_tile(own, _MEMORY_ORDER, job.node)
     pads = {}
     for axis, window, before, after in ((1, job.y, "pad_top", "pad_bottom"), (2, job.x, "pad_left", "pad_right")):
         first, count = (row[1], row[2] - row[1]) if axis == job.row_axis else (0, job.out.shape[axis])
@@ -390,7 +426,7 @@ def job_task(
     if job.op in (C.NPU_DPU_CONV, C.NPU_DPU_DWCONV, C.NPU_DPU_MATMUL):
         builder.macs += tile.shape[1] * tile.shape[2] * tile.shape[3] * job.taps
     other = job.follower.other.sliced(starts, extents) if job.follower is not None else None
-    return _Task(job, row, box, tile, other)
+    return _Task(job, row, box, tile, other, final)
 
 
 def _static_fields(job: Job) -> dict[str, Any]:
@@ -405,7 +441,7 @@ def _static_fields(job: Job) -> dict[str, Any]:
         "dilation_y": job.y.dilation,
         "act_dtype": code_of_numpy(job.act.dtype),
         "wt_dtype": code_of_numpy(job.weights.dtype or job.act.dtype),
-        "out_dtype": code_of_numpy(job.out.dtype),
+        "out_dtype": code_of_numpy(job.own_dtype),
         "mpe_grid": C.NPU_MPE_16X16,  # until the builder knows the fastest one
         **job.fields,
     }
@@ -427,15 +463,23 @@ def _run_bytes(view: View, channels: int, whole_row: int) -> int:
     return max(view.shape[2] * channels * size, whole_row)
 
 
+def _out_run_bytes(job: Job, channels: int, whole_row: int) -> int:
+    """Return the length of the runs in which a task's result goes to its home: those of a row where a tail turns it so."""
+    size = job.out.dtype.itemsize
+    if job.tail is not None and not job.tail.in_place and job.out.strides[2] == size:
+        return max(job.out.shape[2] * size, whole_row)
+    return _run_bytes(job.out, channels, whole_row)
+
+
 def far_ps(builder: Builder, job: Job, plan: TilePlan) -> int:
     """Return what it costs that the input of a job is in the CMX of one tile, for the DPUs of all."""
     tile = [(plan.rows, plan.channels)]
-    more = _task_cycles(builder, job, tile, True)[0] - _task_cycles(builder, job, tile)[0]
+    more = task_cycles(builder, job, tile, True)[0] - task_cycles(builder, job, tile)[0]
     passes = -(-plan.tasks // builder.tiles) * (builder.tiles - 1)
     return more * passes * PS_PER_SECOND // (builder.tiles * builder.profile.dpu.clock_hz)
 
 
-def _task_cycles(builder: Builder, job: Job, tiles: Sequence[tuple[int, int]], is_far: bool = False) -> list[int]:
+def task_cycles(builder: Builder, job: Job, tiles: Sequence[tuple[int, int]], is_far: bool = False) -> list[int]:
     """Return the engine's cycles of one task for each (rows, channels), by the cost model; `is_far`: its input is in another tile."""
     records = np.zeros(len(tiles), dtype("npu_dpu_invariant"))
     records["act_addr"] = C.NPU_CMX_BASE + C.NPU_CMX_TILE_STRIDE if is_far else 0
@@ -471,6 +515,11 @@ def _task_cycles(builder: Builder, job: Job, tiles: Sequence[tuple[int, int]], i
         parts["size_y"] = [block_rows(int(count)) for count in pixels]
         parts["size_x"] = pixels // parts["size_y"]
         found += dpu_cycles(builder.profile, records, parts)
+    if job.tail is not None:
+        across_columns = job.out.shape[3 - job.row_axis]
+        found += np.array(
+            [job.tail.dpu_cycles(int(r * c) * across_columns) for r, c in zip(rows, channels, strict=True)]
+        )
     return [int(count) for count in found]
 
 

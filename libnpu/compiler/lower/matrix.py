@@ -16,6 +16,8 @@ from libnpu.compiler.lower.chain import Chain, Link
 from libnpu.compiler.lower.dpu_ops import Job, Window, emit_job
 from libnpu.compiler.lower.eltwise import Follower, following
 from libnpu.compiler.lower.invariant import ppe_fields
+from libnpu.compiler.lower.pooling import MAX_FIELD, in_two_steps
+from libnpu.compiler.lower.tail import tail_of
 from libnpu.compiler.lower.view import View
 from libnpu.compiler.lower.weights import ActivationWeights, ConstantWeights, NoWeights, PackedWeights, WeightSource
 from libnpu.errors import Unsupported
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 _FLOATS = (np.dtype(np.float16), np.dtype(np.float32))
 _BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 UINT4_ZERO = 8  # what stands for 0
-_MAX_FIELD = 255  # kernel, stride and dilation are 8-bit fields
 _NHWC = (0, 2, 3, 1)
 _NWHC = (0, 2, 1, 3)  # of a channels-last view: rows and columns exchanged
 _BLOCK_ROWS = 4  # pixel rows of a MAC block
@@ -70,11 +71,16 @@ def _windows(node: Node, kernel: Sequence[int]) -> tuple[Window, Window]:
     """Return the (y, x) windows of a node with strides, pads and dilations."""
     strides, pads = node.attrs["strides"], node.attrs["pads"]
     dilations = node.attrs.get("dilations", [1, 1])
-    for what, numbers in (("kernel", kernel), ("strides", strides), ("dilations", dilations)):
-        if max(numbers) > _MAX_FIELD:
-            raise Unsupported(f"{node.name} ({node.op}): {what} {list(numbers)}, at most {_MAX_FIELD}")
     y, x = (Window(int(kernel[k]), int(strides[k]), int(dilations[k]), int(pads[k])) for k in (0, 1))
     return y, x
+
+
+def _check_windows(job: Job) -> None:
+    y, x = job.y, job.x
+    numbers = {"kernel": [y.kernel, x.kernel], "strides": [y.stride, x.stride], "dilations": [y.dilation, x.dilation]}
+    for what, each in numbers.items():
+        if max(each) > MAX_FIELD:
+            raise Unsupported(f"{job.node.name} ({job.node.op}): {what} {each}, at most {MAX_FIELD}")
 
 
 @dataclass(slots=True, frozen=True)
@@ -121,15 +127,23 @@ def _sliding(
     groups: int,
     fields: dict[str, Any],
     per_channel: bool,
-) -> _Sliding:
+) -> list[_Sliding]:
     source, value = _image_input(builder, node), node.outputs[0]
     found = following(builder, node, _NHWC)
+    tail = tail_of(builder, value) if found is None else None
+    if tail is not None:
+        builder.done(tail.node)
+        value = tail.node.outputs[0]
     follower, out = found if found is not None else (None, builder.place(value, _NHWC))
     y, x = _windows(node, kernel)
     act, out = builder.home(source).permuted(_NHWC), out.permuted(_NHWC)
     if follower is not None:
         follower = replace(follower, other=follower.other.permuted(_NHWC))
-    return _Sliding(Job(node, op, act, out, y, x, groups, weights(False), fields, per_channel, 1, follower), weights)
+    job = Job(node, op, act, out, y, x, groups, weights(False), fields, per_channel, 1, follower, tail)
+    jobs = in_two_steps(builder, job) or (job,)
+    for each in jobs:
+        _check_windows(each)
+    return [_Sliding(each, weights) for each in jobs]
 
 
 def _pixels(act: View, out: View, follower: Follower | None) -> tuple[View, View, Follower | None] | None:
@@ -178,31 +192,34 @@ def _folded(act: View, out: View, x: Window) -> tuple[View, View]:
 
 def lower_sliding(builder: Builder, node: Node) -> None:
     """Emit a convolution or pooling with the sum that follows it; where its result is large, with those that read that."""
-    chain, nodes = Chain(builder), [node]
-    chain.extend(_link(builder, node))
-    while (then := _next_in_chain(builder, chain.last, nodes[-1])) is not None:
-        if not chain.extend(_link(builder, then)):
-            for other in nodes:
-                builder.done(other)
-            nodes = []
+    chain = Chain(builder)
+    nodes: list[Node] = []
+    then: Node | None = node
+    while then is not None:
+        for link in _links(builder, then):
+            if not chain.extend(link):
+                for other in nodes:
+                    builder.done(other)
+                nodes = []
         nodes.append(then)
+        then = _next_in_chain(builder, chain.last, then)
     chain.emit()
     for other in nodes:
         builder.done(other)
 
 
-def _link(builder: Builder, node: Node) -> Link:
+def _links(builder: Builder, node: Node) -> list[Link]:
     is_shared = not builder.reads_alone(node, _image_input(builder, node))
-    sliding = _SLIDING[node.op](builder, node)
-    return Link(sliding.job, sliding.alone, is_shared)
+    steps = _SLIDING[node.op](builder, node)
+    return [Link(step.job, step.alone, is_shared and step is steps[0]) for step in steps]
 
 
 def _next_in_chain(builder: Builder, job: Job, node: Node) -> Node | None:
-    """Return a node that may take the result of a job band by band; what others read too only pixel by pixel: each row is made once.
+    """Return a node that may take the result of a job band by band; what others read too only where windows take each row once.
 
     What fits in CMX as a whole is for all to read, unless the DPUs of all tiles but one would read it from far.
     """
-    value = (node if job.follower is None else job.follower.node).outputs[0]
+    value = job.last_node.outputs[0]
     if not (builder.keeps_values and builder.fuses) or (job.out.in_cmx and not builder.cannot_be_everywhere(job.out)):
         return None
     for then in builder.readers(value):
@@ -210,13 +227,21 @@ def _next_in_chain(builder: Builder, job: Job, node: Node) -> Node | None:
             continue
         weight = then.inputs[1] if len(then.inputs) > 1 else None
         kernel = weight.shape[2:] if weight is not None else then.attrs["kernel"]
-        by_pixel = max(*kernel, *then.attrs["strides"]) == 1 and not any(then.attrs["pads"]) and not job.out.in_cmx
-        if (by_pixel or builder.reads_alone(then, value)) and builder.may_be_followed(then):
+        each_once = _takes_rows_once(then, kernel, job.out.shape[1]) and not job.out.in_cmx
+        if (each_once or builder.reads_alone(then, value)) and builder.may_be_followed(then):
             return then
     return None
 
 
-def _conv(builder: Builder, node: Node) -> _Sliding:
+def _takes_rows_once(node: Node, kernel: Sequence[int], rows: int) -> bool:
+    """Whether the windows of a node along the rows lie side by side, from the first of `rows` to the last."""
+    is_global = kernel[0] == rows
+    step = kernel[0] if is_global else node.attrs["strides"][0]
+    is_dense = kernel[0] == 1 or node.attrs.get("dilations", [1])[0] == 1
+    return is_dense and not any(node.attrs["pads"][::2]) and step == kernel[0] and rows % step == 0
+
+
+def _conv(builder: Builder, node: Node) -> list[_Sliding]:
     """Return a convolution: depthwise when every group has one channel in and out."""
     source, weight = _image_input(builder, node), _constant(node, 1)
     bias = _optional_constant(node, 2)
@@ -234,12 +259,12 @@ def _conv(builder: Builder, node: Node) -> _Sliding:
     return _sliding(builder, node, op, weight.shape[2:], source_of, 1 if depthwise else groups, fields, depthwise)
 
 
-def _max_pool(builder: Builder, node: Node) -> _Sliding:
+def _max_pool(builder: Builder, node: Node) -> list[_Sliding]:
     fields = ppe_fields(node.attrs.get("act"))
     return _sliding(builder, node, C.NPU_DPU_MAXPOOL, node.attrs["kernel"], lambda _: NoWeights(), 1, fields, True)
 
 
-def _average_pool(builder: Builder, node: Node) -> _Sliding:
+def _average_pool(builder: Builder, node: Node) -> list[_Sliding]:
     fields = ppe_fields(node.attrs.get("act"))
     fields["flags"] = C.NPU_DPU_FLAG_COUNT_PAD if node.attrs["count_include_pad"] else 0
     return _sliding(builder, node, C.NPU_DPU_AVGPOOL, node.attrs["kernel"], lambda _: NoWeights(), 1, fields, True)

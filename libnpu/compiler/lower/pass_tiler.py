@@ -18,6 +18,8 @@ from libnpu.compiler.lower.view import dense
 from libnpu.compiler.program import Buffer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from libnpu.compiler.ir import Node
     from libnpu.compiler.lower.builder import Builder
     from libnpu.compiler.lower.passes import Pass
@@ -44,15 +46,7 @@ def lower_passes(builder: Builder, node: Node) -> bool:
     tables = [_table(builder, node, one) for one in passes]
 
     def emit(tiles: list[View], tile: View) -> None:
-        made: list[View] = []
-        for number, (one, table) in enumerate(zip(passes, tables, strict=True)):
-            sources = [
-                tiles[taken.index(k)].broadcast(tile.shape) if kind == "in" else made[k] for kind, k in one.sources
-            ]
-            target = tile if number == len(passes) - 1 else _between(builder, node, tile, order)
-            views = [view.permuted(order) for view in (*sorted(sources, key=repeats), target)]
-            engine_tasks(builder, node, views[:-1], views[-1], _fields(one, table), table)
-            made.append(target)
+        emit_passes(builder, node, passes, dict(zip(taken, tiles, strict=True)), tile, order, tables)
 
     usable = [in_place(view, order) for view in inputs]
     axes = order[:-1] if by_channel and len(order) > 1 else order
@@ -62,6 +56,27 @@ def lower_passes(builder: Builder, node: Node) -> bool:
         builder, node, inputs, out, node.outputs[0].shape, orders, axes, usable, builder.tiles, emit, between=between
     )
     return True
+
+
+def emit_passes(
+    builder: Builder,
+    node: Node,
+    passes: Sequence[Pass],
+    operands: Mapping[int, View],
+    out: View,
+    order: Order,
+    tables: Sequence[View | None] | None = None,
+) -> None:
+    """Append the tasks of one box in CMX: `operands` of the node by their number, `out` may lie over one of them; all are
+    walked in `order`.
+    """
+    made: list[View] = []
+    for number, (one, table) in enumerate(zip(passes, tables or [None] * len(passes), strict=True)):
+        sources = [operands[k].broadcast(out.shape) if kind == "in" else made[k] for kind, k in one.sources]
+        target = out if number == len(passes) - 1 else _between(builder, node, out, order)
+        views = [view.permuted(order) for view in (*sorted(sources, key=repeats), target)]
+        engine_tasks(builder, node, views[:-1], views[-1], _fields(one, table), table)
+        made.append(target)
 
 
 def _fields(one: Pass, table: View | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 from npu_model.dtypes import code_of_numpy
 
 from libnpu.compiler import kernels
-from libnpu.compiler.lower.boxes import chunks, tile_boxes
+from libnpu.compiler.lower.boxes import chunks, cuts_of_long_runs, tile_boxes
 from libnpu.compiler.lower.shave_tiler import KERNEL_DIMS, launch_element_by_element, ways
 from libnpu.compiler.lower.view import View, merge_dims
 
@@ -47,15 +47,9 @@ def relayout(builder: Builder, dst: View, src: View, node: Node) -> bool:
     def emit(tiles: list[View], tile: View) -> None:
         launch_element_by_element(builder, node, programs, [tiles[0].permuted(order), tile.permuted(order)])
 
-    axes = sorted(range(len(dst.shape)), key=lambda k: (-min(_inside(src, k), _inside(dst, k)), k))
+    axes = cuts_of_long_runs(src, dst)
     tile_boxes(builder, node, [src], dst, dst.shape, [src.order(), order], axes, [src.in_cmx], builder.shaves, emit)
     return True
-
-
-def _inside(view: View, axis: int) -> int:
-    """Return the number of elements that lie together when `view` is cut along `axis`."""
-    order = view.order()
-    return prod(view.shape[k] for k in order[order.index(axis) + 1 :])
 
 
 def _is_worth_it(builder: Builder, programs: Sequence[kernels.Program], dst: View, src: View) -> bool:

@@ -16,7 +16,7 @@ from npu_model import dtypes
 from npu_model.dtypes import code_of_numpy
 
 from libnpu.compiler import kernels
-from libnpu.compiler.lower.boxes import PARALLEL_ELEMENTS, chunks, each_box, in_place, tile_boxes
+from libnpu.compiler.lower.boxes import PARALLEL_ELEMENTS, chunks, cuts_of_long_runs, each_box, in_place, tile_boxes
 from libnpu.compiler.lower.errors import does_not_fit
 from libnpu.compiler.lower.view import Order, View, merge_dims
 from libnpu.compiler.program import ShavePayload
@@ -116,16 +116,17 @@ def lower_elementwise(builder: Builder, node: Node) -> None:
         launch_element_by_element(builder, node, programs, views)
 
     orders = [order] * (len(inputs) + 1)
-    usable = [in_place(v, order) for v in inputs]
+    usable, axes = [in_place(v, order) for v in inputs], order
     if len(inputs) == 1 and inputs[0].dtype != value.dtype and inputs[0].shape == value.shape:
         order = out.order()
         orders, usable = [inputs[0].order(), order], [inputs[0].in_cmx]
+        axes = tuple(cuts_of_long_runs(inputs[0], out))
     each = _cycles_of_one(programs[0], (*codes, code), builder.profile)
     parallel = _PAYS * builder.profile.shave.startup_cycles / each
     if not builder.shares_few:
         builder.leaves_few |= parallel <= prod(value.shape) < PARALLEL_ELEMENTS
         parallel = max(parallel, PARALLEL_ELEMENTS)
-    tile_boxes(builder, node, inputs, out, value.shape, orders, order, usable, builder.shaves, emit, parallel=parallel)
+    tile_boxes(builder, node, inputs, out, value.shape, orders, axes, usable, builder.shaves, emit, parallel=parallel)
 
 
 def _cycles_of_one(program: kernels.Program, codes: Sequence[int], profile: Profile) -> float:

@@ -47,6 +47,7 @@ class Layer:
     own_channels: bool = False  # each output channel reads one input channel
     has_weights: bool = True
     keeps_rows: bool = False  # the device may read a row of a depthwise kernel once
+    in_steps: bool = False  # each window may be pooled in parts, which fill blocks
 
 
 def least_cycles(layer: Layer, dpu: Dpu) -> float:
@@ -62,6 +63,8 @@ def least_cycles(layer: Layer, dpu: Dpu) -> float:
         if layer.keeps_rows and dpu.dw_row_columns:
             columns = min(columns, dpu.dw_row_columns * min(len(layer.taps[0]), len(layer.taps[1])))
         pixels_least = blocks * BLOCK_PIXELS * columns * _lines(layer.channels * act)
+        if layer.in_steps:
+            pixels_least = min(pixels_least, area * tap_count * _lines(layer.channels * act))
         each_context = tap_count * _lines(layer.channels * weight) if layer.has_weights else 0
         operand = layer.weight if layer.has_weights else layer.act
         slowest = [area * layer.channels * tap_count / dpu.dw_macs_per_cycle[dtypes.name(operand)]]

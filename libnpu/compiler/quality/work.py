@@ -158,6 +158,7 @@ def _windowed(node: Node) -> Layer:
         own_channels=own,
         has_weights=weight is not None,
         keeps_rows=own and weight is not None and 3 in kernel,
+        in_steps=weight is None and max(pixels) == 1,
     )
 
 

@@ -36,6 +36,16 @@ def fused_gelu(g, name):
     g.add(op, [x, *([g.like(x, g.known(x).shape[-1:])] if with_bias else [])], attrs, domain="com.microsoft")
 
 
+@recipe("CDist", "Trilu of Microsoft")
+def of_matrices(g, name):
+    x = g.operand([F32], lambda a: a.ndim == 2 and 0 not in a.shape, g.shape(2))
+    op, _, _ = name.partition(" ")
+    others, attrs = (
+        ([g.like(x, (g.whole(1, 4), g.known(x).shape[1]))], {"metric": "sqeuclidean"}) if op == "CDist" else ([], {})
+    )
+    g.add(op, [x, *others], attrs, domain="com.microsoft")
+
+
 @recipe("IsInf")
 def is_inf(g, op):
     g.add(op, [g.operand(g.dtypes(op))], {name: g.whole(0, 1) for name in ("detect_negative", "detect_positive")})
