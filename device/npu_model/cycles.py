@@ -8,7 +8,8 @@ memory latency. Costs come out of how the engine works on a descriptor, with the
 2. A DPU walks each workload in blocks and contexts (dpu_walk.py). A convolution takes ceil(K / MACs per position) cycles
    per block and kernel tap, K being the input channels of its group, and `context_cycles` to change the context. A tap at
    which a block sees nothing but padding multiplies nothing; its weights are read all the same.
-3. Depthwise convolution, pooling and element-wise operations use one MAC of a position, so that reading bounds them.
+3. Depthwise convolution, pooling and element-wise operations use one MAC of a position, so that reading bounds them. A depthwise
+   convolution begins with each line of a block anew, and where every other pixel is read, of one line each, reads meet in banks.
 4. One stream reads at most `act_read_bytes_per_cycle` (pixels), the other `wt_read_bytes_per_cycle` (weights, the second
    tensor of an element-wise operation), by grid: how the ports are divided. Both together read what all ports give.
 5. Reading, multiplying, post-processing and writing overlap: a workload lasts as long as the slowest of them, and then
@@ -204,13 +205,16 @@ def dpu_costs(
     write_rate = np.where(copies > 1, np.minimum(write_rate, LINE_BYTES), write_rate)
     ppe_rate = np.where(among(inv["act_dtype"], _FLOATS), dpu.ppe_float_elements_per_cycle, dpu.ppe_elements_per_cycle)
     out_size = sizes(inv, "out_dtype")
+    pixel_lines = lines(walk.channels * sizes(inv, "act_dtype")) // LINE_BYTES
+    begun = np.where(walk.depthwise, walk.pixel_blocks * pixel_lines * dpu.dw_block_cycles, 0)
+    met = np.where(walk.depthwise & (ints(inv, "stride_x") > 1), acts * dpu.dw_stride_percent // (100 * pixel_lines), 0)
     read = acts + weights
     slowest = np.maximum.reduce(
         [
             busy,
-            ceil_div(acts, act_rate),
+            ceil_div(acts + met, act_rate) + begun,
             ceil_div(weights, wt_rate),
-            ceil_div(read, dpu.cmx_read_bytes_per_cycle),
+            ceil_div(read + met, dpu.cmx_read_bytes_per_cycle) + begun,
             ceil_div(walk.pixels * lines(walk.channels * out_size), write_rate),
             ceil_div(outputs, ppe_rate),
         ]
