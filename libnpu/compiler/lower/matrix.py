@@ -16,6 +16,7 @@ from libnpu.compiler.lower.chain import Chain, Link
 from libnpu.compiler.lower.dpu_ops import Job, Window, emit_job
 from libnpu.compiler.lower.eltwise import Follower, following
 from libnpu.compiler.lower.invariant import ppe_fields
+from libnpu.compiler.lower.movement import order_in_views
 from libnpu.compiler.lower.pooling import MAX_FIELD, in_two_steps
 from libnpu.compiler.lower.tail import tail_of
 from libnpu.compiler.lower.view import View
@@ -326,7 +327,7 @@ def lower_matmul(builder: Builder, node: Node) -> None:
             return
     if _one_left(builder, node, fields, factor):
         return
-    a, out = builder.home(left), builder.place(value)
+    a, out = builder.home(left), builder.place(value, order_in_views(builder, value))
     if left.const is not None and prod(batch) > 1 and a.nbytes <= builder.tile_bytes * SMALL:
         a = builder.fetch(a, tuple(range(len(a.shape))), node, "left")
     stacked = a.broadcast((*batch, m, k))
