@@ -191,8 +191,7 @@ def test_images_with_the_channels_last(agree, rng):
     agree("QLinearConv", order, feeds, constants, channels_last=1, pads=[1, 1, 1, 1])
 
 
-@pytest.mark.parametrize("each", [False, True], ids=["tensor", "column"])
-@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize(("each", "direction"), [(False, "forward"), (True, "bidirectional")])
 def test_an_lstm_of_integers(each, direction, agree, rng):
     count, hidden = 2 if direction == "bidirectional" else 1, 5
     shape = (count, 4 * hidden) if each else (count,)
