@@ -27,7 +27,20 @@ from npu_abi import C
 
 from npu_model import descriptors, dtypes
 from npu_model.descriptors import DescriptorError, Dma
-from npu_model.dpu_walk import GRIDS, LINE_BYTES, Cycles, Records, Walk, ceil_div, group_in_z, ints, lines, sizes, taps
+from npu_model.dpu_walk import (
+    GRIDS,
+    LINE_BYTES,
+    Cycles,
+    Records,
+    Walk,
+    among,
+    ceil_div,
+    group_in_z,
+    ints,
+    lines,
+    sizes,
+    taps,
+)
 from npu_model.profile import Profile
 
 WORK_LIMIT = 1 << 48
@@ -124,7 +137,7 @@ def dpu_macs(invariants: Records, variants: Records) -> Cycles:
     op = ints(invariants, "op")
     kernel, depth = taps(invariants), group_in_z(invariants)
     per_output = np.select(
-        [np.isin(op, (descriptors.CONV, descriptors.MATMUL)), op == descriptors.DWCONV], [kernel * depth, kernel], 0
+        [among(op, (descriptors.CONV, descriptors.MATMUL)), op == descriptors.DWCONV], [kernel * depth, kernel], 0
     )
     return _sum_by_owner(_outputs(variants) * per_output[owner], owner, len(invariants))
 
@@ -190,9 +203,7 @@ def dpu_costs(
     write_rate = _from_tile(np.full(len(inv), rate, dtype=np.int64), inv, "out_addr")
     copies = _out_tiles(inv)
     write_rate = np.where(copies > 1, np.minimum(write_rate, LINE_BYTES), write_rate)
-    ppe_rate = np.where(
-        np.isin(inv["act_dtype"], _FLOATS), dpu.ppe_float_elements_per_cycle, dpu.ppe_elements_per_cycle
-    )
+    ppe_rate = np.where(among(inv["act_dtype"], _FLOATS), dpu.ppe_float_elements_per_cycle, dpu.ppe_elements_per_cycle)
     out_size = sizes(inv, "out_dtype")
     pixel_lines = lines(walk.channels * sizes(inv, "act_dtype")) // LINE_BYTES
     begun = np.where(walk.depthwise, walk.pixel_blocks * pixel_lines * dpu.dw_block_cycles, 0)
@@ -218,7 +229,7 @@ def dpu_costs(
 
 def _rate(table: dict[str, int], inv: Records, relevant: npt.NDArray[np.bool_]) -> Cycles:
     """Return the rate of each record's operand type; 1 where not `relevant`."""
-    operand = np.where(np.isin(ints(inv, "op"), descriptors.WEIGHTED), ints(inv, "wt_dtype"), ints(inv, "act_dtype"))
+    operand = np.where(among(ints(inv, "op"), descriptors.WEIGHTED), ints(inv, "wt_dtype"), ints(inv, "act_dtype"))
     rates = np.zeros(256, dtype=np.int64)
     for name, rate in table.items():
         rates[dtypes.code_of_name(name)] = rate

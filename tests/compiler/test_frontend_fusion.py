@@ -260,3 +260,23 @@ def test_depth_to_space_is_what_a_convolution_writes_row_by_row(mode, check, rng
     compiled = compile_model(make_model(nodes, feeds, ["y"], constants), CompileOptions(precision="fp32"))
     moved = [t["name"] for t in compiled.image.debug["tasks"] if t["engine"] != "DPU" and "Depth" in t["name"]]
     assert not moved
+
+
+@pytest.mark.parametrize("start", [0, 3])
+def test_channels_that_nobody_reads_are_not_computed(start, check, rng):
+    """Through a pool, a function of each channel and a convolution of each; zeros before a convolution are not read."""
+    constants = {"w": f32(rng, 16, 6, 3, 3), "d": f32(rng, 16, 1, 3, 3), "b": f32(rng, 16), "k": f32(rng, 16, 1, 1)}
+    constants |= {"pads": np.array([0, 1, 0, 0, 0, 2, 0, 0]), "start": np.array([start]), "stop": np.array([start + 5])}
+    constants |= {"one": np.array([1]), "half": np.float32(0.5)}
+    nodes = [
+        ("Pad", ["x", "pads"], ["p"], {}),
+        ("Conv", ["p", "w", "b"], ["c"], {"pads": [1] * 4}),
+        ("Mul", ["c", "k"], ["m"], {}),
+        ("Conv", ["m", "d"], ["e"], {"group": 16}),
+        ("MaxPool", ["e"], ["q"], {"kernel_shape": [2, 2]}),
+        ("Sigmoid", ["q"], ["s"], {}),
+        ("Slice", ["s", "start", "stop", "one"], ["y"], {}),
+    ]
+    graph = check(nodes, {"x": f32(rng, 1, 3, 8, 9)}, constants=constants, half_tolerance=1e-2)
+    assert {node.op for node in graph.nodes} == {"Conv", "MaxPool", "Elementwise"}
+    assert [node.inputs[1].shape for node in graph.nodes if node.op == "Conv"] == [(5, 3, 3, 3), (5, 1, 3, 3)]

@@ -253,8 +253,7 @@ def test_parts_hold_what_float32_holds():
     assert _parts(bounds) == [(0, 2), (2, 3), (3, 4)]
 
 
-@pytest.mark.parametrize("computed", [(), ("zx",), ("w", "zw")], ids=["constant", "zero point", "weights"])
-@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize(("computed", "group"), [((), 1), (("zx",), 2), (("w", "zw"), 2)])
 def test_convolutions_that_the_engine_does_not_do_are_products_of_taps(exact, random, computed, group):
     constants = {"w": whole(random, U8, 6, 4 // group, 2, 3, 2), "zx": whole(random, I8), "zw": whole(random, U8)}
     feeds = {"x": whole(random, I8, 1, 4, 3, 5, 4)} | {name: constants.pop(name) for name in computed}
