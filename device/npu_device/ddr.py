@@ -314,7 +314,8 @@ class FluidPath:
             self._bound_after_refresh(sharers)
         held = sum(sharer.cost.held for sharer in sharers if sharer.flow is not None)
         asked = sum(sharer.cost.moved * sharer.limit for sharer in sharers if sharer.flow is None) * 1e12
-        self._fill_parts(sharers, forms.capacities(costs, [sharer.limit for sharer in sharers], held, asked))
+        first = forms.capacities(costs, [sharer.limit for sharer in sharers], held, asked)
+        self._fill_parts(sharers, first)
         # Traffic holds all it may where it gets less than it asks for.
         more = sum(
             s.cost.held
@@ -322,7 +323,8 @@ class FluidPath:
             if s.flow is None and s.rate < limit * (1 - 1e-9)
         )
         capacities = forms.capacities(costs, [sharer.rate for sharer in sharers], held + more, 0.0 if more else asked)
-        self._fill_parts(sharers, capacities)
+        if capacities != first:
+            self._fill_parts(sharers, capacities)
         asked_for = [sharer.limit for sharer in sharers]
         waits = forms.waits_ps(costs, [sharer.rate for sharer in sharers])
         for sharer, waiting_ps in zip(sharers, waits, strict=True):

@@ -257,11 +257,13 @@ class Task:
 
     def _ppe(self, variant: Variant) -> Ppe:
         inv = self._inv
-        scale = bias = None
+        scale = bias = offset = None
         if inv.wt_table_addr:
             address = inv.wt_table_addr + variant.start_z * WEIGHT_ENTRY_BYTES
             table = self._view(address, (variant.size_z, 4), (WEIGHT_ENTRY_BYTES, 4), np.dtype("<u4"), False)
             scale, bias = np.array(table[:, :2].T, order="C").view(np.float32)
+            if not inv.is_float and inv.op in (descriptors.CONV, descriptors.DWCONV, descriptors.MATMUL):
+                offset = np.array(table[:, 2], order="C").view(np.int32)
         return Ppe(
             scale,
             bias,
@@ -273,6 +275,7 @@ class Task:
             inv.clamp_high,
             inv.out_zero_point,
             inv.out_dtype,
+            offset,
         )
 
 

@@ -21,7 +21,7 @@ QUIET_NAN = np.array(0x7FC00000, np.uint32).view(np.float32)
 
 @dataclass(frozen=True, slots=True)
 class Ppe:
-    """What the PPE of one variant does. `scale` and `bias` are per channel, or both None for the uniform values."""
+    """What the PPE of one variant does. `scale` and `bias` are per channel, or both None for the uniform values; `offset` is of integers."""
 
     scale: F32 | None
     bias: F32 | None
@@ -33,6 +33,7 @@ class Ppe:
     clamp_high: float
     zero_point: int
     dtype: int  # enum npu_dtype of the result
+    offset: npt.NDArray[np.int32] | None = None
 
     def run(self, acc: npt.NDArray[Any], out: npt.NDArray[Any], native: Native | None) -> None:
         """Write the results of acc, [pixels, channels] float64 or float32, C-contiguous, to `out`, the same shape.
@@ -61,6 +62,8 @@ class Ppe:
         if self.scale is not None:
             settings.scale = native.pointer("float[]", self.scale)
             settings.bias = native.pointer("float[]", self.bias)
+        if self.offset is not None:
+            settings.offset = native.pointer("int32_t[]", self.offset)
         settings.uniform_scale, settings.uniform_bias = self.uniform_scale, self.uniform_bias
         settings.clamp_low, settings.clamp_high = self.clamp_low, self.clamp_high
         settings.lrelu_slope, settings.zero_point = self.lrelu_slope, self.zero_point
@@ -69,6 +72,8 @@ class Ppe:
 
     def _run_numpy(self, acc: npt.NDArray[Any]) -> npt.NDArray[Any]:
         with np.errstate(all="ignore"):
+            if self.offset is not None:
+                acc = (acc.astype(np.int64) + self.offset).astype(np.int32)
             value: F32 = acc.astype(np.float32)
             value = value * (np.float32(self.uniform_scale) if self.scale is None else self.scale)
             value = value + (np.float32(self.uniform_bias) if self.bias is None else self.bias)
@@ -81,6 +86,6 @@ class Ppe:
             if dtypes.is_float(self.dtype):
                 return casts.narrow(np.where(np.isnan(value), QUIET_NAN, value), self.dtype, None)
             low, high = dtypes.integer_range(self.dtype)
-            whole = np.rint((value + np.float32(self.zero_point)).astype(np.float64))
+            whole = np.rint(value.astype(np.float64)) + self.zero_point
             whole = np.clip(np.where(np.isnan(whole), 0.0, whole), low, high)
             return whole.astype(dtypes.numpy_dtype(self.dtype)).view(dtypes.storage_dtype(self.dtype))

@@ -243,7 +243,7 @@ static struct layout lay_out(const struct npu_convolution *c)
     l.row = l.squares + (size_t)l.block * 8;
     l.c = l.row + (size_t)(c->sums == EXACT ? l.k * 8 : 0);
     l.scale = l.c + (size_t)(l.block * l.ldc) * l.sum;
-    l.bytes = l.scale + (size_t)l.ldc * 8 + 64;
+    l.bytes = l.scale + (size_t)l.ldc * 12 + 64;
     return l;
 }
 
@@ -357,6 +357,7 @@ static void convolve_group(const struct npu_convolution *c, const struct npu_win
     void *b = memory + l.b, *sums = memory + l.c;
     double *norms = (double *)(memory + l.norms), *squares = (double *)(memory + l.squares);
     float *scale = (float *)(memory + l.scale), *bias = scale + l.ldc;
+    int32_t *offset = (int32_t *)(bias + l.ldc);
     struct npu_ppe ppe = c->ppe;
     int64_t weight_size = c->weight_dtype == F32 ? 4 : c->weight_dtype <= BF16 ? 2 : 1;
     int64_t out_size = ppe.dtype == F32 || ppe.dtype == I32 ? 4 : ppe.dtype == I8 || ppe.dtype == U8 ? 1 : 2;
@@ -371,6 +372,8 @@ static void convolve_group(const struct npu_convolution *c, const struct npu_win
     if (c->table) {
         for (int64_t z = 0; z < columns; z++) scale[z] = c->table[4 * (begin + z)], bias[z] = c->table[4 * (begin + z) + 1];
         ppe.scale = scale, ppe.bias = bias;
+        for (int64_t z = 0; c->sums == INTEGER && z < columns; z++) memcpy(offset + z, c->table + 4 * (begin + z) + 2, 4);
+        ppe.offset = c->sums == INTEGER ? offset : NULL;
     }
     if (l.direct)
         convert_input(w, l, c->sums == EXACT, memory);

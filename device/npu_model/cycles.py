@@ -8,7 +8,8 @@ memory latency. Costs come out of how the engine works on a descriptor, with the
 2. A DPU walks each workload in blocks and contexts (dpu_walk.py). A convolution takes ceil(K / MACs per position) cycles
    per block and kernel tap, K being the input channels of its group, and `context_cycles` to change the context. A tap at
    which a block sees nothing but padding multiplies nothing; its weights are read all the same.
-3. Depthwise convolution, pooling and element-wise operations use one MAC of a position, so that reading bounds them.
+3. Depthwise convolution, pooling and element-wise operations use one MAC of a position, so that reading bounds them. A depthwise
+   convolution begins with each line of a block anew, and where every other pixel is read, of one line each, reads meet in banks.
 4. One stream reads at most `act_read_bytes_per_cycle` (pixels), the other `wt_read_bytes_per_cycle` (weights, the second
    tensor of an element-wise operation), by grid: how the ports are divided. Both together read what all ports give.
 5. Reading, multiplying, post-processing and writing overlap: a workload lasts as long as the slowest of them, and then
@@ -26,7 +27,20 @@ from npu_abi import C
 
 from npu_model import descriptors, dtypes
 from npu_model.descriptors import DescriptorError, Dma
-from npu_model.dpu_walk import GRIDS, LINE_BYTES, Cycles, Records, Walk, ceil_div, group_in_z, ints, lines, sizes, taps
+from npu_model.dpu_walk import (
+    GRIDS,
+    LINE_BYTES,
+    Cycles,
+    Records,
+    Walk,
+    among,
+    ceil_div,
+    group_in_z,
+    ints,
+    lines,
+    sizes,
+    taps,
+)
 from npu_model.profile import Profile
 
 WORK_LIMIT = 1 << 48
@@ -123,7 +137,7 @@ def dpu_macs(invariants: Records, variants: Records) -> Cycles:
     op = ints(invariants, "op")
     kernel, depth = taps(invariants), group_in_z(invariants)
     per_output = np.select(
-        [np.isin(op, (descriptors.CONV, descriptors.MATMUL)), op == descriptors.DWCONV], [kernel * depth, kernel], 0
+        [among(op, (descriptors.CONV, descriptors.MATMUL)), op == descriptors.DWCONV], [kernel * depth, kernel], 0
     )
     return _sum_by_owner(_outputs(variants) * per_output[owner], owner, len(invariants))
 
@@ -189,17 +203,18 @@ def dpu_costs(
     write_rate = _from_tile(np.full(len(inv), rate, dtype=np.int64), inv, "out_addr")
     copies = _out_tiles(inv)
     write_rate = np.where(copies > 1, np.minimum(write_rate, LINE_BYTES), write_rate)
-    ppe_rate = np.where(
-        np.isin(inv["act_dtype"], _FLOATS), dpu.ppe_float_elements_per_cycle, dpu.ppe_elements_per_cycle
-    )
+    ppe_rate = np.where(among(inv["act_dtype"], _FLOATS), dpu.ppe_float_elements_per_cycle, dpu.ppe_elements_per_cycle)
     out_size = sizes(inv, "out_dtype")
+    pixel_lines = lines(walk.channels * sizes(inv, "act_dtype")) // LINE_BYTES
+    begun = np.where(walk.depthwise, walk.pixel_blocks * pixel_lines * dpu.dw_block_cycles, 0)
+    met = np.where(walk.depthwise & (ints(inv, "stride_x") > 1), acts * dpu.dw_stride_percent // (100 * pixel_lines), 0)
     read = acts + weights
     slowest = np.maximum.reduce(
         [
             busy,
-            ceil_div(acts, act_rate),
+            ceil_div(acts + met, act_rate) + begun,
             ceil_div(weights, wt_rate),
-            ceil_div(read, dpu.cmx_read_bytes_per_cycle),
+            ceil_div(read + met, dpu.cmx_read_bytes_per_cycle) + begun,
             ceil_div(walk.pixels * lines(walk.channels * out_size), write_rate),
             ceil_div(outputs, ppe_rate),
         ]
@@ -214,7 +229,7 @@ def dpu_costs(
 
 def _rate(table: dict[str, int], inv: Records, relevant: npt.NDArray[np.bool_]) -> Cycles:
     """Return the rate of each record's operand type; 1 where not `relevant`."""
-    operand = np.where(np.isin(ints(inv, "op"), descriptors.WEIGHTED), ints(inv, "wt_dtype"), ints(inv, "act_dtype"))
+    operand = np.where(among(ints(inv, "op"), descriptors.WEIGHTED), ints(inv, "wt_dtype"), ints(inv, "act_dtype"))
     rates = np.zeros(256, dtype=np.int64)
     for name, rate in table.items():
         rates[dtypes.code_of_name(name)] = rate

@@ -11,7 +11,8 @@ Vectorised: `inv` and `variants` are records of npu_dpu_invariant and npu_dpu_va
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,8 @@ BLOCK_PIXELS, BLOCK_CHANNELS = 4, 16
 LINE_BYTES = 32
 ROW_TAPS, ROW_CHANNELS = 3, 32  # columns of the kernel, and most channels of a workload, for which rows are kept
 GRIDS = {C.NPU_MPE_16X16: "16x16", C.NPU_MPE_8X16: "8x16", C.NPU_MPE_4X16: "4x16"}  # as the profiles name them
+_SIZES = np.ones(256, dtype=np.int64)  # by type
+_SIZES[: C.NPU_DT_COUNT] = [dtypes.size_bytes(code) for code in range(C.NPU_DT_COUNT)]
 # Context of each grid: pixels along y, pixels along x, channels.
 _CONTEXTS = np.array([(16, 16, 64), (8, 16, 128), (4, 16, 256)], dtype=np.int64)
 
@@ -36,8 +39,8 @@ class Walk:
     def __init__(self, inv: Records, variants: Records) -> None:
         self.inv, self.variants = inv, variants
         op = ints(inv, "op")
-        self.array = np.isin(op, (descriptors.CONV, descriptors.MATMUL))
-        self.eltwise = np.isin(op, descriptors.ELTWISE)
+        self.array = among(op, (descriptors.CONV, descriptors.MATMUL))
+        self.eltwise = among(op, descriptors.ELTWISE)
         self.depthwise = op == descriptors.DWCONV
         self.taps = taps(inv)
         self.depth = group_in_z(inv)  # input channels of an output channel
@@ -115,7 +118,7 @@ class Walk:
 
 def taps(inv: Records) -> Cycles:
     """Return the kernel taps of each record; 1 where there is no window."""
-    windowed = ~np.isin(ints(inv, "op"), (descriptors.MATMUL, *descriptors.ELTWISE))
+    windowed = ~among(ints(inv, "op"), (descriptors.MATMUL, *descriptors.ELTWISE))
     return np.where(windowed, ints(inv, "kernel_x") * ints(inv, "kernel_y"), 1)
 
 
@@ -126,10 +129,13 @@ def group_in_z(inv: Records) -> Cycles:
 
 def sizes(inv: Records, field: str) -> Cycles:
     """Return the bytes of an element of the type in `field`."""
-    table = np.ones(256, dtype=np.int64)
-    for code in range(C.NPU_DT_COUNT):
-        table[code] = dtypes.size_bytes(code)
-    found: Cycles = table[inv[field]]
+    found: Cycles = _SIZES[inv[field]]
+    return found
+
+
+def among(codes: npt.NDArray[Any], wanted: Sequence[int]) -> npt.NDArray[np.bool_]:
+    """Return which codes are among those, of which there are few."""
+    found: npt.NDArray[np.bool_] = np.logical_or.reduce([codes == code for code in wanted])
     return found
 
 

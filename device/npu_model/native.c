@@ -407,10 +407,10 @@ static inline __attribute__((always_inline)) float ppe_value(const struct npu_pp
     return v > p->clamp_high ? p->clamp_high : v;
 }
 
-/* The last step of integers: round to nearest even, saturate, NaN becomes 0. In double, where int32 is exact. */
+/* The last step of integers: round to nearest even, add the zero point, saturate, NaN becomes 0. In double, where int32 is exact. */
 static inline double saturate(const struct npu_ppe *p, float v, double low, double high)
 {
-    double r = rint((double)(v + p->zero_point));
+    double r = rint((double)v) + p->zero_point;
     return r != r ? 0 : r < low ? low : r > high ? high : r;
 }
 
@@ -423,6 +423,10 @@ static inline float canonical(float v) { return v == v ? v : bits_f32(0x7fc00000
             int64_t n = channels - z < 256 ? channels - z : 256, at = r * out_stride + z;                               \
             if (wide) for (int64_t i = 0; i < n; i++) row[i] = (float)((const double *)acc)[r * acc_stride + z + i];   \
             else memcpy(row, (const float *)acc + r * acc_stride + z, (size_t)n * 4);                                  \
+            if (p->offset) for (int64_t i = 0; i < n; i++) {                                                           \
+                double sum = wide ? ((const double *)acc)[r * acc_stride + z + i] : (double)row[i];                    \
+                row[i] = (float)(int32_t)((uint32_t)(int32_t)sum + (uint32_t)p->offset[z + i]);                        \
+            }                                                                                                          \
             if (p->scale) for (int64_t i = 0; i < n; i++) row[i] = ppe_value(p, row[i], p->scale[z + i], p->bias[z + i]); \
             else for (int64_t i = 0; i < n; i++) row[i] = ppe_value(p, row[i], p->uniform_scale, p->uniform_bias);     \
             switch (p->dtype) {                                                                                        \

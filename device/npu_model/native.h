@@ -30,6 +30,7 @@ struct npu_window {
 
 struct npu_ppe {
     const float *scale, *bias;    /* per channel, or NULL: uniform_scale, uniform_bias */
+    const int32_t *offset;        /* per channel, of accumulators of integers; or NULL */
     float uniform_scale, uniform_bias, clamp_low, clamp_high, lrelu_slope, zero_point;
     int32_t fn, dtype;            /* enum npu_ppe_fn, enum npu_dtype */
 };
@@ -44,7 +45,7 @@ struct npu_convolution {
     struct npu_window window;     /* over the channels of the first group */
     struct npu_ppe ppe;
     const uint8_t *weights;       /* of the first column; dense [column][k] */
-    const float *table;           /* per column: scale, bias, two words unused; or NULL: ppe's uniform values */
+    const float *table;           /* per column: scale, bias, offset (int32), a word unused; or NULL: ppe's uniform values */
     uint8_t *out;                 /* dense [pixels][columns] in ppe.dtype */
     int64_t pixels, columns;
     int64_t group_columns;        /* columns per group */

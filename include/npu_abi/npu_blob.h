@@ -116,9 +116,10 @@ _Static_assert(sizeof(struct npu_dma_task) == 128, "npu_dma_task");
  * Weights are dense [out_z][kernel_y][kernel_x][in_z / groups] (CONV), [kernel_y][kernel_x][out_z] (DWCONV).
  * MATMUL: act is [1][in_x = M][in_z = K], weights [out_z = N][K]. CONV and MATMUL share everything else.
  * Result: acc (float64 for float types, rounded to float32; int32 for integer types), then the PPE:
+ *   acc of CONV, DWCONV and MATMUL of integers + offset of the channel's weight table entry, wrapped to int32, if there is one;
  *   v = acc * scale + bias, scale and bias from the weight table entry of the channel when wt_table_addr != 0,
  *   else ppe_scale and ppe_bias; each operation rounds to float32; then ppe_fn; then clamp [clamp_low, clamp_high];
- *   then + out_zero_point for integer outputs; then conversion to out_dtype, round to nearest even, saturating for integers
+ *   then for integer outputs round to nearest even, + out_zero_point, saturating; else conversion to out_dtype, to nearest even
  *   (float overflow becomes infinity). ELTWISE: acc = act op act2. AVGPOOL: acc = sum over the window inside the
  *   tensor (or kernel area with COUNT_PAD) divided by the count, rounded once to float32. MAXPOOL: padding never wins. */
 enum npu_dpu_op { NPU_DPU_CONV = 0, NPU_DPU_DWCONV = 1, NPU_DPU_MATMUL = 2, NPU_DPU_MAXPOOL = 3, NPU_DPU_AVGPOOL = 4, NPU_DPU_ELTWISE_ADD = 5, NPU_DPU_ELTWISE_MUL = 6 };
@@ -159,7 +160,7 @@ struct npu_dpu_variant {
     uint32_t reserved[7];
 };
 _Static_assert(sizeof(struct npu_dpu_variant) == 64, "npu_dpu_variant");
-struct npu_dpu_weight_entry { float scale; float bias; uint32_t reserved[2]; }; /* weight table: one per output channel */
+struct npu_dpu_weight_entry { float scale; float bias; int32_t offset; uint32_t reserved; }; /* weight table: one per output channel; offset: of integers alone */
 _Static_assert(sizeof(struct npu_dpu_weight_entry) == 16, "npu_dpu_weight_entry");
 
 /* ---- SHAVE ---------------------------------------------------------------------------------------- */

@@ -33,9 +33,10 @@ OPS: dict[str, dict[str, str]] = {
         "dilations": "[y, x]",
         "group": "int",
         "zeros": "zero points of both operands",
+        "ending": "Ending or None",
     },
-    "MatMulInteger": {"zeros": "zero points of both operands"},
-    # inputs as those of Conv and MatMul, int8 or uint8 each, no bias; the result is int32. The sums stay below 2^24.
+    "MatMulInteger": {"zeros": "zero points of both operands", "ending": "Ending or None"},
+    # inputs as those of Conv and MatMul, int8 or uint8 each, no bias; the result is int32, or what the ending makes. The sums stay below 2^24.
     "MaxPool": {"kernel": "[y, x]", "strides": "[y, x]", "pads": "[t, l, b, r]", "dilations": "[y, x]"},
     "AvgPool": {"kernel": "[y, x]", "strides": "[y, x]", "pads": "[t, l, b, r]", "count_include_pad": "bool"},
     # Vector engine, element by element with NumPy broadcasting: one node may hold a whole fused expression.
@@ -125,6 +126,24 @@ EXPR_OPS = {
     3: ["where", "clip", "hard_sigmoid"],  # where(c, a, b); clip(x, lo, hi); hard_sigmoid(x, alpha, beta)
 }
 Expr = tuple[Any, ...]
+
+
+@dataclass(slots=True, frozen=True)
+class Ending:
+    """What the matrix engine does with sums of integers, in this order: each is by output channel, or one for all.
+
+    (sum + offset, int32) · scale + bias in float32, the activation; for results of integers to nearest even, + `zero`, saturated.
+    """
+
+    offsets: tuple[int, ...] | None
+    scales: tuple[float, ...]
+    biases: tuple[float, ...] | None
+    zero: int
+    act: tuple[Any, ...] | None
+
+    def __str__(self) -> str:
+        offsets, biases = (0 if numbers is None else len(numbers) for numbers in (self.offsets, self.biases))
+        return f"{offsets} offsets, {len(self.scales)} scales, {biases} biases, zero {self.zero}, act {self.act}"
 
 
 @dataclass(slots=True, eq=False)

@@ -217,7 +217,10 @@ def _schedule(
     best: tuple[FeasibleMemoryScheduler, Schedule] | None = None
     schedulers: list[FeasibleMemoryScheduler] = []
     leaves_few = True
-    for grain, shares_few in _WAYS if level > 1 else _WAYS[:1]:
+    limit = options.prefetching_level_limit if level > 0 else 0
+    for grain, shares_few in (
+        _WAYS if level > 1 and limit else _WAYS[:1]
+    ):  # what waits for each load has nothing to choose
         if shares_few and grain == 1 and not leaves_few:
             continue
         try:
@@ -236,7 +239,6 @@ def _schedule(
             leaves_few = program.leaves_few
             repeat(program, options.inferences)
             edit(program)
-            limit = options.prefetching_level_limit if level > 0 else 0
             scheduler = FeasibleMemoryScheduler(program, profile, cmx_bytes, limit, options.pingpong, tiles, level > 1)
             schedulers.append(scheduler)
             if best is None:

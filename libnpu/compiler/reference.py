@@ -127,12 +127,32 @@ def _matmul(node: Node, operands: Sequence[Array | None], product: Product) -> A
 def _conv_integer(node: Node, operands: Sequence[Array | None], product: Product) -> Array:
     x, weights = (_wide(array) - zero for array, zero in zip(operands, node.attrs["zeros"], strict=True))
     plain = replace(node, attrs=node.attrs | {"act": None})
-    return _conv(plain, [x, weights], product)
+    return _ended(node, _conv(plain, [x, weights], product), (1, -1, 1, 1))
 
 
 def _matmul_integer(node: Node, operands: Sequence[Array | None], product: Product) -> Array:
     a, b = (_wide(array) - zero for array, zero in zip(operands, node.attrs["zeros"], strict=True))
-    return product(a, b)
+    return _ended(node, product(a, b), (-1,))
+
+
+def _ended(node: Node, sums: Array, channels: tuple[int, ...]) -> Array:
+    """Return what the ending of a product of integers makes of its sums, step by step in int32 and float32."""
+    ending = node.attrs["ending"]
+    if ending is None:
+        return sums
+
+    def laid(numbers: Sequence[float] | None, dtype: Any) -> Any:
+        return np.asarray((0,) if numbers is None else numbers, dtype).reshape(channels)
+
+    offsets = laid(ending.offsets, np.int64)
+    scales, biases = laid(ending.scales, np.float32), laid(ending.biases, np.float32)
+    value: Array = (sums.astype(np.int64) + offsets).astype(np.int32).astype(np.float32) * scales + biases
+    result = _activated(replace(node, attrs={"act": ending.act}), value)
+    dtype = node.outputs[0].dtype
+    if dtype.kind == "f":
+        return result
+    info = np.iinfo(dtype)
+    return np.asarray(np.clip(np.rint(result.astype(np.float64)) + ending.zero, info.min, info.max))
 
 
 def _max_pool(node: Node, operands: Sequence[Array | None]) -> Array:

@@ -123,6 +123,31 @@ def test_group_query_attention_sees_a_window_only(agree):
     agree([("GroupQueryAttention", names, ["y", "nk", "nv"], attrs)], feeds, ("y", "nk", "nv"), constants)
 
 
+@pytest.mark.parametrize("more", ["sink", "smooth", "norms", "both ways"])
+def test_group_query_attention_with_what_newer_models_have(more, check, make_model, oracle):
+    feeds = {"q": f32(1, 1, 5, 32), "k": f32(2, 1, 5, 16), "v": f32(3, 1, 5, 16)}
+    constants = {"last": np.array([4], np.int32), "total": np.array(5, np.int32)}
+    names, attrs = ["q", "k", "v", "", "", "last", "total", *[""] * 9], {"num_heads": 4, "kv_num_heads": 2, **MS}
+    if more == "sink":
+        constants["sink"], names[11] = f32(4, 4), "sink"
+    elif more == "norms":
+        constants |= {"qn": f32(5, 8), "kn": f32(6, 8)}
+        names[14:], attrs["qk_norm_epsilon"] = ["qn", "kn"], 1e-3
+    else:
+        attrs |= {"smooth_softmax": 1} if more == "smooth" else {"causal": 0}
+    outputs, expected = ("y", "nk", "nv"), None
+    if more == "norms":  # which onnxruntime does not have on this processor
+        plain = [("GroupQueryAttention", [*names[:7]], list(outputs), {"num_heads": 4, "kv_num_heads": 2, **MS})]
+        normal = feeds | {name: by_head(feeds[name], constants[f"{name}n"]) for name in "qk"}
+        expected = oracle(make_model(plain, normal, outputs, constants), normal)
+    check([("GroupQueryAttention", names, list(outputs), attrs)], feeds, outputs, constants, expected=expected)
+
+
+def by_head(x, weight):
+    heads = x.reshape(*x.shape[:2], -1, len(weight))
+    return (heads / np.sqrt(np.square(heads).mean(axis=-1, keepdims=True) + 1e-3) * weight).reshape(x.shape)
+
+
 @pytest.mark.parametrize("interleaved", [0, 1])
 @pytest.mark.parametrize("rank", [3, 4])
 @pytest.mark.parametrize("positions", ["start", "each"])

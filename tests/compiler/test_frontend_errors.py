@@ -34,8 +34,8 @@ def test_unknown_operator_names_node_and_operator():
 
 
 def test_foreign_domain_names_it():
-    node = helper.make_node("CDist", ["x", "x"], ["y"], name="n7", domain="com.microsoft")
-    with pytest.raises(Unsupported, match=r"node n7: operator CDist of domain 'com\.microsoft' is unknown"):
+    node = helper.make_node("CropAndResize", ["x", "x", "x", "x"], ["y"], name="n7", domain="com.microsoft")
+    with pytest.raises(Unsupported, match=r"node n7: operator CropAndResize of domain 'com\.microsoft' is unknown"):
         load(model_of([node], [value_info("x", [1])], [value_info("y", [1])]))
 
 

@@ -84,6 +84,9 @@ def drawn(rng, shapes):
          {"epsilon": 1e-3}),
         ("SimplifiedLayerNormalization", "x gamma", {"x": (2, 3, 8)}, NARROW, ["y"], {"domain": "", "axis": -1}),
         ("LayerNormalization", "x gamma beta", {"x": (2, 3, 8)}, NARROW, ["y"], {"domain": "", "version": 12}),
+        ("CDist", "a b", {"a": (4, 6), "b": (3, 6)}, {}, ["y"], {"metric": "euclidean"}),
+        ("Trilu", "x", {"x": (2, 4, 5)}, {}, ["y"], {"upper": 0}),
+        ("GridSample", "x g", {"x": (1, 2, 4, 5), "g": (1, 3, 3, 2)}, {}, ["y"], {"mode": "bilinear", "padding_mode": "border"}),
     ],
 )  # fmt: skip
 def test_fused_operators(op, order, shapes, fixed, outputs, attrs, agree, rng):
@@ -95,6 +98,36 @@ def test_fused_operators(op, order, shapes, fixed, outputs, attrs, agree, rng):
         outputs,
         **attrs,
     )
+
+
+def test_operators_before_the_standard_had_them(agree, rng):
+    feeds = drawn(rng, {"x": (2, 3, 4)})
+    agree("Pad", "x pads", feeds, {"pads": np.array([0, 1, 0, 0, 0, 2])}, mode="reflect")
+    agree("ExpandDims", "x axis", feeds, {"axis": np.array([-2], I32)})
+    agree("GatherND", "x i", feeds, {"i": np.array([[1, 2], [0, 1]])})
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs"),
+    [
+        ("Binarizer", {"threshold": 0.3}),
+        ("Scaler", {"offset": [0.5, 1.0, -1.0], "scale": [2.0, 0.5, 1.5]}),
+        ("Imputer", {"imputed_value_floats": [1.0, 2.0, 3.0], "replaced_value_float": float("nan")}),
+        ("Imputer", {"imputed_value_int64s": [7], "replaced_value_int64": 2}),
+        ("Normalizer", {"norm": "L1"}),
+        ("Normalizer", {"norm": "L2"}),
+        ("Normalizer", {"norm": "MAX"}),
+        ("LinearRegressor", {"coefficients": [0.1, 0.2, 0.3, 1.0, 2.0, 3.0], "intercepts": [0.5, 0.25], "targets": 2}),
+        ("FeatureVectorizer", {"inputdimensions": [3]}),
+        ("ArrayFeatureExtractor", {}),
+    ],
+)
+def test_features_of_tables(op, attrs, agree, rng):
+    x = drawn(rng, {"x": (5, 3)})["x"]
+    x[1, 1] = np.nan if op == "Imputer" else x[1, 1]
+    x = np.arange(15).reshape(5, 3) % 4 if "imputed_value_int64s" in attrs else x
+    constants = {"i": np.array([2, 0])} if op == "ArrayFeatureExtractor" else {}
+    agree(op, "x i".removesuffix("" if constants else " i"), {"x": x}, constants, domain="ai.onnx.ml", **attrs)
 
 
 @pytest.mark.parametrize("quantised", [False, True])
@@ -181,8 +214,7 @@ def test_images_with_the_channels_last(agree, rng):
     agree("QLinearConv", order, feeds, constants, channels_last=1, pads=[1, 1, 1, 1])
 
 
-@pytest.mark.parametrize("each", [False, True], ids=["tensor", "column"])
-@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize(("each", "direction"), [(False, "forward"), (True, "bidirectional")])
 def test_an_lstm_of_integers(each, direction, agree, rng):
     count, hidden = 2 if direction == "bidirectional" else 1, 5
     shape = (count, 4 * hidden) if each else (count,)
@@ -243,8 +275,17 @@ def test_rows_of_a_table_of_few_bits(kind, bits, shape, axis, attrs, with_zeros,
 @pytest.mark.parametrize(("width", "mode"), [(12, "nearest"), (32, "linear")])
 def test_channels_in_blocks(width, mode, make_model, oracle, rng, tmp_path):
     """Of the machine that runs the test, as onnxruntime's optimiser writes them."""
-    shapes = {"w": (width, 3, 3, 3), "d": (width, 1, 3, 3), "p": (24, width, 1, 1), "q": (width, 24, 1, 1)}
-    constants = drawn(rng, shapes) | {"b": drawn(rng, {"b": 24})["b"], "size": np.array([1, 1, 2, 2], F32)}
+    shapes = {
+        "w": (width, 3, 3, 3),
+        "d": (width, 1, 3, 3),
+        "p": (24, width, 1, 1),
+        "q": (width, 24, 1, 1),
+        "o": (width, width, 1, 1),
+    }
+    constants = {name: array / 8 for name, array in drawn(rng, shapes).items()} | {
+        "b": drawn(rng, {"b": 24})["b"],
+        "size": np.array([1, 1, 2, 2], F32),
+    }
     nodes = [
         ("Conv", ["x", "w"], ["c"], {"pads": [1] * 4}),
         ("Relu", ["c"], ["r"], {}),
@@ -252,7 +293,11 @@ def test_channels_in_blocks(width, mode, make_model, oracle, rng, tmp_path):
         ("Conv", ["m", "d"], ["e"], {"group": width, "pads": [1] * 4}),
         ("Conv", ["e", "p", "b"], ["f"], {}),
         ("Conv", ["f", "q"], ["h"], {}),
-        ("Add", ["h", "e"], ["a"], {}),
+        ("GlobalAveragePool", ["h"], ["means"], {}),
+        ("Conv", ["means", "o"], ["gates"], {}),
+        ("Sigmoid", ["gates"], ["gate"], {}),
+        ("Mul", ["h", "gate"], ["i"], {}),
+        ("Add", ["i", "e"], ["a"], {}),
         (
             "Resize",
             ["a", "", "size"],

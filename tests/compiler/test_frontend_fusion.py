@@ -62,6 +62,17 @@ def test_a_residual_sum_stays_alone_with_its_activation(check, rng):
     assert expressions(graph) == [("relu", ("add", ("in", 0), ("in", 1))), ("exp", ("mul", X, X))]
 
 
+@pytest.mark.parametrize(("order", "expr"), [("ab", ("add", ("in", 0), ("in", 1))), ("bb", None)])
+def test_a_difference_of_products_is_a_sum_with_weights_of_the_other_sign(order, expr, check, rng):
+    """Weights that the minuend has too are negated for the subtrahend alone; what others read as well stays as it is."""
+    nodes = [("MatMul", ["x", "w"], ["a"], {}), ("MatMul", ["z", "w"], ["p"], {}), ("Add", ["p", "c"], ["b"], {})]
+    nodes += (
+        [("Sub", list(order), ["y"], {})] if expr else [("Sub", ["a", "b"], ["s"], {}), ("Mul", ["s", "b"], ["y"], {})]
+    )
+    graph = check(nodes, {"x": f32(rng, 6, 4), "z": f32(rng, 6, 4)}, constants={"w": f32(rng, 4, 4), "c": f32(rng, 4)})
+    assert expressions(graph) == ([expr] if expr else [("mul", ("sub", ("in", 0), ("in", 1)), ("in", 1))])
+
+
 def test_an_expression_has_at_most_sixteen_operators(check, rng):
     nodes = [("Sin", ["x" if i == 0 else f"t{i - 1}"], [f"t{i}"], {}) for i in range(18)]
     graph = check(nodes, {"x": f32(rng, 5)}, ("t17",))
@@ -249,3 +260,23 @@ def test_depth_to_space_is_what_a_convolution_writes_row_by_row(mode, check, rng
     compiled = compile_model(make_model(nodes, feeds, ["y"], constants), CompileOptions(precision="fp32"))
     moved = [t["name"] for t in compiled.image.debug["tasks"] if t["engine"] != "DPU" and "Depth" in t["name"]]
     assert not moved
+
+
+@pytest.mark.parametrize("start", [0, 3])
+def test_channels_that_nobody_reads_are_not_computed(start, check, rng):
+    """Through a pool, a function of each channel and a convolution of each; zeros before a convolution are not read."""
+    constants = {"w": f32(rng, 16, 6, 3, 3), "d": f32(rng, 16, 1, 3, 3), "b": f32(rng, 16), "k": f32(rng, 16, 1, 1)}
+    constants |= {"pads": np.array([0, 1, 0, 0, 0, 2, 0, 0]), "start": np.array([start]), "stop": np.array([start + 5])}
+    constants |= {"one": np.array([1]), "half": np.float32(0.5)}
+    nodes = [
+        ("Pad", ["x", "pads"], ["p"], {}),
+        ("Conv", ["p", "w", "b"], ["c"], {"pads": [1] * 4}),
+        ("Mul", ["c", "k"], ["m"], {}),
+        ("Conv", ["m", "d"], ["e"], {"group": 16}),
+        ("MaxPool", ["e"], ["q"], {"kernel_shape": [2, 2]}),
+        ("Sigmoid", ["q"], ["s"], {}),
+        ("Slice", ["s", "start", "stop", "one"], ["y"], {}),
+    ]
+    graph = check(nodes, {"x": f32(rng, 1, 3, 8, 9)}, constants=constants, half_tolerance=1e-2)
+    assert {node.op for node in graph.nodes} == {"Conv", "MaxPool", "Elementwise"}
+    assert [node.inputs[1].shape for node in graph.nodes if node.op == "Conv"] == [(5, 3, 3, 3), (5, 1, 3, 3)]

@@ -122,3 +122,13 @@ def test_scales_by_axis_that_give_integers_stay_float32(make_model, oracle, run_
     x = np.outer(scales["s"], np.arange(-126, 127) + 0.49).astype(np.float32)
     model = make_model([("QuantizeLinear", ["x", "s", "z"], ["y"], {"axis": 0})], {"x": x}, ["y"], scales)
     np.testing.assert_array_equal(run_on_device(model, {"x": x}, "fp16")["y"], oracle(model, {"x": x})["y"])
+
+
+def test_whole_numbers_and_scales_beyond_float16_stay_float32(make_model):
+    """As in models that are quantised as they run: sums of integers, and a product of two scales, meet behind a change of shape."""
+    nodes = [("Cast", ["x"], ["f"], {"to": 1}), ("Reshape", ["f", "shape"], ["r"], {}), ("Mul", ["a", "b"], ["s"], {})]
+    nodes += [("Transpose", ["r"], ["t"], {}), ("Mul", ["r", "s"], ["y"], {}), ("Relu", ["t"], ["z"], {})]
+    feeds = {"x": np.array([1, -2_000_000, 70_000, 3], np.int32), "a": np.float32([2e-5]), "b": np.float32([3e-5])}
+    graph = load(make_model(nodes, feeds, ["y", "z"], {"shape": np.array([2, 2])}))
+    found = run_reference(graph, feeds)["y"]
+    np.testing.assert_allclose(found, feeds["x"].reshape(2, 2) * 6e-10, rtol=2e-3)

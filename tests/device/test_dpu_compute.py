@@ -88,6 +88,9 @@ class Case:
         self.wt_values = draw(rng, self.wt, wt_shape)
         self.scales = rng.uniform(0.5, 2, self.out_z).astype(np.float32)
         self.biases = rng.uniform(-2, 2, self.out_z).astype(np.float32)
+        self.offsets = rng.integers(
+            -(1 << 20), 1 << 20, self.out_z
+        )  # that floats and sums of two values take no notice of
         self.fields = {"ppe_scale": 1.0, "clamp_low": -np.inf, "clamp_high": np.inf} | self.fields
 
     def memory(self):
@@ -96,6 +99,7 @@ class Case:
         at = 64
         entries = np.zeros((self.out_z, 4), np.float32)
         entries[:, 0], entries[:, 1] = self.scales, self.biases
+        entries.view(np.int32)[:, 2] = self.offsets
         for name, values in (
             ("act", self.act_values),
             ("act2", self.act2_values),
@@ -194,11 +198,15 @@ class Case:
         other = exact(self.act2_values[y, x, z]) - wt_zero
         return act(y, x, z) + other if self.op == "add" else act(y, x, z) * other
 
+    def offset(self, z):
+        is_of_integers = self.act not in FLOATS and self.op in ("conv", "dwconv", "matmul")
+        return int(self.offsets[z]) if self.table and is_of_integers else 0
+
     def expected(self):
         f32 = np.float32
         out = np.empty((self.out_y, self.out_x, self.out_z), NUMPY[self.out])
         for y, x, z in np.ndindex(out.shape):
-            v = f32(self.accumulate(y, x, z))
+            v = f32(self.accumulate(y, x, z) + self.offset(z))
             v = f32(v * (self.scales[z] if self.table else f32(self.fields["ppe_scale"])))
             v = f32(v + (self.biases[z] if self.table else f32(self.fields.get("ppe_bias", 0))))
             fn = self.fields.get("ppe_fn", C.NPU_PPE_NONE)
@@ -209,7 +217,7 @@ class Case:
                 out[y, x, z] = v
             else:
                 info = np.iinfo(NUMPY[self.out])
-                whole = round(float(f32(v + f32(self.fields.get("out_zero_point", 0)))))  # half to even
+                whole = round(float(v)) + self.fields.get("out_zero_point", 0)  # half to even
                 out[y, x, z] = min(max(whole, info.min), info.max)
         return out
 

@@ -30,5 +30,14 @@ def test_a_figure_without_a_value_has_a_row_that_says_so():
     assert "no value" in figure.note
 
 
+def test_whole_models_on_two_tiles_are_within_thirty_percent_of_what_was_measured():
+    rows = [
+        line.split(" | ") for line in PAGE.splitlines() if " | by layers | 2 | " in line or " | fused | 2 | " in line
+    ]
+    assert len(rows) == 4
+    for row in rows:
+        assert abs(int(row[5].rstrip("%"))) <= 30, row
+
+
 def test_b12_is_what_npu_roofline_counts():
     assert silicon.intensity(load_memory("edge-soc"), "--op", "vadd", "--size", "4096") == 1 / 12

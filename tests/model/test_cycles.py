@@ -216,6 +216,15 @@ def test_grid_trades_weight_reads_for_activation_reads():
     assert reads == [4 * act + weights, 2 * act + 2 * weights, act + 4 * weights]
 
 
+@pytest.mark.parametrize(("channels", "lines", "percent"), [(16, 1, 10), (32, 2, 5)])
+def test_depthwise_begins_each_line_of_a_block_and_reads_every_other_pixel_slower(channels, lines, percent):
+    acts, weights, drain = 16 * 9 * 16 * 32 * lines, 9 * 32 * lines, 256 * 32 * lines // 64
+    begun = 3 * 16 * lines
+    for stride, met in ((1, 0), (2, acts * percent // 100)):
+        task = dpu(C.NPU_DPU_DWCONV, (16, 16), channels, kernel=(3, 3), stride_x=stride)
+        assert dpu_cycles(NPU37, *task).tolist() == [200 + -(-(acts + weights + met) // 94) + begun + drain]
+
+
 def test_every_tap_reads_its_pixels_again_and_a_pixel_is_a_line_at_least():
     u8 = {"act_dtype": C.NPU_DT_U8, "wt_dtype": C.NPU_DT_U8}
     for channels, line in ((16, 32), (32, 32), (33, 64)):

@@ -59,6 +59,7 @@ def stages(
     from libnpu.compiler.frontend.fuse_activation import fuse_activation
     from libnpu.compiler.frontend.fuse_affine import fuse_affine
     from libnpu.compiler.frontend.fuse_elementwise import fuse_elementwise
+    from libnpu.compiler.frontend.fuse_integer import fuse_integer
     from libnpu.compiler.frontend.fuse_rope import fuse_rope
     from libnpu.compiler.frontend.handlers import beyond_standard
     from libnpu.compiler.frontend.hoist import hoist
@@ -81,7 +82,7 @@ def stages(
     yield "DynamicDataMask", graph
     graph = verify(block_ends(graph, layout), "layout")
     yield "layout", graph
-    graph = verify(fuse_activation(fuse_affine(graph)), "fuse-engine")
+    graph = verify(fuse_integer(fuse_activation(fuse_affine(graph))), "fuse-engine")
     yield "fuse-engine", graph
     graph = fold_blocks(fold_shuffles(recognise_softmax(simplify(fuse_elementwise(graph)))))
     graph = verify(remove_dead(graph), "fuse-elementwise")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -30,24 +31,30 @@ class Dequantised:
 
 @dataclass(slots=True, frozen=True)
 class Sums:
-    """What a float value was made from: int32 sums times two scales; `rectified`: and no negative."""
+    """What a float value was made from: int32 sums times two scales, then clipped."""
 
     total: Value
     scales: tuple[Value, Value]
-    rectified: bool = False
+    low: float = -math.inf
+    high: float = math.inf
+
+    def clipped(self, low: float, high: float) -> Sums:
+        """Return these within narrower bounds, as Clip sets them: the upper one counts where they cross."""
+        return replace(self, low=min(max(self.low, low), high), high=min(max(self.high, low), high))
 
 
 @dataclass(slots=True)
 class Builder:
     """Nodes so far, in execution order. `layer` is the source node that the next nodes stand for.
 
-    `dequantised` and `sums` know float values by the integers that they stand for.
+    `dequantised` and `sums` know float values by the integers that they stand for, `blocked` values in blocks of channels by those in order.
     """
 
     nodes: list[Node] = field(default_factory=list)
     layer: str = ""
     dequantised: dict[Value, Dequantised] = field(default_factory=dict)
     sums: dict[Value, Sums] = field(default_factory=dict)
+    blocked: dict[Value, Value] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
     _node_names: set[str] = field(default_factory=set)
 

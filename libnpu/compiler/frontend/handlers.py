@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from libnpu.compiler.frontend import ops_elementwise as element
+from libnpu.compiler.frontend import ops_fused as fused
 from libnpu.compiler.frontend import ops_index as index
 from libnpu.compiler.frontend import ops_integer as integer
 from libnpu.compiler.frontend import ops_matrix as matrix
@@ -22,7 +23,7 @@ from libnpu.compiler.frontend.ops_blockwise import BLOCKWISE
 from libnpu.compiler.frontend.ops_boxes import non_max_suppression
 from libnpu.compiler.frontend.ops_deform import deform_conv
 from libnpu.compiler.frontend.ops_einsum import einsum
-from libnpu.compiler.frontend.ops_fused import FUSED, simplified_layer_norm
+from libnpu.compiler.frontend.ops_features import FEATURES
 from libnpu.compiler.frontend.ops_linear import determinant
 from libnpu.compiler.frontend.ops_ngrams import tf_idf
 from libnpu.compiler.frontend.ops_qlinear import QLINEAR
@@ -138,14 +139,27 @@ HANDLERS: dict[str, Handler] = {
 # What onnxruntime adds to the standard's own domain, in the operator sets that do not have it.
 ADDED: dict[str, Handler] = {
     "LayerNormalization": reduction.layer_norm,
-    "SimplifiedLayerNormalization": simplified_layer_norm,
+    "SimplifiedLayerNormalization": fused.simplified_layer_norm,
+}
+# What com.microsoft had before the standard, as it has it.
+EARLIER: dict[str, Handler] = {
+    "CDist": fused.distances,
+    "ExpandDims": fused.expand_dims,
+    "GatherND": index.gather_nd,
+    "GridSample": grid_sample,
+    "Pad": fused.pad,
+    "Trilu": index.trilu,
 }
 # Operators outside of the standard: (domain, name) -> handler.
 FOREIGN: dict[tuple[str, str], Handler] = {
     (domain, name): handler
     for domain, table in (
-        ("com.microsoft", CONTRIBUTED | QLINEAR | ATTENTION | FUSED | BLOCKWISE | recurrence.CONTRIBUTED),
+        (
+            "com.microsoft",
+            CONTRIBUTED | QLINEAR | ATTENTION | fused.FUSED | BLOCKWISE | recurrence.CONTRIBUTED | EARLIER,
+        ),
         ("com.microsoft.nchwc", BLOCKED),
+        ("ai.onnx.ml", FEATURES),
     )
     for name, handler in table.items()
 }

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import onnx
 
 from libnpu.compiler.frontend.constants import RANDOM
-from libnpu.compiler.frontend.handlers import FOREIGN, HANDLERS
+from libnpu.compiler.frontend.handlers import HANDLERS, beyond_standard
 from libnpu.compiler.frontend.source import STANDARD_DOMAINS
 
 FOLDED = ("Constant", "Shape", "Size")  # known when the model is compiled, as every shape is
@@ -36,7 +36,7 @@ def operators() -> list[Operator]:
     """Return all operators of the newest standard set, and those of other domains that are known, in order of name."""
     newest = {schema.name: schema for schema in onnx.defs.get_all_schemas() if schema.domain in STANDARD_DOMAINS}
     found = [Operator("", name, _way(name, schema)) for name, schema in newest.items()]
-    found += [Operator(domain, name, "handler") for domain, name in FOREIGN]
+    found += [Operator(domain, name, "handler") for domain, name in beyond_standard() if domain or name not in newest]
     return sorted(found)
 
 

@@ -6,10 +6,12 @@ Lengths are static: of a cache all rows count. A length that is computed is test
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from libnpu.compiler.frontend import ops_reduce as reduction
 from libnpu.compiler.frontend.ops_quantised import product, scaled
 from libnpu.compiler.frontend.source import ModelError
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 X: Expr = ("in", 0)
 Y: Expr = ("in", 1)
+NORM_EPSILON = 1e-6  # of heads of queries and keys, by default
 REMOVED = -10000.0  # what the operators add to scores that do not count, by default
 SEQUENCE = 2  # axis of [B, N, S, H]
 
@@ -101,13 +104,18 @@ def multi_head_attention(call: Call) -> list[Value]:
 
 
 def group_query_attention(call: Call) -> list[Value]:
-    """GroupQueryAttention, causal: heads of keys are shared; the cache grows by the new rows, and all of its rows count."""
+    """GroupQueryAttention: heads of keys are shared; the cache grows by the new rows, and all of its rows count."""
     query, key, value, build = call.input(0), call.optional(1), call.optional(2), call.build
-    for name, least in (("k_quant_type", b"NONE"), ("v_quant_type", b"NONE"), ("smooth_softmax", 0), ("qk_output", 0)):
+    for name, least in (
+        ("k_quant_type", b"NONE"),
+        ("v_quant_type", b"NONE"),
+        ("qk_output", 0),
+        ("sliding_window_cache", 0),
+    ):
         if call.attrs.get(name, least) not in (least, -1):
             raise call.unimplemented(f"{name} {call.attrs[name]}")
-    if any(call.optional(index) is not None for index in range(11, 17)) or int(call.attrs.get("causal", 1)) != 1:
-        raise call.unimplemented("sinks, scales, norms or attention that is not causal")
+    if any(call.optional(index) is not None for index in (12, 13, 16)):
+        raise call.unimplemented("a cache of integers, or lengths of queries")
     heads, kv_heads = int(call.attrs["num_heads"]), int(call.attrs["kv_num_heads"])
     if key is None or value is None:
         size = query.shape[-1] // (heads + 2 * kv_heads)
@@ -116,6 +124,14 @@ def group_query_attention(call: Call) -> list[Value]:
     else:
         parts = [query, key, value]
     q, k, v = (_split(call, part, n) for part, n in zip(parts, (heads, kv_heads, kv_heads), strict=True))
+    for index, name in ((14, "q"), (15, "k")):
+        weight = call.optional(index)
+        if weight is None:
+            continue
+        epsilon = call.attrs.get(f"{name}_norm_epsilon", call.attrs.get("qk_norm_epsilon", NORM_EPSILON))
+        by_head = replace(call, attrs={"epsilon": epsilon})
+        normal = reduction.normalised(by_head, q if name == "q" else k, 3, weight, None, centred=False)[0]
+        q, k = (normal, k) if name == "q" else (q, normal)
     past_k, past_v = call.optional(3), call.optional(4)
     past = 0 if past_k is None else past_k.shape[SEQUENCE]
     count = q.shape[SEQUENCE]
@@ -138,11 +154,14 @@ def group_query_attention(call: Call) -> list[Value]:
         k, v = _join(build, [past_k, k], SEQUENCE), _join(build, [past_v, v], SEQUENCE)
     window = int(call.attrs.get("local_window_size", -1))
     first = np.arange(past, past + count)[:, None] - np.arange(past + count)
-    allowed = (first >= 0) & ((first < window) if window > 0 else True)
+    allowed = ((first >= 0) & ((first < window) if window > 0 else True)) | (not int(call.attrs.get("causal", 1)))
     masks = [] if allowed.all() else [_additive(call, allowed, -np.inf, q)]
     bias = call.optional(10)
     masks += [] if bias is None else [bias]
-    result = _attend(call, q, _repeated(build, k, heads), _repeated(build, v, heads), masks)
+    sink = call.optional(11)
+    if sink is None and int(call.attrs.get("smooth_softmax", 0)) == 1:
+        sink = build.const(np.zeros(heads, q.dtype), f"{call.name}.sink")
+    result = _attend(call, q, _repeated(build, k, heads), _repeated(build, v, heads), masks, sink)
     return [result, k, v][: max(call.output_count, 1)]
 
 
@@ -231,8 +250,8 @@ def _repeated(build: Builder, x: Value, heads: int) -> Value:
     return build.reshape(wide, (batch, heads, count, size))
 
 
-def _attend(call: Call, q: Value, k: Value, v: Value, masks: list[Value]) -> Value:
-    """Return the attention [B, S, N * E]; masks are added to the scores."""
+def _attend(call: Call, q: Value, k: Value, v: Value, masks: list[Value], sink: Value | None = None) -> Value:
+    """Return the attention [B, S, N * E]; masks are added to the scores. `sink` [N] is the score of one key more, of which nothing is taken."""
     build = call.build
     scale = float(call.attrs.get("scale", 0.0)) or 1 / math.sqrt(q.shape[-1])
     scores = build.emit("MatMul", [q, build.transpose(k, [0, 1, 3, 2]), None], {"act": None, "scale": scale})
@@ -241,7 +260,13 @@ def _attend(call: Call, q: Value, k: Value, v: Value, masks: list[Value]) -> Val
         scores = build.elementwise(("mul", ("tanh", ("div", X, ("const", cap))), ("const", cap)), [scores])
     for mask in masks:
         scores = build.elementwise(("add", X, Y), [scores, mask])
+    keys = scores.shape[3]
+    if sink is not None:
+        column = build.expand(build.reshape(sink, (1, sink.shape[0], 1, 1)), (*scores.shape[:3], 1))
+        scores = build.emit("Concat", [scores, column], {"axis": 3})
     weights = build.emit("Softmax", [scores], {"axis": 3, "log": False})
+    if sink is not None:
+        weights = build.slice(weights, {3: (0, keys, 1)})
     return _merged(build, build.emit("MatMul", [weights, v, None], {"act": None, "scale": 1.0}))
 
 

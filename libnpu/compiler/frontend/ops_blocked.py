@@ -1,8 +1,8 @@
 """Handlers of the domain com.microsoft.nchwc, in which onnxruntime's optimiser writes convolutions for the vectors of one machine.
 
-A value [N, C, H, W] of it has its channels filled up to whole blocks of b, and lies in memory as [N, C / b, H, W, b]. Here it keeps the order
-[N, C, H, W]: between blocked operators are only those that work element by element, to which the order says nothing. Weights
-are put back in theirs. b stands nowhere in a file; `channel_blocks` finds it for the whole model, and each node gets it as an attribute.
+A value [N, C, H, W] of it has its channels filled up to whole blocks of b, and holds its elements in the order [N, C / b, H, W, b], as operators
+of other domains see it. Blocked operators here work on the order [N, C, H, W], which `Builder.blocked` hands from one to the next.
+Weights are put back in theirs. b stands nowhere in a file; `channel_blocks` finds it for the whole model, and each node gets it as an attribute.
 """
 
 from __future__ import annotations
@@ -33,8 +33,12 @@ def conv(call: Call) -> Value:
     w = call.array(1, "the weights")
     if w is None or w.ndim != 4 or w.shape[0] % block:
         raise ModelError(f"node {call.name}: {call.op} with weights in blocks of {block}")
-    plain = call.build.const(_plain(w, block, x.shape[1] // call.groups() >= block), call.input(1).name)
-    return fused_conv(replace(call, inputs=[x, plain, *call.inputs[2:]]))
+    with_inputs = w.shape[1] % block == 0
+    plain = call.build.const(_plain(w, block, with_inputs), call.input(1).name)
+    image = _in_order(call, x) if with_inputs or call.groups() > 1 else x
+    addend = call.optional(3)
+    inputs = [image, plain, call.optional(2), None if addend is None else _in_order(call, addend)]
+    return _in_blocks(call, fused_conv(replace(call, inputs=inputs)))
 
 
 def _plain(w: NDArray[np.float32], block: int, with_inputs: bool) -> NDArray[np.float32]:
@@ -54,12 +58,12 @@ def reorder_input(call: Call) -> Value:
         x = build.transpose(x, [0, len(x.shape) - 1, *range(1, len(x.shape) - 1)])
     missing = -x.shape[1] % block
     pads = [(0, missing if axis == 1 else 0) for axis in range(len(x.shape))]
-    return build.emit("Pad", [x], {"pads": pads, "value": 0.0}) if missing else x
+    return _in_blocks(call, build.emit("Pad", [x], {"pads": pads, "value": 0.0}) if missing else x)
 
 
 def reorder_output(call: Call) -> Value:
     """ReorderOutput: the channels that count; `channels_last`: as [N, H, W, C]."""
-    x, build = call.input(0), call.build
+    x, build = _in_order(call, call.input(0)), call.build
     result = build.slice(x, {1: (0, int(call.attrs["channels"]), 1)})
     if not call.attrs.get("channels_last", 0):
         return result
@@ -74,14 +78,44 @@ def upsample(call: Call) -> Value:
     }
     if attrs.get("mode", b"nearest") == b"nearest":
         attrs = {"coordinate_transformation_mode": b"asymmetric", "nearest_mode": b"floor"}
-    return resize(replace(call, op="Resize", opset=13, inputs=[call.input(0), None, factors], attrs=attrs))
+    image = _in_order(call, call.input(0))
+    return _in_blocks(call, resize(replace(call, op="Resize", opset=13, inputs=[image, None, factors], attrs=attrs)))
 
 
-BLOCKED: dict[str, Callable[[Call], Value | list[Value]]] = {
-    "Conv": conv,
+def pool(call: Call) -> Value:
+    """MaxPool, AveragePool and both over the whole image."""
+    result = _POOLS[call.op](replace(call, inputs=[_in_order(call, call.input(0))]))
+    return _in_blocks(call, result[0] if isinstance(result, list) else result)
+
+
+def _in_order(call: Call, x: Value) -> Value:
+    """Return a blocked value in the order [N, C, H, W]."""
+    known, build, block = call.build.blocked.get(x), call.build, int(call.attrs["block"])
+    if known is not None:
+        return known
+    n, c, *sizes = x.shape
+    apart = build.reshape(x, (n, c // block, *sizes, block))
+    return build.reshape(build.transpose(apart, [0, 1, len(sizes) + 2, *range(2, len(sizes) + 2)]), x.shape)
+
+
+def _in_blocks(call: Call, x: Value) -> Value:
+    """Return a value in order as the blocked one that it stands for."""
+    build, block = call.build, int(call.attrs["block"])
+    n, c, *sizes = x.shape
+    apart = build.reshape(x, (n, c // block, block, *sizes))
+    blocked = build.reshape(build.transpose(apart, [0, 1, *range(3, len(sizes) + 3), 2]), x.shape)
+    build.blocked[blocked] = x
+    return blocked
+
+
+_POOLS: dict[str, Callable[[Call], Value | list[Value]]] = {
     "MaxPool": matrix.max_pool,
     "AveragePool": matrix.average_pool,
     **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), matrix.global_pool),
+}
+BLOCKED: dict[str, Callable[[Call], Value]] = {
+    "Conv": conv,
+    **dict.fromkeys(_POOLS, pool),
     "ReorderInput": reorder_input,
     "ReorderOutput": reorder_output,
     "Upsample": upsample,

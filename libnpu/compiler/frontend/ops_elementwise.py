@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,7 +56,7 @@ def unary(call: Call) -> Value:
         return call.build.elementwise(("cast_i32", ("erf", ("cast_f32", X))), [x])
     result = call.build.elementwise((UNARY[call.op], X), [x])
     if call.op == "Relu" and (sums := call.build.sums.get(x)) is not None:
-        call.build.sums[result] = replace(sums, rectified=True)
+        call.build.sums[result] = sums.clipped(0.0, math.inf)
     return result
 
 
@@ -196,7 +195,14 @@ def clip(call: Call) -> Value:
             raise ModelError(f"node {call.name}: Clip to {value.name} {value.shape}, one number expected")
         bounds.append(("in", len(inputs)))
         inputs.append(call.build.reshape(value, ()))
-    return call.build.elementwise(order(("clip", order(X), *map(order, bounds))), inputs)
+    result = call.build.elementwise(order(("clip", order(X), *map(order, bounds))), inputs)
+    sums, known = call.build.sums.get(x), [value.const for value in inputs[1:]]
+    if sums is not None and all(array is not None and not np.any(np.isnan(array)) for array in known):
+        numbers = [
+            expr[1] if expr[0] == "const" else float(np.asarray(known[expr[1] - 1]).reshape(-1)[0]) for expr in bounds
+        ]
+        call.build.sums[result] = sums.clipped(*numbers)
+    return result
 
 
 def _as_is(expr: Expr) -> Expr:

@@ -173,6 +173,31 @@ def _embedded(
     return [result, build.reduce(counted, "sum", [1], False), total]
 
 
+def pad(call: Call) -> Value:
+    """Pad, whose pads and value are inputs."""
+    return movement.pad(replace(call, opset=11))
+
+
+def expand_dims(call: Call) -> Value:
+    """ExpandDims: one axis more, whose place is a constant."""
+    x, place = call.input(0), call.array(1, "the axis")
+    assert place is not None
+    axis = call.axis(int(place.reshape(-1)[0]), len(x.shape) + 1)
+    return call.build.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:]))
+
+
+def distances(call: Call) -> Value:
+    """CDist: Euclidean distances, or their squares, between the rows of two matrices."""
+    a, b, build = call.input(0), call.input(1), call.build
+    metric = call.attrs.get("metric", b"sqeuclidean").decode()
+    if metric not in ("euclidean", "sqeuclidean"):
+        raise call.unimplemented(f"metric {metric}")
+    rows, columns = build.reshape(a, (a.shape[0], 1, a.shape[1])), build.reshape(b, (1, *b.shape))
+    apart: Expr = ("sub", X, Y)
+    total = build.reduce(build.elementwise(("mul", apart, apart), [rows, columns]), "sum", [2], False)
+    return build.elementwise(("sqrt", X), [total]) if metric == "euclidean" else total
+
+
 def max_pool_channels_last(call: Call) -> Value:
     """NhwcMaxPool: MaxPool of an image whose channels are its last axis."""
     return channels_last(call, lambda given: matrix.max_pool(replace(given, op="MaxPool"))[0])

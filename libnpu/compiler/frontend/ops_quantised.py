@@ -75,7 +75,10 @@ def quantize(call: Call) -> Value:
     scale, zero, sums = call.input(1), call.optional(2), call.build.sums.get(call.input(0))
     if sums is None or zero is None or zero.dtype.kind not in "iu" or math.prod((*scale.shape, *zero.shape)) != 1:
         return integer.quantize(call)
-    return requantised(call, sums.total, [*sums.scales, scale], zero, sums.rectified)
+    bounds = _whole_bounds(sums, scale, zero)
+    if bounds is None:
+        return integer.quantize(call)
+    return requantised(call, sums.total, [*sums.scales, scale], zero, bounds)
 
 
 def of_integers(call: Call) -> Value | None:
@@ -153,8 +156,23 @@ def _whole_bias(build: Builder, bias: Value, first: Value, second: Value) -> Val
     return found.whole if np.allclose(own, factors[0] * factors[1], rtol=SAME_SCALE, atol=0) else None
 
 
-def requantised(call: Call, total: Value, scales: list[Value], zero: Value, rectified: bool = False) -> Value:
-    """Return int32 sums · (first · second / third scale), to nearest even, plus `zero`, saturated to its type; `rectified`: not below `zero`."""
+def _whole_bounds(sums: Sums, scale: Value, zero: Value) -> tuple[float | None, float | None] | None:
+    """Return how far below and above the zero point clipped sums are once they are quantised; None when that is not known."""
+    found: list[float | None] = []
+    for bound in (sums.low, sums.high):
+        if math.isinf(bound) or bound == 0:
+            found.append(0.0 if bound == 0 else None)
+        elif scale.const is None or not scale.const.reshape(-1)[0] > 0:
+            return None
+        else:
+            found.append(float(np.rint(np.float32(bound) / scale.const.astype(np.float32).reshape(-1)[0])))
+    return found[0], found[1]
+
+
+def requantised(
+    call: Call, total: Value, scales: list[Value], zero: Value, bounds: tuple[float | None, float | None] = (None, None)
+) -> Value:
+    """Return int32 sums · (first · second / third scale), to nearest even, plus `zero`, saturated to its type and within `bounds` above `zero`."""
     build, info = call.build, np.iinfo(zero.dtype)
     scales = [build.reshape(scale, ()) if math.prod(scale.shape) == 1 else scale for scale in scales]
     known = [scale.const for scale in scales]
@@ -166,8 +184,15 @@ def requantised(call: Call, total: Value, scales: list[Value], zero: Value, rect
         factor = scales
         scale = ("div", ("mul", Y, ("in", 2)), ("in", 3))
     moved: Expr = ("add", ("round", ("mul", ("cast_f32", X), scale)), ("cast_f32", ("in", 1 + len(factor))))
-    least: Expr = ("cast_f32", ("in", 1 + len(factor))) if rectified else ("const", float(info.min))
-    inside: Expr = ("clip", moved, least, ("const", float(info.max)))
+    place: Expr = ("cast_f32", ("in", 1 + len(factor)))
+    ends: list[Expr] = [("const", float(info.min)), ("const", float(info.max))]
+    inside: Expr = ("clip", moved, *ends)
+    if any(bound is not None for bound in bounds):
+        below, above = (
+            ("add", place, ("const", end)) if end else place for end in (bounds[0] or 0.0, bounds[1] or 0.0)
+        )
+        inner = [ends[0] if bounds[0] is None else below, ends[1] if bounds[1] is None else above]
+        inside = ("clip", ("clip", moved, *inner), *ends)
     inputs = [total, *factor, build.reshape(zero, ()) if math.prod(zero.shape) == 1 else zero]
     return build.elementwise(("cast_i32", inside), inputs, zero.dtype)
 
@@ -190,7 +215,7 @@ def product(call: Call, a: Value, b: Value, a_zero: Value | None, b_zero: Value 
     total: Value | None = None
     for first, last in _parts(each * largest):
         taken = _sliced(build, left, -1, first, last), _sliced(build, right, -2, first, last)
-        part = build.emit("MatMulInteger", taken, {"zeros": [a_known, b_known]}, dtype=INT32)
+        part = build.emit("MatMulInteger", taken, {"zeros": [a_known, b_known], "ending": None}, dtype=INT32)
         total = part if total is None else build.elementwise(("add", X, Y), [total, part])
     assert total is not None
     if a_rest is not None:
@@ -239,7 +264,11 @@ def convolution(
         weights = weights.reshape(*w.shape[:2], 1, *window.kernel)
     else:
         image = x
-    attrs = window.attrs("strides", "pads", "dilations") | {"group": group, "zeros": [x_known, w_known]}
+    attrs = window.attrs("strides", "pads", "dilations") | {
+        "group": group,
+        "zeros": [x_known, w_known],
+        "ending": None,
+    }
     shifted = weights.astype(np.int64) - w_known
     each = np.abs(shifted).sum(axis=(2, 3)).T * _largest(x.dtype, x_known)  # [C / group, O]
     total: Value | None = None

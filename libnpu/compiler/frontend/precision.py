@@ -12,7 +12,9 @@ Elementwise, Softmax or a wide Reduce.
 They are float32 while an Elementwise or Reduce node reads them:
 - results of Reduce sum, mean and prod (they grow with the element count, and variances are differences of them), and
   an expression that only such reductions read (squares, mostly);
-- results of Elementwise, Reshape and Expand whose computed float operands are all wide.
+- results of Elementwise, Reshape and Expand whose computed float operands are all wide;
+- results of Elementwise that are one number, a scale mostly, or integers of 32 bits as they are; and of Reshape and Expand of such. What is computed
+  from them is not wide for that.
 A constant operand is float32 in a wide Elementwise node, in one of integers alone or that gives integers, or as a bias, which the engine adds to the float32 sum, else
 float16. Constants inside of expressions stay float32.
 Constants beyond float16's range are saturated and noted with the layer's name. Hollow ones stay hollow.
@@ -23,6 +25,7 @@ uint4, where they fill whole bytes.
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -242,6 +245,7 @@ def _wide_values(graph: Graph) -> set[Value]:
     copies = [value for node in edit.graph.nodes for value in node.outputs]
     origin = dict(zip(copies, (value for node in graph.nodes for value in node.outputs), strict=True))
     wide: set[Value] = set()
+    held: set[Value] = set()  # wide themselves alone
     for node in edit.graph.nodes:
         output = node.outputs[0]
         if output.dtype != SINGLE:
@@ -251,9 +255,18 @@ def _wide_values(graph: Graph) -> set[Value]:
         if (
             _grows(node)
             or (node.op == "Elementwise" and users and not edit.is_output(output) and all(map(_grows, users)))
-            or (node.op in ("Elementwise", *_MOVING) and computed and all(value in wide for value in computed))
+            or (
+                node.op in ("Elementwise", *_MOVING)
+                and wide.intersection(computed)
+                and (wide | held).issuperset(computed)
+            )
         ):
             wide.add(output)
+        elif (node.op == "Elementwise" and (prod(output.shape) == 1 or _is_word(node))) or (
+            node.op in _MOVING and held.intersection(computed)
+        ):
+            held.add(output)
+    wide |= held
     for node in reversed(edit.graph.nodes):  # without a reader that profits, a value need not be wide
         output = node.outputs[0]
         profits = edit.is_output(output) or any(
@@ -262,6 +275,13 @@ def _wide_values(graph: Graph) -> set[Value]:
         if not profits:
             wide.discard(output)
     return {origin[value] for value in wide}
+
+
+def _is_word(node: Node) -> bool:
+    """Whether an expression gives integers of 32 bits as floats, without a scale."""
+    return node.attrs["expr"][0] == "cast_f32" and any(
+        value is not None and value.dtype.itemsize >= 4 for value in node.inputs
+    )
 
 
 def _of_integers(node: Node) -> bool:

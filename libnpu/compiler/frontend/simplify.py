@@ -1,4 +1,4 @@
-"""Simplify: scalar constants move into expressions, data movement that moves nothing disappears, reshapes merge."""
+"""Simplify: scalar constants move into expressions, data movement that moves nothing disappears, reshapes merge, channels without use too."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from libnpu.compiler.frontend.cut_channels import cut_inputs, cut_outputs
 from libnpu.compiler.frontend.expr import leaves, rewrite, substitute
 from libnpu.compiler.frontend.infer import ShapeMismatch, broadcast, infer_shape
 from libnpu.compiler.frontend.rewriting import Rewriter
@@ -41,7 +42,13 @@ def _simplify_node(edit: Rewriter, node: Node) -> bool:
         return (
             _inline_scalars(edit, node) | _bypass_expands(edit, node) or _hoist(edit, node) or _drop_no_op(edit, node)
         )
-    return _drop_no_op(edit, node) or _merge_movement(edit, node) or _absorb_pad(edit, node)
+    return (
+        _drop_no_op(edit, node)
+        or _merge_movement(edit, node)
+        or _absorb_pad(edit, node)
+        or cut_outputs(edit, node)
+        or cut_inputs(edit, node)
+    )
 
 
 def _inline_scalars(edit: Rewriter, node: Node) -> bool:

@@ -68,6 +68,7 @@ class TilePlan:
     keep_weights: bool
     tile_bytes: int
     cost_ps: int
+    work_ps: int  # of all units together
     tasks: int
     channel_tiles: int  # for each row tile
     group: int = 1
@@ -120,8 +121,12 @@ def plan_tiles(
                 min(plan.cost_ps for plan in plans) * (100 + (SLACK_PERCENT if grain == 1 else GRAIN_PERCENT)) // 100
             )
             wanted = max(1, min(grain * units, limit_ps // LONG_PS))
+            plans = [plan for plan in plans if plan.cost_ps <= limit_ps]
+            work_ps = (
+                min(plan.work_ps for plan in plans) * (100 + GRAIN_PERCENT) // 100
+            )  # which hides behind loads here only
             return min(
-                (p for p in plans if p.cost_ps <= limit_ps),
+                (p for p in plans if p.work_ps <= work_ps),
                 key=lambda p: (
                     max(0, wanted - p.tasks // (p.channel_tiles if grain > 1 else 1)),
                     p.tasks,
@@ -195,9 +200,8 @@ def _candidates(
             copied_cycles * PS_PER_SECOND // (profile.dma.clock_hz * profile.dma_ports)
         )  # the next task takes them
         cost_ps = max(dma_ps, dpu_ps, core_ps) + exposed_ps + waits_ps
-        return TilePlan(
-            rows, channels, outside, keep, act + out + other + inner + held, cost_ps, tasks, channel_tiles, group
-        )
+        tile_bytes = act + out + other + inner + held
+        return TilePlan(rows, channels, outside, keep, tile_bytes, cost_ps, dpu_ps, tasks, channel_tiles, group)
 
     if all_weights + buffers <= room:
         yield plan(False, True, all_weights, row_tiles * acts_per_row, all_weights, channel_tiles)

@@ -16,6 +16,7 @@ from libnpu.compiler.lower.chain import Chain, Link
 from libnpu.compiler.lower.dpu_ops import Job, Window, emit_job
 from libnpu.compiler.lower.eltwise import Follower, following
 from libnpu.compiler.lower.invariant import ppe_fields
+from libnpu.compiler.lower.movement import order_in_views
 from libnpu.compiler.lower.pooling import MAX_FIELD, in_two_steps
 from libnpu.compiler.lower.tail import tail_of
 from libnpu.compiler.lower.view import View
@@ -25,7 +26,7 @@ from libnpu.errors import Unsupported
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from libnpu.compiler.ir import Node, Value
+    from libnpu.compiler.ir import Ending, Node, Value
     from libnpu.compiler.lower.builder import Builder
 
 _FLOATS = (np.dtype(np.float16), np.dtype(np.float32))
@@ -61,10 +62,27 @@ def _weights_of(array: NDArray[Any], source: Value, node: Node) -> NDArray[Any]:
 
 def _fields(node: Node, scale: float = 1.0) -> dict[str, Any]:
     """Return post-processing and zero points of a product."""
-    fields = ppe_fields(node.attrs.get("act"), scale)
+    ending: Ending | None = node.attrs.get("ending")
+    fields = ppe_fields(node.attrs.get("act") if ending is None else ending.act, scale)
     if _is_integer(node):
         fields["act_zero_point"], fields["wt_zero_point"] = node.attrs["zeros"]
+    if ending is not None:
+        fields["out_zero_point"] = ending.zero
     return fields
+
+
+def _table(
+    node: Node, channels: int, scale: float = 1.0
+) -> tuple[NDArray[Any] | None, float | NDArray[Any], NDArray[Any] | None]:
+    """Return bias, scale and offset of the weight table of a product: of one without an ending its bias, if any, and one scale."""
+    ending: Ending | None = node.attrs.get("ending")
+    if ending is None:
+        return _optional_constant(node, 2), scale, None
+    bias, scales, offset = (
+        np.broadcast_to(np.asarray((0,) if numbers is None else numbers, dtype), channels)
+        for numbers, dtype in ((ending.biases, np.float32), (ending.scales, np.float32), (ending.offsets, np.int32))
+    )
+    return bias, scales, offset
 
 
 def _windows(node: Node, kernel: Sequence[int]) -> tuple[Window, Window]:
@@ -244,15 +262,15 @@ def _takes_rows_once(node: Node, kernel: Sequence[int], rows: int) -> bool:
 def _conv(builder: Builder, node: Node) -> list[_Sliding]:
     """Return a convolution: depthwise when every group has one channel in and out."""
     source, weight = _image_input(builder, node), _constant(node, 1)
-    bias = _optional_constant(node, 2)
+    bias, scale, offset = _table(node, weight.shape[0])
     groups = int(node.attrs["group"])
     depthwise = groups > 1 and groups == source.shape[1] == weight.shape[0]
     array = _weights_of(weight, source, node)
 
     def source_of(swapped: bool) -> WeightSource:
         if depthwise:
-            return ConstantWeights(array[:, 0].transpose((2, 1, 0) if swapped else (1, 2, 0)), 2, bias, 1.0)
-        return ConstantWeights(array.transpose((0, 3, 2, 1) if swapped else (0, 2, 3, 1)), 0, bias, 1.0)
+            return ConstantWeights(array[:, 0].transpose((2, 1, 0) if swapped else (1, 2, 0)), 2, bias, scale, offset)
+        return ConstantWeights(array.transpose((0, 3, 2, 1) if swapped else (0, 2, 3, 1)), 0, bias, scale, offset)
 
     op = C.NPU_DPU_DWCONV if depthwise else C.NPU_DPU_CONV
     fields = _fields(node)
@@ -292,20 +310,24 @@ def lower_matmul(builder: Builder, node: Node) -> None:
     if not _is_operand(builder, node, left) or min(len(left.shape), len(right.shape)) < 2:
         raise Unsupported(f"{node.name} ({node.op}): operands {left.dtype} {left.shape} and {right.shape}")
     m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
-    scale, bias = float(node.attrs.get("scale", 1.0)), _optional_constant(node, 2)
-    fields = _fields(node, scale)
+    factor = float(node.attrs.get("scale", 1.0))
+    bias, scale, offset = _table(node, n, factor)
+    fields = _fields(node, factor)
     batch = value.shape[:-2]
     if right.const is not None and prod(right.shape[:-2]) == 1 and prod(left.shape[:-2]) == prod(batch):
         source: ConstantWeights | PackedWeights
         if right.dtype == UINT4:
-            source, fields["wt_zero_point"] = PackedWeights((n, k), ConstantWeights(None, 0, bias, scale)), UINT4_ZERO
+            source, fields["wt_zero_point"] = (
+                PackedWeights((n, k), ConstantWeights(None, 0, bias, scale, offset)),
+                UINT4_ZERO,
+            )
         else:
-            source = _shared_weights(builder, node, (k, n), bias, scale)
+            source = _shared_weights(builder, node, (k, n))
         if _one_matmul(builder, node, source, fields):
             return
-    if _one_left(builder, node, fields, scale):
+    if _one_left(builder, node, fields, factor):
         return
-    a, out = builder.home(left), builder.place(value)
+    a, out = builder.home(left), builder.place(value, order_in_views(builder, value))
     if left.const is not None and prod(batch) > 1 and a.nbytes <= builder.tile_bytes * SMALL:
         a = builder.fetch(a, tuple(range(len(a.shape))), node, "left")
     stacked = a.broadcast((*batch, m, k))
@@ -320,29 +342,28 @@ def lower_matmul(builder: Builder, node: Node) -> None:
         source_i: WeightSource
         if b is not None:
             matrix = _matrix(b.broadcast((*batch, k, n)), index).permuted((1, 0))
-            source_i = ActivationWeights(matrix, ConstantWeights(None, 0, bias, scale))
+            source_i = ActivationWeights(matrix, ConstantWeights(None, 0, bias, scale, offset))
         else:
             assert right.const is not None
             flat_index = int(np.broadcast_to(np.arange(prod(right.shape[:-2])).reshape(right.shape[:-2]), batch)[index])
             if flat_index not in constants:
                 one = right.const.reshape((-1, k, n))[flat_index]
                 constants[flat_index] = ConstantWeights(
-                    _transposed(_weights_of(one, left, node), (k, n)), 0, bias, scale
+                    _transposed(_weights_of(one, left, node), (k, n)), 0, bias, scale, offset
                 )
             source_i = constants[flat_index]
         _matmul(builder, node, _matrix(stacked, index), _matrix(out, index), source_i, fields)
 
 
-def _shared_weights(
-    builder: Builder, node: Node, shape: tuple[int, int], bias: NDArray[Any] | None, scale: float
-) -> ConstantWeights:
+def _shared_weights(builder: Builder, node: Node, shape: tuple[int, int]) -> ConstantWeights:
     """Return the weights of a product: those of an earlier node where all that makes them is the same."""
     left, right, *rest = node.inputs
     assert left is not None and right is not None and right.const is not None
-    key = (node.op, right, left.dtype, scale, *rest)
+    factor = float(node.attrs.get("scale", 1.0))
+    key = (node.op, right, left.dtype, factor, node.attrs.get("ending"), *rest)
     if key not in builder.weights:
         array = _transposed(_weights_of(right.const, left, node), shape)
-        builder.weights[key] = ConstantWeights(array, 0, bias, scale, builder.stays(right))
+        builder.weights[key] = ConstantWeights(array, 0, *_table(node, shape[1], factor), builder.stays(right))
     return builder.weights[key]
 
 
@@ -382,7 +403,7 @@ def _one_left(builder: Builder, node: Node, fields: dict[str, Any], scale: float
         not each_has_one
         or len(right.shape) != rank
         or right.const is not None
-        or _optional_constant(node, 2) is not None
+        or _table(node, value.shape[-1])[0] is not None
     ):
         return False
     a, matrices = builder.home(left), builder.home(right)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from libnpu.compiler.lower.view import Order, View, dense
+from libnpu.compiler.program import Buffer
 
 if TYPE_CHECKING:
     from libnpu.compiler.ir import Node, Value
@@ -50,6 +51,30 @@ def _reshape_order(builder: Builder, source: View, value: Value) -> Order:
                 if seen is not None and (builder.wants_channels_last(value) or innermost in axes[first:last]):
                     return order
     return axes
+
+
+def order_in_views(builder: Builder, value: Value) -> Order | None:
+    """Return the order of `value` in which what it is read as, through views alone, is dense in row-major order.
+
+    None where nothing is, or its last axis would not be the innermost one.
+    """
+    chain: list[Node] = []
+    reader = builder.only_consumer(value)
+    while reader is not None and reader.op in ("Reshape", "Transpose"):
+        chain.append(reader)
+        reader = builder.only_consumer(reader.outputs[0])
+    while chain:
+        read = chain[-1].outputs[0]
+        view: View | None = dense(Buffer(read.name, 0), read.shape, read.dtype)
+        for node in reversed(chain):
+            if view is not None and node.op == "Reshape":
+                view = view.reshaped(_input(node).shape)
+            elif view is not None:
+                view = view.permuted([node.attrs["perm"].index(axis) for axis in range(len(view.shape))])
+        if view is not None and view.strides[-1] in (0, view.dtype.itemsize):
+            return view.order()
+        chain.pop()
+    return None
 
 
 def lower_transpose(builder: Builder, node: Node) -> None:

@@ -78,7 +78,8 @@ class ConstantWeights:
     weights: NDArray[Any] | None
     axis: int
     bias: NDArray[Any] | None
-    scale: float
+    scale: float | NDArray[Any]  # one, or one for each channel, with a bias then
+    offset: NDArray[Any] | None = None  # of sums of integers, with a bias
     stays: bool = False  # in CMX, for the next node that has the same
     blocks: dict[tuple[int, int], View] = field(default_factory=dict)
     tiles: dict[tuple[int, int], View] = field(default_factory=dict)
@@ -126,7 +127,9 @@ class ConstantWeights:
         table = b""
         if self.bias is not None:
             entries = np.zeros(c1 - c0, record_dtype("npu_dpu_weight_entry"))
-            entries["scale"] = self.scale
+            entries["scale"] = self.scale if isinstance(self.scale, float) else self.scale[c0:c1]
+            if self.offset is not None:
+                entries["offset"] = self.offset[c0:c1]
             entries["bias"] = self.bias[c0:c1]
             table = entries.tobytes()
             table += bytes(aligned(len(table)) - len(table))

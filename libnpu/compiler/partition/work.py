@@ -9,11 +9,15 @@ if TYPE_CHECKING:
     from libnpu.compiler.partition.survey import SourceNode, Survey
 
 # Operators that multiply and add: -> the operand with the weights, the axis of the output channels behind groups.
-CONVOLUTIONS = {"Conv": 1, "ConvInteger": 1, "DeformConv": 1, "QLinearConv": 3}
-PRODUCTS = {"MatMul": 0, "MatMulInteger": 0, "MatMulNBits": 0, "QLinearMatMul": 0, "Gemm": 0}
+CONVOLUTIONS = {"Conv": 1, "ConvInteger": 1, "DeformConv": 1, "FusedConv": 1, "QLinearConv": 3}
+PRODUCTS = dict.fromkeys(
+    ("MatMul", "MatMulInteger", "MatMulNBits", "QLinearMatMul", "Gemm", "FusedMatMul", "TransposeMatMul", "FusedGemm", "QGemm",
+     "MatMulIntegerToFloat", "DynamicQuantizeMatMul"), 0
+)  # fmt: skip
 # Operators with products inside that nobody counts here.
 UNCOUNTED = frozenset(
-    ("Attention", "ConvTranspose", "Einsum", "FlexAttention", "GRU", "If", "LSTM", "LinearAttention", "Loop", "RNN", "Scan")
+    ("Attention", "ConvTranspose", "DynamicQuantizeLSTM", "Einsum", "FlexAttention", "GRU", "GroupQueryAttention", "If", "LSTM", "LinearAttention", "Loop",
+     "MultiHeadAttention", "QAttention", "RNN", "Scan")
 )  # fmt: skip
 
 
@@ -32,4 +36,4 @@ def macs_of(survey: Survey, node: SourceNode) -> int | None:
     if op in CONVOLUTIONS:
         return prod(made.shape) * prod(weights.shape[1:])
     transposed = any(item.name == "transA" and item.i for item in node.proto.attribute)
-    return prod(made.shape) * weights.shape[0 if transposed else -1]
+    return prod(made.shape) * weights.shape[-2 if transposed else -1]

@@ -107,7 +107,9 @@ def _pack(
             level.append(places[buffer])
     by_start = sorted(places.items(), key=lambda item: item[1].first)
     for n, (_, place) in enumerate(by_start):
-        place.after.extend(b for b, other in by_start[:n] if other.last < place.first and place.shares(other))
+        first, offset, end = place.first, place.offset, place.end
+        earlier = [(b, p) for b, p in by_start[:n] if p.last < first and p.offset < end and offset < p.end]
+        place.after.extend(b for b, p in earlier if _meet(p.tiles, place.tiles))
     return places
 
 

@@ -32,15 +32,16 @@ class DecisionKind(Enum):
 
 
 class Decision(NamedTuple):
-    """What was decided at a time of the schedule, about which buffer or operation, and why or where."""
+    """What was decided at a time of the schedule, about which buffer or operation, and why or where: a text with places for `numbers`."""
 
     time_ps: int
     kind: DecisionKind
     subject: str
     detail: str
+    numbers: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.time_ps} ps: {self.kind.value} {self.subject} {self.detail}"
+        return f"{self.time_ps} ps: {self.kind.value} {self.subject} {self.detail.format(*self.numbers)}"
 
 
 @dataclass(slots=True, eq=False)

@@ -282,17 +282,19 @@ class SchedulerPass:
                 self._note_prefetch(index, level)
 
     def _note_prefetch(self, index: int, level: int) -> None:
-        kind, at = DecisionKind.PREFETCH, "before the first operation"
-        if self.last_level >= 0 and level < len(self.plan.compute):
+        kind = DecisionKind.PREFETCH
+        if self.last_level < 0:
+            self._note(kind, self.ops[index].name, "for level {} before the first operation", level)
+            return
+        if level < len(self.plan.compute):
             now, then = (self.plan.compute[k] for k in (self.last_level, level))
             end = self.end[now]
             if self.ops[now].layer == self.ops[then].layer and end is not None and end > self.now:
                 kind = DecisionKind.PING_PONG
-            at = f"at level {self.last_level}"
-        self._note(kind, self.ops[index].name, f"for level {level} {at}")
+        self._note(kind, self.ops[index].name, "for level {} at level {}", level, self.last_level)
 
-    def _note(self, kind: DecisionKind, subject: str, detail: str) -> None:
-        self.decisions.append(Decision(self.now, kind, subject, detail))
+    def _note(self, kind: DecisionKind, subject: str, detail: str, *numbers: int) -> None:
+        self.decisions.append(Decision(self.now, kind, subject, detail, numbers))
 
     def _leaves_room(self, level: int, need: int) -> bool:
         """Tell whether the operations up to `level` can all run with `need` bytes more taken for that level already."""
@@ -320,9 +322,9 @@ class SchedulerPass:
 
     def _first_free(self, engine: Engine) -> Queue:
         """Return the unit of an engine that is free first, of equals the one with the lowest number."""
-        free_at = self.free_at
-        first, *others = self.units[engine]
-        for queue in others:
+        free_at, units = self.free_at, self.units[engine]
+        first = units[0]
+        for queue in units:
             if free_at[queue] < free_at[first]:
                 first = queue
         return first
@@ -385,7 +387,7 @@ class SchedulerPass:
             for buffer, address in zip(missing, addresses, strict=True):
                 self.resident[buffer] = address
                 self.since[buffer] = self.now
-                self._note(DecisionKind.ALLOC, buffer.name, f"{buffer.size_bytes} bytes at {address:#x}")
+                self._note(DecisionKind.ALLOC, buffer.name, "{} bytes at {:#x}", buffer.size_bytes, address)
             self.peak = max(self.peak, *self.allocator.used_bytes)
             for buffer in missing:
                 if buffer in self.saved:
@@ -420,12 +422,11 @@ class SchedulerPass:
             while position < len(uses) and self.end[uses[position]] is not None:
                 position += 1
             self.next_use[buffer] = position
-        for access in op.writes:
-            if isinstance(access.target, Buffer):
-                self.clean.pop(access.target, None)
+        for buffer in self.plan.results[index]:
+            self.clean.pop(buffer, None)
         if self.plan.is_constant_load[index] and touched[0] not in self.written:
             self.clean[touched[0]] = index
-        self.written.update(access.target for access in op.writes if isinstance(access.target, Buffer))
+        self.written |= self.plan.results[index]
         self.work_left[op.engine] -= op.cost_ps
         self.path_left -= op.path_ps
         return end
@@ -489,7 +490,7 @@ class SchedulerPass:
         copy = self.clean.get(buffer)
         if copy is not None:
             self.saved[buffer] = copy
-            self._note(DecisionKind.SPILL, buffer.name, f"0 bytes, DDR has them; next use {self._next(buffer)}")
+            self._note(DecisionKind.SPILL, buffer.name, "0 bytes, DDR has them; next use {}", self._next(buffer))
             self._release(buffer)
             return
         home = self.homes.get(buffer)
@@ -498,7 +499,7 @@ class SchedulerPass:
             self.homes[buffer] = home
         self.saved[buffer] = home
         self.spill_out += buffer.size_bytes
-        self._note(DecisionKind.SPILL, buffer.name, f"{buffer.size_bytes} bytes; next use {self._next(buffer)}")
+        self._note(DecisionKind.SPILL, buffer.name, "{} bytes; next use {}", buffer.size_bytes, self._next(buffer))
         queue = self._first_free(Engine.DMA)
         op = self._copy(f"spill_out {buffer.name}", Ref(buffer), Ref(home), buffer.size_bytes)
         self._place(op, queue, self.now, -1, [buffer], "spill_out")

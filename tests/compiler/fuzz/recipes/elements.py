@@ -30,10 +30,21 @@ def unary(g: Draw, op):
 @recipe("Gelu of Microsoft", "BiasGelu", "FastGelu", "QuickGelu")
 def fused_gelu(g, name):
     op, _, _ = name.partition(" ")
-    x = g.operand([F32], lambda a: a.ndim >= 1 and 0 not in a.shape, g.shape(g.whole(1, 4)))
+    low, high = (-2, 4) if op == "QuickGelu" else (None, None)  # below it onnxruntime's sigmoid has few digits
+    x = g.operand([F32], lambda a: a.ndim >= 1 and 0 not in a.shape, g.shape(g.whole(1, 4)), low, high)
     with_bias = op == "BiasGelu" or (op == "FastGelu" and g.chance(0.5))
     attrs = {"alpha": g.number(0.5, 2)} if op == "QuickGelu" else {}
     g.add(op, [x, *([g.like(x, g.known(x).shape[-1:])] if with_bias else [])], attrs, domain="com.microsoft")
+
+
+@recipe("CDist", "Trilu of Microsoft")
+def of_matrices(g, name):
+    x = g.operand([F32], lambda a: a.ndim == 2 and 0 not in a.shape, g.shape(2))
+    op, _, _ = name.partition(" ")
+    others, attrs = (
+        ([g.like(x, (g.whole(1, 4), g.known(x).shape[1]))], {"metric": "sqeuclidean"}) if op == "CDist" else ([], {})
+    )
+    g.add(op, [x, *others], attrs, domain="com.microsoft")
 
 
 @recipe("IsInf")
