@@ -6,10 +6,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from libnpu.compiler import CompileOptions, HostPartWarning, compile_model
+from libnpu.compiler.frontend.nested import captured
 from libnpu.compiler.frontend.source import ModelError
 from libnpu.compiler.lower import LOWERINGS
 from libnpu.compiler.partition.report import partition_text, warning_of
-from libnpu.compiler.partition.survey import captured
 from libnpu.errors import Unimplemented, Unsupported
 from libnpu.parts import HostPart, NpuPart, unpack
 
