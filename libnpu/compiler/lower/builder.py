@@ -238,6 +238,10 @@ class Builder:
         self._inside[value] = (whole, axis, start)
         return True
 
+    def is_inside(self, value: Value) -> bool:
+        """Whether the producer of `value` writes straight into a concatenation."""
+        return value in self._inside
+
     def storage(self, name: str, shape: Sequence[int], dtype: np.dtype[Any], order: Order | None = None) -> View:
         """Return a fresh dense home: CMX when it is small or there is much left, else DDR scratch."""
         size = prod(shape) * dtype.itemsize

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from libnpu.compiler.lower.builder import CHANNELS_LAST
 from libnpu.compiler.lower.view import Order, View, dense
 from libnpu.compiler.program import Buffer
 
@@ -30,6 +31,11 @@ def lower_reshape(builder: Builder, node: Node) -> None:
     """Make the output a view of the same bytes, after a copy to row-major order when the layout demands it."""
     source, value = builder.home(_input(node)), node.outputs[0]
     view = source.reshaped(value.shape)
+    if view is None and builder.is_inside(value):
+        part = builder.place(value, CHANNELS_LAST).reshaped(source.shape)
+        if part is not None:
+            builder.copy(part, source, node, "relayout")
+            return
     if view is None:
         view = builder.dense_home(source, _reshape_order(builder, source, value), node).reshaped(value.shape)
     assert view is not None
@@ -118,9 +124,16 @@ def plan_concats(builder: Builder) -> None:
         inputs = [v for v in node.inputs if v is not None]
         for value in inputs:
             maker = made_by.get(value)
-            if maker is not None and maker.op in _COMPUTED and inputs.count(value) == 1:
+            makes_bytes = maker is not None and (maker.op in _COMPUTED or _repeats(builder, maker, made_by, node))
+            if makes_bytes and inputs.count(value) == 1:
                 builder.set_inside(value, node.outputs[0], node.attrs["axis"], start)
             start += value.shape[node.attrs["axis"]]
+
+
+def _repeats(builder: Builder, node: Node, made_by: dict[Value, Node], whole: Node) -> bool:
+    """Whether a node makes a concatenation's operand, channels last, of elements that lie once in memory: as Resize is read."""
+    before = made_by.get(_input(node)) if node.op == "Reshape" else None
+    return before is not None and before.op == "Expand" and builder.wants_channels_last(whole.outputs[0])
 
 
 _COMPUTED = frozenset(

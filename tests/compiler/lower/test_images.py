@@ -11,6 +11,7 @@ from libnpu.compiler.lower.builder import LONG
 from libnpu.compiler.lower.order import shrinking_first
 from libnpu.compiler.pipeline import compile_graph
 from libnpu.compiler.program import DdrKind, Engine
+from libnpu.compiler.reference import run_reference
 
 PROFILE = load_profile("npu-37xx")
 F32 = np.dtype(np.float32)
@@ -139,3 +140,18 @@ def test_pieces_of_an_input_are_converted_where_they_are_taken(op, sketch, run, 
     (fused, inside), (apart, outside) = found
     assert [v.tobytes() for v in fused.values()] == [v.tobytes() for v in apart.values()]
     assert x.name not in inside and x.name in outside
+
+
+def test_an_image_is_enlarged_into_the_concatenation_that_it_is_part_of(sketch, run, feeds_of):
+    s = sketch()
+    a = s.conv(s.input(1, 8, 20, 20), 24)
+    wide = s.node("Expand", [s.reshape(a, 1, 24, 20, 1, 20, 1)], (1, 24, 20, 2, 20, 2))
+    graph = s.graph(s.conv(s.concat(1, s.reshape(wide, 1, 24, 40, 40), s.conv(s.input(1, 8, 40, 40), 24)), 16))
+    compiled = compile_graph(graph, CompileOptions(optimisation=1))
+    assert not [
+        task["name"] for task in compiled.image.debug["tasks"] if task["name"].rsplit(".", 1)[0].endswith("concat")
+    ]
+    feeds = feeds_of(graph)
+    (found,) = run(compiled.blob, feeds).values()
+    wanted = run_reference(graph, feeds)[graph.outputs[0].name].astype(np.float64)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=4e-3 * np.abs(wanted).max())
