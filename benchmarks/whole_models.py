@@ -4,7 +4,7 @@
 
 The topologies are ResNet-50 and MobileNet-v2 with seeded weights in fp16, one image of 224 x 224. Measured is the throughput of
 "Core Ultra 7-165H NPU-only" in OpenVINO's published benchmarks (2024.1), with several requests in flight; its latencies are of
-int8 alone, which a second table has: plans of these topologies and of two more (`topologies.py`), times without values. In fp16 each model is compiled layer by layer and with vertical fusion: the same device, two schedules. No parameter of the profile was set from these figures.
+int8 alone, which a second table has: plans of these topologies and of two more (`topologies.py`), times without values, and quantised files (`quantise.py`). In fp16 each model is compiled layer by layer and with vertical fusion: the same device, two schedules. No parameter of the profile was set from these figures.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 from npu_model.profile import Profile, load_profile
 
+from benchmarks.quantise import quantised
 from benchmarks.topologies import bert, yolo_v3_tiny
 
 if TYPE_CHECKING:
@@ -263,11 +264,14 @@ def table() -> list[str]:
 
 
 def planned() -> list[str]:
-    """Return the lines of the table of plans in int8."""
+    """Return the lines of the table of models in int8."""
+    import onnx
+
     from libnpu.compiler import CompileOptions, compile_model
 
     columns = (
         "model, int8",
+        "as",
         "tiles",
         "measured, 1/s",
         "predicted, 1/s",
@@ -282,14 +286,23 @@ def planned() -> list[str]:
     dpu = load_profile(PROFILE).dpu
     peak = dpu.macs_per_cycle["i8"] * dpu.clock_hz
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    for model in PLANNED:
+    for model, is_plan in product(PLANNED, (True, False)):
         source = model.make()
+        if not is_plan and isinstance(source, Path):
+            source = quantised(onnx.load(source))
+        elif not is_plan and all(tensor.HasField("raw_data") for tensor in source.graph.initializer):
+            source = quantised(source)
+        elif not is_plan:
+            continue  # of which only shapes are there
         for tiles in range(load_profile(PROFILE).tiles, 0, -1):
-            options = CompileOptions(precision="int8", plan_only=True, profile=PROFILE, tiles=tiles)
+            options = CompileOptions(profile=PROFILE, tiles=tiles)
+            if is_plan:
+                options = CompileOptions(precision="int8", plan_only=True, profile=PROFILE, tiles=tiles)
             found = measure(compile_model(source, options).blob, PROFILE)
             latency_ms = found.latency_ps / 1e9
             cells = [
                 model.name,
+                "plan" if is_plan else "quantised file",
                 str(tiles),
                 f"{model.per_second:.0f}",
                 f"{found.per_second:.0f}",

@@ -107,6 +107,29 @@ def test_operators_before_the_standard_had_them(agree, rng):
     agree("GatherND", "x i", feeds, {"i": np.array([[1, 2], [0, 1]])})
 
 
+@pytest.mark.parametrize(
+    ("op", "attrs"),
+    [
+        ("Binarizer", {"threshold": 0.3}),
+        ("Scaler", {"offset": [0.5, 1.0, -1.0], "scale": [2.0, 0.5, 1.5]}),
+        ("Imputer", {"imputed_value_floats": [1.0, 2.0, 3.0], "replaced_value_float": float("nan")}),
+        ("Imputer", {"imputed_value_int64s": [7], "replaced_value_int64": 2}),
+        ("Normalizer", {"norm": "L1"}),
+        ("Normalizer", {"norm": "L2"}),
+        ("Normalizer", {"norm": "MAX"}),
+        ("LinearRegressor", {"coefficients": [0.1, 0.2, 0.3, 1.0, 2.0, 3.0], "intercepts": [0.5, 0.25], "targets": 2}),
+        ("FeatureVectorizer", {"inputdimensions": [3]}),
+        ("ArrayFeatureExtractor", {}),
+    ],
+)
+def test_features_of_tables(op, attrs, agree, rng):
+    x = drawn(rng, {"x": (5, 3)})["x"]
+    x[1, 1] = np.nan if op == "Imputer" else x[1, 1]
+    x = np.arange(15).reshape(5, 3) % 4 if "imputed_value_int64s" in attrs else x
+    constants = {"i": np.array([2, 0])} if op == "ArrayFeatureExtractor" else {}
+    agree(op, "x i".removesuffix("" if constants else " i"), {"x": x}, constants, domain="ai.onnx.ml", **attrs)
+
+
 @pytest.mark.parametrize("quantised", [False, True])
 @pytest.mark.parametrize("with_all", [False, True])
 def test_embeddings_are_looked_up_and_normalised(with_all, quantised, agree, rng):

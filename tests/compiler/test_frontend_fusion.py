@@ -62,6 +62,17 @@ def test_a_residual_sum_stays_alone_with_its_activation(check, rng):
     assert expressions(graph) == [("relu", ("add", ("in", 0), ("in", 1))), ("exp", ("mul", X, X))]
 
 
+@pytest.mark.parametrize(("order", "expr"), [("ab", ("add", ("in", 0), ("in", 1))), ("bb", None)])
+def test_a_difference_of_products_is_a_sum_with_weights_of_the_other_sign(order, expr, check, rng):
+    """Weights that the minuend has too are negated for the subtrahend alone; what others read as well stays as it is."""
+    nodes = [("MatMul", ["x", "w"], ["a"], {}), ("MatMul", ["z", "w"], ["p"], {}), ("Add", ["p", "c"], ["b"], {})]
+    nodes += (
+        [("Sub", list(order), ["y"], {})] if expr else [("Sub", ["a", "b"], ["s"], {}), ("Mul", ["s", "b"], ["y"], {})]
+    )
+    graph = check(nodes, {"x": f32(rng, 6, 4), "z": f32(rng, 6, 4)}, constants={"w": f32(rng, 4, 4), "c": f32(rng, 4)})
+    assert expressions(graph) == ([expr] if expr else [("mul", ("sub", ("in", 0), ("in", 1)), ("in", 1))])
+
+
 def test_an_expression_has_at_most_sixteen_operators(check, rng):
     nodes = [("Sin", ["x" if i == 0 else f"t{i - 1}"], [f"t{i}"], {}) for i in range(18)]
     graph = check(nodes, {"x": f32(rng, 5)}, ("t17",))

@@ -267,3 +267,26 @@ def test_qlinear_conv_in_three_dimensions(exact, random):
     constants |= {"zx": whole(random, U8), "zw": np.zeros((), I8), "zy": whole(random, U8)}
     order, feeds = ("x", "sx", "zx", "w", "sw", "zw", "sy", "zy"), {"x": whole(random, U8, 1, 4, 3, 5, 4)}
     exact("QLinearConv", order, feeds, constants, precisions=("fp32",), pads=[1, 0, 1, 1, 1, 0])
+
+
+@pytest.mark.parametrize(("other", "engine"), [(0.05, "DPU"), (0.031, "SHAVE")])
+@pytest.mark.parametrize("scale", [0.05, 0.07])
+def test_sums_of_bytes_of_one_scale_are_the_engine_s_where_every_pair_gives_the_same(
+    other, engine, scale, make_model, device, random
+):
+    nodes = [("DequantizeLinear", [n, f"s{n}", "z"], [f"{n}f"], {}) for n in "ab"]
+    nodes += [
+        ("Add", ["af", "bf"], ["p"], {}),
+        ("Relu", ["p"], ["r"], {}),
+        ("QuantizeLinear", ["r", "s", "z"], ["y"], {}),
+    ]
+    constants = {"sa": scalar(0.05), "sb": scalar(other), "s": scalar(scale), "z": np.array(117, U8)}
+    feeds = {n: grid.astype(U8)[None] for n, grid in zip("ab", np.mgrid[0:256, 0:256], strict=True)}  # all pairs
+    a, b = ((feeds[n].astype(F32) - 117) * constants[f"s{n}"] for n in "ab")
+    want = np.clip(np.rint(np.maximum(a + b, 0) / constants["s"]) + 117, 0, 255).astype(U8)
+    model = make_model(nodes, feeds, ["y"], constants)
+    compiled = compile_graph(load(model), CompileOptions(dump=("engines",)))
+    assert [line.split()[0] for line in compiled.report["dumps"]["engines"].splitlines()] == [f"[{engine}]"]
+    assert compiled.report["makespan_over_bound"] >= 1
+    with device.load(compiled.blob) as blob:
+        np.testing.assert_array_equal(blob.run(feeds)["y"], want)

@@ -6,10 +6,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from libnpu.compiler import CompileOptions, HostPartWarning, compile_model
+from libnpu.compiler.frontend.nested import captured
 from libnpu.compiler.frontend.source import ModelError
 from libnpu.compiler.lower import LOWERINGS
 from libnpu.compiler.partition.report import partition_text, warning_of
-from libnpu.compiler.partition.survey import captured
 from libnpu.errors import Unimplemented, Unsupported
 from libnpu.parts import HostPart, NpuPart, unpack
 
@@ -240,8 +240,10 @@ def test_an_older_operator_set_is_looked_at_by_operator(make_model, recwarn):
 
 def test_types_of_other_domains_are_inferred():
     """A model of ai.onnx.ml alone imports no standard operators."""
-    node = helper.make_node("Binarizer", ["x"], ["y"], domain="ai.onnx.ml", name="b", threshold=0.5)
-    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "xy"]
+    node = helper.make_node("OneHotEncoder", ["x"], ["y"], domain="ai.onnx.ml", name="b", cats_int64s=[0, 1])
+    info = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3, 2][:rank]) for name, rank in (("x", 2), ("y", 3))
+    ]
     graph = helper.make_graph([node], "g", info[:1], info[1:])
     compiled = in_parts(helper.make_model(graph, opset_imports=[helper.make_opsetid("ai.onnx.ml", 1)], ir_version=10))
-    assert sides(compiled) == [["Binarizer"]] and compiled.parts.tensors["y"].shape == (2, 3)
+    assert sides(compiled) == [["OneHotEncoder"]] and compiled.parts.tensors["y"].shape == (2, 3, 2)

@@ -20,7 +20,7 @@ def test_every_operator_of_onnx_is_listed_with_what_becomes_of_it(npu, npu_json)
     """E073."""
     found = {(row["domain"], row["name"]): row["way"] for row in npu_json("compile", "--list-ops")}
     standard = {s.name for s in onnx.defs.get_all_schemas() if s.domain == ""}
-    assert {name for domain, name in found if not domain} == standard
+    assert standard <= {name for domain, name in found if not domain}
     ways = {"Conv": "handler", "RMSNormalization": "body", "Shape": "folded", "Loop": "unrolled", "NonZero": "host"}
     assert {name: found["", name] for name in ways} == ways
     assert found["com.microsoft", "MatMulNBits"] == "handler"

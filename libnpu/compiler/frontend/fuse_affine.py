@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +27,8 @@ def fuse_affine(graph: Graph) -> Graph:
                 pass
         if node.op == "MatMul":
             _settle_scale(edit, node)
+        if node.op in CHANNEL_AXIS:
+            _negate_subtrahend(edit, node)
     return edit.done()
 
 
@@ -44,6 +47,23 @@ def _absorb_user(edit: Rewriter, node: Node) -> bool:
     edit.remove(user)
     edit.set_output(node, result)
     return True
+
+
+def _negate_subtrahend(edit: Rewriter, node: Node) -> None:
+    """a - b @ w = a + b @ -w, bit for bit: the matrix engine has sums of two tensors. Weights that others read too are copied where they are few."""
+    output, weights = node.outputs[0], node.inputs[1]
+    user = edit.only_user(output)
+    assert weights is not None
+    if user is None or user.attrs.get("expr") not in (("sub", ("in", 0), ("in", 1)), ("sub", ("in", 1), ("in", 0))):
+        return
+    minuend, subtrahend = (user.inputs[part[1]] for part in user.attrs["expr"][1:])
+    if subtrahend is not output or minuend is None or minuend.const is not None or minuend.shape != output.shape:
+        return
+    is_small = prod(weights.shape) <= prod(output.shape) or edit.only_user(weights) is node
+    if node.attrs["act"] is not None or weights.const is None or not is_small:
+        return
+    if _apply(edit, node, np.array([-1.0]), np.zeros(1)):
+        user.attrs["expr"] = ("add", *user.attrs["expr"][1:])
 
 
 def _linear(expr: Expr, user: Node, x: Value, op: str) -> tuple[NDArray[Any], NDArray[Any]] | None:

@@ -23,6 +23,7 @@ from libnpu.compiler.frontend.ops_blockwise import BLOCKWISE
 from libnpu.compiler.frontend.ops_boxes import non_max_suppression
 from libnpu.compiler.frontend.ops_deform import deform_conv
 from libnpu.compiler.frontend.ops_einsum import einsum
+from libnpu.compiler.frontend.ops_features import FEATURES
 from libnpu.compiler.frontend.ops_linear import determinant
 from libnpu.compiler.frontend.ops_ngrams import tf_idf
 from libnpu.compiler.frontend.ops_qlinear import QLINEAR
@@ -158,6 +159,7 @@ FOREIGN: dict[tuple[str, str], Handler] = {
             CONTRIBUTED | QLINEAR | ATTENTION | fused.FUSED | BLOCKWISE | recurrence.CONTRIBUTED | EARLIER,
         ),
         ("com.microsoft.nchwc", BLOCKED),
+        ("ai.onnx.ml", FEATURES),
     )
     for name, handler in table.items()
 }

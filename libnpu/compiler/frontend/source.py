@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from libnpu.compiler.frontend.channel_blocks import mark_blocks
+from libnpu.compiler.frontend.nested import all_nodes, captured
 from libnpu.compiler.hollow import LEAST_BYTES
 from libnpu.errors import Unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Mapping
+    from collections.abc import Container, Mapping
 
     from libnpu.compiler.frontend.infer import Shape
 
@@ -88,7 +89,7 @@ def opset_of(model: onnx.ModelProto) -> int:
     versions = [entry.version for entry in model.opset_import if entry.domain in STANDARD_DOMAINS]
     newest = onnx.defs.onnx_opset_version()
     if not versions:
-        if not model.opset_import or any(node.domain in STANDARD_DOMAINS for node in _all_nodes(model.graph)):
+        if not model.opset_import or any(node.domain in STANDARD_DOMAINS for node in all_nodes(model.graph)):
             raise ModelError("the model imports no standard operator set")
         return int(newest)  # nothing is of it
     if not 1 <= versions[0] <= newest:
@@ -232,7 +233,7 @@ def _rename_foreign(skeleton: onnx.ModelProto) -> None:
     opset, functions = opset_of(skeleton), {(function.domain, function.name) for function in skeleton.functions}
     strange = [
         node
-        for node in _all_nodes(skeleton.graph)
+        for node in all_nodes(skeleton.graph)
         if domain_of(node) == ""
         and (node.domain, node.op_type) not in functions
         and not onnx.defs.has(node.op_type, opset, "")
@@ -260,7 +261,7 @@ def _check_names(model: onnx.ModelProto) -> None:
     names: list[object] = [entry.domain for entry in model.opset_import]
     names += [graph.name, *(item.name for item in (*graph.input, *graph.output, *graph.initializer))]
     names += [dim.dim_param for info in graph.input for dim in info.type.tensor_type.shape.dim]
-    for nodes in (_all_nodes(graph), *(function.node for function in model.functions)):
+    for nodes in (all_nodes(graph), *(function.node for function in model.functions)):
         for node in nodes:
             names += [node.name, node.op_type, node.domain, *node.input, *node.output]
             names += [item.name for item in node.attribute]
@@ -273,33 +274,13 @@ def _check_operators(model: onnx.ModelProto, foreign: Container[tuple[str, str]]
     """Name unknown operators with their node: the checker's own message has the operator only."""
     opset = opset_of(model)
     functions = {(function.domain, function.name) for function in model.functions}
-    for node in _all_nodes(model.graph):
+    for node in all_nodes(model.graph):
         domain = domain_of(node)
         known = (node.domain, node.op_type) in functions or (domain, node.op_type) in foreign
         if not known and not (domain == "" and onnx.defs.has(node.op_type, opset, "")):
             where = f"node {node.name or ', '.join(node.output)}"
             domain = f"domain {node.domain!r}" if node.domain else f"operator set {opset}"
             raise Unsupported(f"{where}: operator {node.op_type} of {domain} is unknown")
-
-
-def captured(node: onnx.NodeProto) -> list[str]:
-    """Return the values that a node's graphs read from around them."""
-    found: list[str] = []
-    for graph in _graphs(node):
-        own = {info.name for info in (*graph.input, *graph.initializer)}
-        for inner in graph.node:
-            found += [name for name in (*inner.input, *captured(inner)) if name and name not in own]
-            own |= set(inner.output)
-        found += [info.name for info in graph.output if info.name not in own]
-    return list(dict.fromkeys(found))
-
-
-def _graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            yield attribute.g
-        elif attribute.type == onnx.AttributeProto.GRAPHS:
-            yield from attribute.graphs
 
 
 def _in_order(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -332,14 +313,6 @@ def _in_order(model: onnx.ModelProto) -> onnx.ModelProto:
     del sorted_model.graph.node[:]
     sorted_model.graph.node.extend(graph.node[index] for index in order)
     return sorted_model
-
-
-def _all_nodes(graph: Any) -> Any:
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from _all_nodes(attribute.g)
 
 
 def _static_shape(value: onnx.ValueInfoProto, override: Shape | None) -> Shape:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from libnpu.compiler.lower.builder import Builder
+from libnpu.compiler.lower.builder import LONG, WAITING, Builder
 from libnpu.compiler.lower.eltwise import lower_eltwise
 from libnpu.compiler.lower.errors import CompileError
 from libnpu.compiler.lower.flash import lower_flash
@@ -25,6 +25,7 @@ from libnpu.compiler.lower.movement import (
     lower_transpose,
     plan_concats,
 )
+from libnpu.compiler.lower.order import shrinking_first
 from libnpu.compiler.lower.pass_tiler import lower_passes
 from libnpu.compiler.lower.rope import lower_rope
 from libnpu.compiler.lower.shave_tiler import (
@@ -96,6 +97,7 @@ def lower(
     Raises CompileError when an operation's smallest tile does not fit, Unimplemented or Unsupported for operators and forms.
     """
     available = min(cmx_bytes or profile.cmx.workspace_bytes, profile.cmx.workspace_bytes)
+    graph = shrinking_first(graph, int(available * tiles * WAITING), LONG)
     builder = Builder(graph, profile, available, pingpong, tiles, keeps_values, grain, shares_few, fuses)
     plan_concats(builder)
     for node in graph.nodes:

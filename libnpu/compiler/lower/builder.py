@@ -50,6 +50,8 @@ MAX_OPS = 1 << 17  # chosen: far above real models, and what the scheduler order
 SMALL = 0.25  # of CMX, and half a tile: a value of at most this lives there
 LARGE = 0.42  # of CMX, and FILL of a tile: so does one of at most this, when it and what lives there then take no more than CROWDED
 CROWDED = 0.67
+WAITING = 1 / 16  # of CMX: a value of at least this goes to DDR where it would wait in CMX while others need the room
+LONG = 8  # nodes that it would wait for, at least; chosen by trials
 FILL = 0.9  # of CMX that one operation should need, what lives there included; the rest is room for gaps
 CHANNELS_LAST: Order = (0, 2, 3, 1)
 _CHANNELS_LAST_OPS = frozenset({"Conv", "ConvInteger", "MaxPool", "AvgPool"})
@@ -104,6 +106,9 @@ class Builder:
             for index, value in enumerate(node.inputs):
                 if value is not None:
                     self._consumers.setdefault(value, []).append((node, index))
+        self._places = {node: place for place, node in enumerate(graph.nodes)}
+        self._makers = {value: node for node in graph.nodes for value in node.outputs}
+        self._operand_bytes = [self._residents(node) for node in graph.nodes]
         for value in graph.inputs:
             tensor = DdrTensor(value.name, _size(value), DdrKind.INPUT, symbol=f"in:{value.name}")
             self.ddr.append(tensor)
@@ -137,6 +142,8 @@ class Builder:
             whole, axis, start = self._inside[value]
             starts = [start if k == axis else 0 for k in range(len(value.shape))]
             view = self.place(whole, order).sliced(starts, value.shape)
+        elif self._waits(value):
+            view = self._scratch(value.name, value.shape, value.dtype, order)
         else:
             view = self.storage(value.name, value.shape, value.dtype, order)
         self._settle(value, view)
@@ -150,6 +157,11 @@ class Builder:
         self.homes[value] = view
         if view.in_cmx:
             self._resident[value] = None
+
+    def _residents(self, node: Node) -> int:
+        """Return the bytes of a node's operands that may live in CMX."""
+        values = {v for v in (*node.inputs, *node.outputs) if v is not None and v.const is None}
+        return sum(size for size in map(_size, values) if size <= self.cmx_bytes * LARGE)
 
     def place_over(self, value: Value, other: Value) -> View | None:
         """Give `value` the home of `other`, when that is in CMX and nothing but the producer of `value` still needs it."""
@@ -231,9 +243,21 @@ class Builder:
         size = prod(shape) * dtype.itemsize
         if self.stays_in_cmx(size):
             return dense(Buffer(name, size), shape, dtype, order)
-        tensor = DdrTensor(name, size, DdrKind.SCRATCH, symbol=_SECTIONS[DdrKind.SCRATCH])
+        return self._scratch(name, shape, dtype, order)
+
+    def _scratch(self, name: str, shape: Sequence[int], dtype: np.dtype[Any], order: Order | None) -> View:
+        tensor = DdrTensor(name, prod(shape) * dtype.itemsize, DdrKind.SCRATCH, symbol=_SECTIONS[DdrKind.SCRATCH])
         self.ddr.append(tensor)
         return dense(tensor, shape, dtype, order)
+
+    def _waits(self, value: Value) -> bool:
+        """Whether nothing reads `value` for long, and the nodes until then would fill CMX with it, their operands being in all tiles."""
+        size = _size(value)
+        if size < self.cmx_bytes * WAITING:
+            return False
+        first = min((self._places[node] for node, _ in self._consumers.get(value, ())), default=0)
+        between = self._operand_bytes[self._places[self._makers[value]] + 1 : first]
+        return len(between) >= LONG and max(between) * self.tiles + size > self.cmx_bytes * CROWDED
 
     def stays_in_cmx(self, size: int) -> bool:
         """Whether a value of `size` bytes lives in CMX if it gets its home now."""

@@ -200,7 +200,7 @@ def _plan(builder: Builder, jobs: list[Job], links: Sequence[Link]) -> TilePlan 
         apart_ps = sum(_alone_ps(builder, _as_fetched(current_job(builder, link.alone))) for link in links)
     except CompileError:
         return None
-    return plan if plan.cost_ps * 100 <= apart_ps * (100 + SLACK_PERCENT) else None
+    return plan if plan.cost_ps * (100 + SLACK_PERCENT) <= apart_ps * 100 else None
 
 
 def _alone_ps(builder: Builder, job: Job) -> int:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PS_PER_SECOND = 10**12
 LONG_PS = (
-    1_500_000  # what a unit's part of an operation takes at least, to be cut for the sake of others; chosen by trials
+    3_000_000  # what a unit's part of an operation takes at least, to be cut for the sake of others; chosen by trials
 )
 GRAIN_PERCENT = 12  # that more tasks may cost, for the sake of others; chosen by trials
 USE_MARGIN = 2  # of the time in which a unit uses weights, chosen: it waits for its turn and for barriers, too

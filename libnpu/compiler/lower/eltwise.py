@@ -11,6 +11,7 @@ from npu_model.dpu_walk import BLOCK_PIXELS, LINE_BYTES
 from npu_model.dtypes import code_of_numpy
 
 from libnpu.compiler.lower.boxes import in_place, tile_boxes
+from libnpu.compiler.lower.byte_sums import byte_sum
 from libnpu.compiler.lower.invariant import ppe_fields, variants
 from libnpu.compiler.lower.shave_tiler import elementwise_operands
 from libnpu.compiler.lower.view import View, merge_dims
@@ -77,13 +78,17 @@ def following(
 
 def lower_eltwise(builder: Builder, node: Node) -> bool:
     """Emit a sum or product of two equal-shaped tensors on the matrix engine; False when it has to go to the SHAVEs."""
-    found = _eltwise_operation(builder, node)
-    if found is None:
-        return False
-    op, values, act = found
+    found = byte_sum(node)
+    if found is not None:
+        values, fields = found
+    else:
+        known = _eltwise_operation(builder, node)
+        if known is None:
+            return False
+        op, values, act = known
+        fields = ppe_fields(act) | {"op": op}
     order, inputs, out = elementwise_operands(builder, node, values)
     shape = node.outputs[0].shape
-    fields = ppe_fields(act) | {"op": op}
 
     def emit(tiles: list[View], tile: View) -> None:
         eltwise_task(

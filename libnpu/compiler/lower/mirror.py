@@ -13,6 +13,7 @@ import numpy as np
 from npu_abi import C
 from npu_model import cycles
 
+from libnpu.compiler.lower.dpu_tiler import PS_PER_SECOND
 from libnpu.compiler.lower.records import dma_records
 from libnpu.compiler.lower.view import aligned
 from libnpu.compiler.program import FAR, Access, Buffer, DmaPayload, DpuPayload, Engine, Ref, TileOp
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from libnpu.compiler.program import TileProgram
 
 ROOM = 0.67  # of all CMX: what lives at any time, copies included, is at most this where a buffer is mirrored; chosen by trials
+_MOST = 0.8  # the same where copies save more time than it takes to move as much to DDR and back, to make room; chosen by trials
 
 
 def mirror(program: TileProgram, profile: Profile, tiles: int, tile_bytes: int) -> None:
@@ -44,7 +46,8 @@ def mirror(program: TileProgram, profile: Profile, tiles: int, tile_bytes: int) 
         uses, more = users[buffer], aligned(buffer.size_bytes) * (tiles - 1)
         life = live[uses[0] : uses[-1] + 1]
         tight = any(_bytes(program.ops[index]) > tile_bytes for index in uses)
-        if not tight and int(life.max()) + more <= tile_bytes * tiles * ROOM:
+        makes_room = gains[buffer] > 2 * more * PS_PER_SECOND / profile.ddr.bytes_per_second
+        if not tight and int(life.max()) + more <= tile_bytes * tiles * (_MOST if makes_room else ROOM):
             life += more
             buffer.copies = tiles
     program.ops = [each for op in program.ops for each in (op, *_copies(op, profile))]

@@ -14,7 +14,8 @@ import onnx
 
 from libnpu.compiler.frontend.constants import RANDOM
 from libnpu.compiler.frontend.import_onnx import Body, Scope, Walk, begin, check_output
-from libnpu.compiler.frontend.source import ModelError, captured, domain_of
+from libnpu.compiler.frontend.nested import captured
+from libnpu.compiler.frontend.source import ModelError, domain_of
 from libnpu.compiler.ir import Value
 from libnpu.errors import Unimplemented, Unsupported
 from libnpu.parts.evaluator import types_by_runtime

@@ -11,6 +11,7 @@ from npu_model.dtypes import code_of_numpy
 
 from libnpu.compiler import kernels
 from libnpu.compiler.attention.masks import Masks
+from libnpu.compiler.lower.byte_sums import byte_sum
 from libnpu.compiler.lower.eltwise import engine_operation
 from libnpu.compiler.lower.passes import passes_cycles, passes_of
 from libnpu.compiler.program import Engine
@@ -46,7 +47,7 @@ def node_work(graph: Graph, node: Node, profile: Profile, tiles: int) -> Work:
     """Return the work of `node` on `tiles` tiles of `profile`."""
     if node.op in _PRODUCTS or node.op in ("MaxPool", "AvgPool"):
         return _matrix(node, profile, tiles)
-    if node.op == "Elementwise" and engine_operation(graph, node) is not None:
+    if node.op == "Elementwise" and (byte_sum(node) is not None or engine_operation(graph, node) is not None):
         value = node.outputs[0]
         return _dpu(profile, tiles, least_eltwise_cycles(_size(value), code_of_numpy(value.dtype), profile.dpu))
     if node.op == "Elementwise" and (passes := passes_of(node, profile, tiles)) is not None:

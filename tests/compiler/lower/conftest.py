@@ -7,7 +7,7 @@ import pytest
 
 import libnpu
 from libnpu.compiler import CompileOptions
-from libnpu.compiler.ir import Graph, Node, Value
+from libnpu.compiler.ir import Ending, Graph, Node, Value
 from libnpu.compiler.pipeline import compile_graph
 
 F16, F32, I32 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.int32)
@@ -270,12 +270,17 @@ def integers(s):
     """Products of 8-bit integers, of both signs on either side, and what brings them back."""
     x = s.input(1, 40, 30, 31, dtype=np.uint8)
     kernels = s.const(48, 40, 3, 3, dtype=np.int8, data=s.random.integers(-99, 99, (48, 40, 3, 3)))
-    attrs = {"strides": [1, 1], "pads": [1, 1, 1, 1], "dilations": [1, 1], "group": 1, "zeros": [3, -2]}
+    attrs = {"strides": [1, 1], "pads": [1, 1, 1, 1], "dilations": [1, 1], "group": 1, "zeros": [3, -2], "ending": None}
     sums = s.node("ConvInteger", [x, kernels], (1, 48, 30, 31), I32, **attrs)
     factor = ("mul", ("cast_f32", ("in", 0)), ("const", 0.0001))
     back = s.map(("cast_i32", ("clip", ("round", factor), ("const", -128.0), ("const", 127.0))), sums, dtype=np.int8)
     a, b = s.input(2, 70, 90, dtype=np.uint8), s.input(2, 90, 64, dtype=np.int8)
-    return s.graph(back, s.node("MatMulInteger", [a, b], (2, 70, 64), I32, zeros=[0, 7]))
+    sums = s.node("MatMulInteger", [a, b], (2, 70, 64), I32, zeros=[0, 7], ending=None)
+    scales = tuple(s.random.uniform(1e-4, 3e-4, 64).astype(np.float32).tolist())
+    ending = Ending(tuple(range(-320, 320, 10)), scales, None, 3, ("clip", -90.0, 100.0))
+    return s.graph(
+        back, sums, s.node("MatMulInteger", [a, b], (2, 70, 64), np.dtype(np.int8), zeros=[0, 7], ending=ending)
+    )
 
 
 CASES = {

@@ -7,6 +7,8 @@ from npu_model.profile import load_profile
 
 from libnpu.compiler import CompileOptions
 from libnpu.compiler.lower import lower
+from libnpu.compiler.lower.builder import LONG
+from libnpu.compiler.lower.order import shrinking_first
 from libnpu.compiler.pipeline import compile_graph
 from libnpu.compiler.program import DdrKind, Engine
 
@@ -86,3 +88,33 @@ def test_what_one_value_becomes_is_made_in_cmx(kind, sketch, run, feeds_of):
     (fused, inside), (apart, outside) = found
     assert [v.tobytes() for v in fused.values()] == [v.tobytes() for v in apart.values()]
     assert inside < outside
+
+
+def test_a_node_that_frees_a_large_value_comes_early_and_what_it_makes_waits_in_ddr(sketch):
+    """[64, 96, 96] of which all other nodes read the first convolution's alone, and the last one makes a half."""
+    s = sketch()
+    a = s.conv(s.input(1, 16, 96, 96), 64, kernel=1, pad=0)
+    b = s.conv(a, 64)
+    for _ in range(LONG):
+        b = s.conv(b, 64)
+    half = s.conv(a, 32, kernel=1, pad=0)
+    graph = s.graph(s.conv(s.concat(1, half, b), 16, kernel=1, pad=0))
+    ordered = shrinking_first(graph, half.shape[1] * 96 * 96 * 2, LONG)
+    names = [node.outputs[0].name for node in ordered.nodes]
+    assert names.index(half.name) == names.index(a.name) + 1
+    assert [n for n in names if n != half.name] == [n.outputs[0].name for n in graph.nodes if n.outputs[0] is not half]
+    assert shrinking_first(graph, half.shape[1] * 96 * 96 * 2 + 1, LONG) is graph
+    program = lower(graph, PROFILE, tiles=2)
+    first = {op.name.split(".")[0]: place for place, op in reversed(list(enumerate(program.ops)))}
+    assert first[half.name.split(":")[0]] < first[b.name.split(":")[0]]
+
+
+def test_what_waits_long_goes_to_ddr_where_others_need_its_room(sketch):
+    s = sketch()
+    a = s.conv(s.input(1, 16, 80, 80), 48, kernel=1, pad=0)
+    b = s.conv(s.input(1, 16, 80, 80), 64)
+    for _ in range(LONG):
+        b = s.conv(b, 64)
+    program = lower(s.graph(s.map(("add", ("in", 0), ("in", 1)), a, s.conv(b, 48))), PROFILE, tiles=2)
+    assert a.name in {tensor.name for tensor in program.ddr}
+    assert b.name not in {tensor.name for tensor in program.ddr}

@@ -18,6 +18,7 @@ from tests.compiler.fuzz.recipes.table import RECIPES
 
 NEWER = "of an opset that onnxruntime does not have yet"
 EARLIER = "the standard's, which is drawn, in another domain"
+FEATURES = "of tables, whose own operators are not those of graphs of tensors"
 BLOCKED = "of channels in blocks, whose layout onnxruntime's optimiser writes"
 NOT_DRAWN = {
     **dict.fromkeys(
@@ -27,6 +28,18 @@ NOT_DRAWN = {
         ("GlobalAveragePool of Microsoft", "GlobalMaxPool of Microsoft", "ReorderInput", "ReorderOutput"), BLOCKED
     ),
     **dict.fromkeys(("ExpandDims", "GatherND of Microsoft", "GridSample of Microsoft", "Pad of Microsoft"), EARLIER),
+    **dict.fromkeys(
+        (
+            "ArrayFeatureExtractor",
+            "Binarizer",
+            "FeatureVectorizer",
+            "Imputer",
+            "LinearRegressor",
+            "Normalizer",
+            "Scaler",
+        ),
+        FEATURES,
+    ),
     "Bernoulli": "random numbers, which are refused",
     "BitCast": NEWER,
     "CausalConvWithState": NEWER,
