@@ -181,6 +181,10 @@ def test_a_far_operation_that_does_not_fit_yet_holds_no_loads_back():
     assert found.makespan_ps <= (2 + 2 + 136 * 3 + 64 * (2 + 3) + 2 + 2 + 1) * UNIT
 
 
+def zeros(tensors):
+    return {t.name: np.zeros(t.shape, t.numpy_dtype) for t in tensors}
+
+
 def test_sweep_of_the_limit_on_the_device_is_never_slower_and_takes_no_less_cmx(make_model):
     rng = np.random.default_rng(1)
     weights = {f"w{n}": rng.normal(0, 0.02, (256, 256, 3, 3)).astype(np.float32) for n in range(5)}
@@ -190,19 +194,16 @@ def test_sweep_of_the_limit_on_the_device_is_never_slower_and_takes_no_less_cmx(
     latencies, peaks = [], []
     for limit in (0, 1, 3, 6):
         compiled = compile_model(model, CompileOptions(tiles=1, prefetching_level_limit=limit))
-        run = execute(
-            compiled.blob,
-            compiled.image,
-            "npu-37xx",
-            lambda tensors: {t.name: np.zeros(t.shape, t.numpy_dtype) for t in tensors},
-            compute=False,
-        )
+        run = execute(compiled.blob, compiled.image, "npu-37xx", zeros, compute=False)
         latencies.append(run.end_ps - run.start_ps)
         peaks.append(compiled.report["peak_cmx_bytes"])
         assert compiled.report["predicted_makespan_ps"] == pytest.approx(latencies[-1], rel=0.15)
     assert latencies[0] > 1.2 * latencies[-1]
     assert all(later <= earlier for earlier, later in pairwise(latencies))
     assert peaks == sorted(peaks)
+    both = compile_model(model, CompileOptions(profile="npu-40xx"))  # of which two ports carry what one does not
+    run = execute(both.blob, both.image, "npu-40xx", zeros, compute=False)
+    assert both.report["predicted_makespan_ps"] == pytest.approx(run.end_ps - run.start_ps, rel=0.05)
 
 
 # -- CMX over time ----------------------------------------------------------------------------------

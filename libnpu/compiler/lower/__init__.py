@@ -15,7 +15,7 @@ from libnpu.compiler.lower.eltwise import lower_eltwise
 from libnpu.compiler.lower.errors import CompileError
 from libnpu.compiler.lower.flash import lower_flash
 from libnpu.compiler.lower.incremental import lower_incremental
-from libnpu.compiler.lower.matrix import lower_matmul, lower_sliding
+from libnpu.compiler.lower.matrix import defers, lower_matmul, lower_sliding
 from libnpu.compiler.lower.movement import (
     lower_concat,
     lower_expand,
@@ -49,7 +49,7 @@ __all__ = ["CompileError", "lower"]
 
 
 def _lower_elementwise(builder: Builder, node: Node) -> None:
-    if not lower_eltwise(builder, node) and not lower_passes(builder, node):
+    if not defers(builder, node) and not lower_eltwise(builder, node) and not lower_passes(builder, node):
         lower_elementwise(builder, node)
 
 

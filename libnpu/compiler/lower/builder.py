@@ -94,6 +94,7 @@ class Builder:
         self.weight_bytes = 0
         self.macs = 0
         self.homes: dict[Value, View] = {}
+        self.deferred: dict[Value, Node] = {}  # whose reader makes pieces of them, by the node that does it
         self._outputs = set(graph.outputs)
         self._written_outputs: set[Value] = set()
         self._inside: dict[Value, tuple[Value, int, int]] = {}  # value -> (concatenation it is part of, axis, start)

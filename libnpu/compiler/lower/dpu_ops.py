@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from libnpu.compiler.ir import Node
     from libnpu.compiler.lower.builder import Builder
     from libnpu.compiler.lower.eltwise import Follower
-    from libnpu.compiler.lower.tail import Tail
+    from libnpu.compiler.lower.tail import Head, Tail
 
 _T = TypeVar("_T")
 MPE_PIXELS = 16  # pixels of a MAC block, which a matmul fills from its rows one after the other
@@ -76,6 +76,7 @@ class Job:
     row_axis: int = 1  # Y, or X for MATMUL
     follower: Follower | None = None
     tail: Tail | None = None  # not beside a follower
+    head: Head | None = None  # makes pieces of `act`, which then is nowhere as a whole
 
     @property
     def last_node(self) -> Node:
@@ -298,10 +299,12 @@ def geometry_of(builder: Builder, job: Job) -> Geometry:
         return 0 if job.writes_home else rows * column_bytes * channels
 
     def inner_bytes(rows: int, channels: int) -> int:
+        taken, elements = 0, rows * out_columns * channels
+        if job.head is not None:
+            taken = act_bytes(rows, channels) // job.act.dtype.itemsize * job.head.source.dtype.itemsize
         if tail is None:
-            return 0
-        elements = rows * out_columns * channels
-        return elements * tail.between_bytes + (0 if tail.in_place else aligned(elements * own_size))
+            return taken
+        return taken + elements * tail.between_bytes + (0 if tail.in_place else aligned(elements * own_size))
 
     def other_bytes(rows: int, channels: int) -> int:
         return rows * column_bytes * channels if other_streamed else 0
@@ -340,6 +343,8 @@ def load_act(builder: Builder, job: Job, row: tuple[int, int, int], c: tuple[int
     z0, z1 = job.input_channels(*c)
     starts, extents = [row[0], 0, 0, z0], [1, job.act.shape[1], job.act.shape[2], z1 - z0]
     starts[job.row_axis], extents[job.row_axis] = low, high - low
+    if job.head is not None:
+        return job.head.piece(builder, starts, extents)
     box = job.act.sliced(starts, extents)
     return box if job.act_resident else builder.fetch(box, _MEMORY_ORDER, job.node, "act")
 

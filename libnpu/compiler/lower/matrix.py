@@ -17,10 +17,12 @@ from libnpu.compiler.lower.dpu_ops import Job, Window, emit_job
 from libnpu.compiler.lower.eltwise import Follower, following
 from libnpu.compiler.lower.invariant import ppe_fields
 from libnpu.compiler.lower.movement import order_in_views
+from libnpu.compiler.lower.passes import passes_of
 from libnpu.compiler.lower.pooling import MAX_FIELD, in_two_steps
-from libnpu.compiler.lower.tail import tail_of
-from libnpu.compiler.lower.view import View
+from libnpu.compiler.lower.tail import Head, tail_of
+from libnpu.compiler.lower.view import View, dense
 from libnpu.compiler.lower.weights import ActivationWeights, ConstantWeights, NoWeights, PackedWeights, WeightSource
+from libnpu.compiler.program import DdrKind, DdrTensor
 from libnpu.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -113,6 +115,8 @@ class _Sliding:
         """The job that does the same in fewer blocks, where pixels can lie otherwise: as rows of a matmul, or folded."""
         job = self.job
         act, out, y, x, follower = job.act, job.out, job.y, job.x, job.follower
+        if job.head is not None:
+            return job
         if job.op == C.NPU_DPU_CONV and job.groups == 1 and y == x == Window():
             flat = _pixels(act, out, follower)
             if flat is not None:
@@ -154,10 +158,17 @@ def _sliding(
         value = tail.node.outputs[0]
     follower, out = found if found is not None else (None, builder.place(value, _NHWC))
     y, x = _windows(node, kernel)
+    head = None
+    if (before := builder.deferred.get(source)) is not None:
+        operand = before.inputs[0]
+        assert operand is not None
+        head = Head(before, builder.home(operand).permuted(_NHWC))
+        nowhere = DdrTensor(source.name, prod(source.shape) * source.dtype.itemsize, DdrKind.SCRATCH)
+        builder.homes[source] = dense(nowhere, source.shape, source.dtype, _NHWC)
     act, out = builder.home(source).permuted(_NHWC), out.permuted(_NHWC)
     if follower is not None:
         follower = replace(follower, other=follower.other.permuted(_NHWC))
-    job = Job(node, op, act, out, y, x, groups, weights(False), fields, per_channel, 1, follower, tail)
+    job = Job(node, op, act, out, y, x, groups, weights(False), fields, per_channel, 1, follower, tail, head)
     jobs = in_two_steps(builder, job) or (job,)
     for each in jobs:
         _check_windows(each)
@@ -224,6 +235,26 @@ def lower_sliding(builder: Builder, node: Node) -> None:
     chain.emit()
     for other in nodes:
         builder.done(other)
+
+
+def defers(builder: Builder, node: Node) -> bool:
+    """Leave an element-wise node to the node of the matrix engine that alone reads its large result: that makes the pieces it takes."""
+    value, then = node.outputs[0], builder.only_consumer(node.outputs[0])
+    if then is None or then.op not in _SLIDING or then.inputs[0] is not value or len(node.inputs) > 1:
+        return False
+    source = node.inputs[0]
+    assert source is not None
+    is_large = not builder.stays_in_cmx(prod(value.shape) * value.dtype.itemsize)
+    if (
+        not (builder.keeps_values and builder.fuses and is_large)
+        or len(value.shape) != 4
+        or source.shape != value.shape
+    ):
+        return False
+    if builder.home(source).in_cmx or passes_of(node, builder.profile, builder.tiles) is not None:
+        return False
+    builder.deferred[value] = node
+    return True
 
 
 def _links(builder: Builder, node: Node) -> list[Link]:

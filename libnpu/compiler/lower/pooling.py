@@ -47,7 +47,7 @@ def in_two_steps(builder: Builder, job: Job) -> tuple[Job, Job] | None:
         fields["flags"] = C.NPU_DPU_FLAG_COUNT_PAD
         last = last | {"ppe_scale": last["ppe_scale"] * ky * kx * prod(parts) / prod(image)}
     first = replace(job, out=between, y=Window(ky, ky), x=Window(kx, kx), fields=fields, follower=None, tail=None)
-    second = replace(job, act=between, y=Window(parts[0]), x=Window(parts[1]), fields=last)
+    second = replace(job, head=None, act=between, y=Window(parts[0]), x=Window(parts[1]), fields=last)
     two = task_cycles(builder, first, [(parts[0], channels)])[0] + task_cycles(builder, second, [(1, channels)])[0]
     if max(image) <= MAX_FIELD and task_cycles(builder, job, [(1, channels)])[0] <= two:
         return None

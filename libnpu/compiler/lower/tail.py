@@ -1,6 +1,7 @@
-"""What is computed element by element from the result of a matrix-engine operation, and from nothing else: tile by tile, in CMX.
+"""What is computed element by element from the result of a matrix-engine operation, or for one, and from nothing else: tile by
+tile, in CMX.
 
-A large result would go to DDR and come back for it otherwise. The engine does what it has passes for, over the tile itself;
+A large value would go to DDR and come back for it otherwise. The engine does what it has passes for, over the tile itself;
 SHAVEs do the rest, and with a change of type one of order too, so that what leaves CMX lies as it will.
 """
 
@@ -22,6 +23,8 @@ from libnpu.compiler.lower.view import dense
 from libnpu.compiler.program import Buffer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     from npu_model.profile import Profile
 
@@ -74,19 +77,40 @@ class Tail:
         if self.passes:
             emit_passes(builder, self.node, self.passes, {0: tile}, out, out.order())
             return
-        shape = out.shape
-        units = self.profile.shaves_per_tile if prod(shape) >= PARALLEL_ELEMENTS else 1
-        codes = code_of_numpy(tile.dtype), code_of_numpy(out.dtype)
-        programs = kernels.unary(self.node.attrs["expr"], *codes)
-        order = out.order()
-        for starts, sizes in each_box(shape, chunks(shape, cuts_of_long_runs(tile, out), units)):
-            views = [box_of(view, starts, sizes).permuted(order) for view in (tile, out)]
-            launch_element_by_element(builder, self.node, programs, views)
+        by_vector_cores(builder, self.node, tile, out)
 
     def tile(self, builder: Builder, box: View) -> View:
         """Return a fresh buffer for its result, which goes to `box` of the home."""
         buffer = Buffer(f"{self.node.name}.out.{len(builder.ops)}", box.nbytes)
         return dense(buffer, box.shape, box.dtype, box.order())
+
+
+@dataclass(frozen=True)
+class Head:
+    """An element-wise `node` of one operand in DDR, `source` ([N][Y][X][Z]), of whose result pieces are made as they are needed."""
+
+    node: Node
+    source: View
+
+    def piece(self, builder: Builder, starts: Sequence[int], sizes: Sequence[int]) -> View:
+        """Append what makes a box of the result in CMX, channels side by side, and return it."""
+        box = self.source.sliced(starts, sizes)
+        taken = builder.fetch(box, box.order(), self.node, "in")
+        value = self.node.outputs[0]
+        buffer = Buffer(f"{self.node.name}.out.{len(builder.ops)}", prod(sizes) * value.dtype.itemsize)
+        made = dense(buffer, sizes, value.dtype)
+        by_vector_cores(builder, self.node, taken, made)
+        return made
+
+
+def by_vector_cores(builder: Builder, node: Node, tile: View, out: View) -> None:
+    """Append the tasks that make `out` of `tile`, both in CMX: an element-wise node of one operand, shared by the cores of a tile."""
+    units = builder.profile.shaves_per_tile if prod(out.shape) >= PARALLEL_ELEMENTS else 1
+    programs = kernels.unary(node.attrs["expr"], code_of_numpy(tile.dtype), code_of_numpy(out.dtype))
+    order = out.order()
+    for starts, sizes in each_box(out.shape, chunks(out.shape, cuts_of_long_runs(tile, out), units)):
+        views = [box_of(view, starts, sizes).permuted(order) for view in (tile, out)]
+        launch_element_by_element(builder, node, programs, views)
 
 
 def tail_of(builder: Builder, value: Value) -> Tail | None:

@@ -118,3 +118,24 @@ def test_what_waits_long_goes_to_ddr_where_others_need_its_room(sketch):
     program = lower(s.graph(s.map(("add", ("in", 0), ("in", 1)), a, s.conv(b, 48))), PROFILE, tiles=2)
     assert a.name in {tensor.name for tensor in program.ddr}
     assert b.name not in {tensor.name for tensor in program.ddr}
+
+
+@pytest.mark.parametrize("op", ["conv", "depthwise", "pool"])
+def test_pieces_of_an_input_are_converted_where_they_are_taken(op, sketch, run, feeds_of):
+    """Rows that two windows see are converted twice; neither type is in DDR beside the input's own."""
+    s = sketch()
+    x = s.map(("in", 0), s.input(2, 24, 45, 37, dtype=F32), dtype=s.dtype)
+    if op == "pool":
+        y = s.pool("AvgPool", x, (45, 37), count_include_pad=False)
+    else:
+        y = s.conv(x, 24, stride=2, group=24 if op == "depthwise" else 1)
+    graph, found = s.graph(y), []
+    for fused in (True, False):
+        options = CompileOptions(
+            cmx_bytes=64 << 10, vertical_fusion=fused, dump=("bytes-per-tensor",), optimisation=1, strict=True
+        )
+        compiled = compile_graph(graph, options)
+        found.append((run(compiled.blob, feeds_of(graph)), compiled.report["dumps"]["bytes-per-tensor"]))
+    (fused, inside), (apart, outside) = found
+    assert [v.tobytes() for v in fused.values()] == [v.tobytes() for v in apart.values()]
+    assert x.name not in inside and x.name in outside
