@@ -89,6 +89,7 @@ class Builder:
         self.ddr: list[DdrTensor] = []
         self._transposed: dict[Value, View] = {}
         self.weights: dict[Hashable, ConstantWeights] = {}  # of nodes that have the same
+        self.task_cycles: dict[Hashable, list[int]] = {}  # of the matrix engine, by all that they depend on
         self.constants: list[tuple[int, Callable[[], bytes]]] = []  # empty in a plan
         self.weight_bytes = 0
         self.macs = 0

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from npu_abi import C, dtype
-from npu_model.cycles import dpu_cycles, fastest_grids
+from npu_model.cycles import dpu_cycles
+from npu_model.dpu_walk import GRIDS
 from npu_model.dtypes import code_of_numpy
 
 from libnpu.compiler.lower.dpu_tiler import PS_PER_SECOND, Geometry, TilePlan, plan_tiles
@@ -486,6 +487,19 @@ def far_ps(builder: Builder, job: Job, plan: TilePlan) -> int:
 
 def task_cycles(builder: Builder, job: Job, tiles: Sequence[tuple[int, int]], is_far: bool = False) -> list[int]:
     """Return the engine's cycles of one task for each (rows, channels), by the cost model; `is_far`: its input is in another tile."""
+    alike = tuple(_static_fields(job).items()), job.groups, job.per_channel, job.row_axis, job.follower is None
+    key = *alike, job.act.shape, job.out.shape, is_far, *tiles
+    if key not in builder.task_cycles:
+        builder.task_cycles[key] = _task_cycles(builder, job, tiles, is_far)
+    found = builder.task_cycles[key]
+    if job.tail is None:
+        return found
+    columns = job.out.shape[3 - job.row_axis]
+    return [cycles + job.tail.dpu_cycles(r * c * columns) for cycles, (r, c) in zip(found, tiles, strict=True)]
+
+
+def _task_cycles(builder: Builder, job: Job, tiles: Sequence[tuple[int, int]], is_far: bool) -> list[int]:
+    """As `task_cycles`, without a tail."""
     records = np.zeros(len(tiles), dtype("npu_dpu_invariant"))
     records["act_addr"] = C.NPU_CMX_BASE + C.NPU_CMX_TILE_STRIDE if is_far else 0
     parts = np.zeros(len(tiles), dtype("npu_dpu_variant"))
@@ -510,8 +524,9 @@ def task_cycles(builder: Builder, job: Job, tiles: Sequence[tuple[int, int]], is
     for most in variant_channels(_static_fields(job), builder.profile.dpu):
         counts = -(-channels // most)
         parts["size_z"] = -(-channels // counts)
-        records["mpe_grid"] = fastest_grids(builder.profile, records, parts)
-        each.append(counts * (dpu_cycles(builder.profile, records, parts) - start) + start)
+        for grid in GRIDS:
+            records["mpe_grid"] = grid
+            each.append(counts * (dpu_cycles(builder.profile, records, parts) - start) + start)
     found = np.minimum.reduce(each)
     if job.follower is not None:
         parts["size_z"] = channels
@@ -520,11 +535,6 @@ def task_cycles(builder: Builder, job: Job, tiles: Sequence[tuple[int, int]], is
         parts["size_y"] = [block_rows(int(count)) for count in pixels]
         parts["size_x"] = pixels // parts["size_y"]
         found += dpu_cycles(builder.profile, records, parts)
-    if job.tail is not None:
-        across_columns = job.out.shape[3 - job.row_axis]
-        found += np.array(
-            [job.tail.dpu_cycles(int(r * c) * across_columns) for r, c in zip(rows, channels, strict=True)]
-        )
     return [int(count) for count in found]
 
 

@@ -60,7 +60,7 @@ class FeasibleMemoryScheduler:
     """Schedules a tile program for `tiles` tiles of `profile` with `cmx_bytes` of CMX each.
 
     `pingpong=False` loads an operation's operands only when the one before it has left the engine. With `restarts`, level limits 0 to 4, 6, 8, 16,
-    32 and so on up to `prefetching_level_limit` are tried, largest first, until two in a row are 1 % slower than the best one; then
+    32 and so on up to `prefetching_level_limit` are tried, largest first, until two in a row make nothing faster; then
     the best one and half of it with results at alternate ends of CMX; then the same in other orders (`justify.py`). Of a long program
     the first part is tried so, and the best goes on. `known` are the predecessors of the operations, where they are known; with
     `keeps_loads`, a load's level is that of its place in the program.
@@ -184,9 +184,9 @@ class FeasibleMemoryScheduler:
         for limit in (k for k in _LIMITS if k <= self.level_limit):
             if limit > reach:
                 continue  # no load ran that far ahead: the schedule would be the same
-            one = SchedulerPass(self, limit, best.time_ps * 101 // 100 if best else bound_ps)
+            one = SchedulerPass(self, limit, best.time_ps if best else bound_ps)
             found = _tried(one, level)
-            slower = slower + 1 if found is None else 0
+            slower = 0 if found is not None and (best is None or found.time_ps < best.time_ps) else slower + 1
             if slower == 2:
                 break
             if found is None:
