@@ -207,10 +207,25 @@ def settle(loaded, retired, plan, b):
             loaded[b] = [following, len(plan.barriers[following].producers), len(plan.barriers[following].consumers)]
 
 
+def used_while_leaving(schedule):
+    """Return the operations that use a buffer while it is spilled."""
+    return [
+        s.op.name
+        for out in schedule.ops
+        for s in schedule.ops
+        if out.kind == "spill_out"
+        and s is not out
+        and out.addresses.keys() & s.addresses.keys()
+        and s.start_ps < out.end_ps
+        and out.start_ps < s.end_ps
+    ]
+
+
 @settings(max_examples=60)
 @given(programs(), st.integers(768, 2048), st.integers(0, 8), st.integers(8, 64), st.randoms(use_true_random=False))
 def test_any_timing_of_the_schedule_computes_what_program_order_computes(program, cmx, limit, ids, rng):
     schedule = FeasibleMemoryScheduler(program, PROFILE, cmx, limit).run()
+    assert used_while_leaving(schedule) == []
     plan = synchronise(schedule, ids)
     assert unordered_pairs(schedule, plan) == []
     assert on_device(program, schedule, plan, rng) == in_order(program)
@@ -226,6 +241,7 @@ def test_a_chain_that_must_spill_still_computes_the_same(cmx, limit):
     assert on_device(program, schedule, plan, random.Random(cmx)) == in_order(program)
     assert schedule.peak_cmx_bytes <= cmx
     assert schedule.spill_in_bytes >= schedule.spill_out_bytes
+    assert used_while_leaving(schedule) == []
 
 
 def test_small_cmx_spills_and_large_cmx_does_not():

@@ -88,6 +88,7 @@ class SchedulerPass:
         self.uses_left = {buffer: len(uses) for buffer, uses in plan.uses.items()}
         self.next_use = dict.fromkeys(plan.uses, 0)  # position in plan.uses
         self.arriving: dict[Buffer, int] = {}  # spill-ins and reloads under way: when they end
+        self.leaving: set[Buffer] = set()  # spill-outs under way: nothing may use them until they are back
         self.running: list[tuple[int, int, int, ScheduledOp]] = []
         self.serial = 0
         self.loads: list[tuple[int, int]] = []  # ready: (level, index)
@@ -164,6 +165,7 @@ class SchedulerPass:
             if index < 0:
                 if scheduled.kind == "spill_out":
                     for buffer in scheduled.addresses:
+                        self.leaving.discard(buffer)
                         self._release(buffer)
                 else:
                     for buffer in scheduled.addresses:
@@ -373,6 +375,8 @@ class SchedulerPass:
         if demand:
             demand.sort(key=lambda i: (plan.levels[i], i))
             wanted = list(dict.fromkeys(b for i in (*demand, index) for b in plan.buffers[i]))
+        if self.leaving and not self.leaving.isdisjoint(wanted):
+            return None
         missing = [b for b in wanted if b not in self.resident]
         if missing:
             loaded = {b for i in demand for b in plan.buffers[i]}
@@ -503,6 +507,7 @@ class SchedulerPass:
         queue = self._first_free(Engine.DMA)
         op = self._copy(f"spill_out {buffer.name}", Ref(buffer), Ref(home), buffer.size_bytes)
         self._place(op, queue, self.now, -1, [buffer], "spill_out")
+        self.leaving.add(buffer)
 
     def _bring_back(self, buffer: Buffer) -> int:
         """Read an evicted buffer back to its new address; return when it is there."""
