@@ -8,8 +8,9 @@ memory latency. Costs come out of how the engine works on a descriptor, with the
 2. A DPU walks each workload in blocks and contexts (dpu_walk.py). A convolution takes ceil(K / MACs per position) cycles
    per block and kernel tap, K being the input channels of its group, and `context_cycles` to change the context. A tap at
    which a block sees nothing but padding multiplies nothing; its weights are read all the same.
-3. Depthwise convolution, pooling and element-wise operations use one MAC of a position, so that reading bounds them. A depthwise
-   convolution begins with each line of a block anew, and where every other pixel is read, of one line each, reads meet in banks.
+3. Depthwise convolution, pooling and element-wise operations use one MAC of a position, so that reading bounds them. Of more than
+   `dw_channels`, depthwise and pooling are several workloads. Depthwise begins with each line of a block anew, and where every
+   other pixel is read, of one line each, reads meet in banks.
 4. One stream reads at most `act_read_bytes_per_cycle` (pixels), the other `wt_read_bytes_per_cycle` (weights, the second
    tensor of an element-wise operation), by grid: how the ports are divided. Both together read what all ports give.
 5. Reading, multiplying, post-processing and writing overlap: a workload lasts as long as the slowest of them, and then
@@ -208,6 +209,7 @@ def dpu_costs(
     pixel_lines = lines(walk.channels * sizes(inv, "act_dtype")) // LINE_BYTES
     begun = np.where(walk.depthwise, walk.pixel_blocks * pixel_lines * dpu.dw_block_cycles, 0)
     met = np.where(walk.depthwise & (ints(inv, "stride_x") > 1), acts * dpu.dw_stride_percent // (100 * pixel_lines), 0)
+    workloads = np.where(walk.array | walk.eltwise, 1, ceil_div(walk.channels, dpu.dw_channels))
     read = acts + weights
     slowest = np.maximum.reduce(
         [
@@ -222,7 +224,7 @@ def dpu_costs(
     drain = walk.last_pixels * lines(walk.last_channels * out_size) // write_rate
     cycles, read, written = (
         _sum_by_owner(column, owner, len(invariants))
-        for column in (dpu.workload_cycles + slowest + drain, read, outputs * out_size * copies)
+        for column in (dpu.workload_cycles * workloads + slowest + drain, read, outputs * out_size * copies)
     )
     return cycles + dpu.startup_cycles, read, written
 

@@ -25,7 +25,7 @@ class Dpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     clock_hz: int
     macs_per_cycle: dict[str, int]  # by weight dtype: "u8", "i8", "f16", "bf16", "f32"
     startup_cycles: int  # per task (invariant)
-    workload_cycles: int  # per workload (variant)
+    workload_cycles: int  # per workload: a variant, or `dw_channels` of one
     context_cycles: int  # to change the accumulators of the MAC array to another context
     ppe_elements_per_cycle: int  # post-processing, of operands that are integers
     ppe_float_elements_per_cycle: int  # of operands that are floating point
@@ -34,6 +34,7 @@ class Dpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wt_read_bytes_per_cycle: dict[str, int]  # by grid: weights, or the second tensor of an element-wise operation
     cmx_write_bytes_per_cycle: int
     dw_macs_per_cycle: dict[str, int]  # depthwise and pooling, which cannot fill the MAC array
+    dw_channels: int  # of a workload of depthwise or pooling: a variant of more is several
     dw_block_cycles: int  # that depthwise begins each line of a block with
     dw_stride_percent: (
         int  # that it reads slower at stride 2 where a pixel is one line; where it is several, so many times less

@@ -40,6 +40,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "dpu.wt_read_bytes_per_cycle": _RATE,
     "dpu.cmx_write_bytes_per_cycle": _RATE,
     "dpu.dw_macs_per_cycle": (0, 1 << 30),
+    "dpu.dw_channels": _RATE,
     "dpu.dw_block_cycles": _CYCLES,
     "dpu.dw_stride_percent": (0, 1000),
     "dpu.dw_row_columns": (0, 12),

@@ -96,3 +96,13 @@ def test_elements_of_a_condition(make_model, run_on_device, rng):
     np.testing.assert_array_equal(run_on_device(model, feeds)["y"], feeds["x"][:, feeds["c"]])
     with pytest.raises(NpuError, match="KERNEL_FAULT"):
         run_on_device(model, feeds | {"c": np.ones(5, bool)})
+
+
+@pytest.mark.parametrize("align", [0, 1])
+@pytest.mark.parametrize("sizes", [(1, 3, 2, 4), (2, 1, 2, 3, 5)], ids=["image", "volumes"])
+def test_places_of_a_grid(sizes, align, make_model, oracle, run_on_device, rng):
+    rank = len(sizes) - 2
+    feeds = {"theta": f32(rng, sizes[0], rank, rank + 1)}
+    nodes = [("AffineGrid", ["theta", "size"], ["y"], {"align_corners": align})]
+    model = make_model(nodes, feeds, ["y"], {"size": np.array(sizes)}, opset=20)
+    np.testing.assert_allclose(run_on_device(model, feeds)["y"], oracle(model, feeds)["y"], rtol=1e-5, atol=1e-5)

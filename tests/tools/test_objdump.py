@@ -54,7 +54,9 @@ def test_a_broken_rule_is_printed_and_fails(npu, tmp_path, blob_path):
     assert err.startswith("npu: error: ")
 
 
-def test_a_missing_wait_is_named_with_both_tasks_and_the_edge(npu, tmp_path, blob_path):
+def test_a_missing_wait_is_named_with_both_tasks_and_the_edge(npu, tmp_path, model_path):
+    blob_path = tmp_path / "right.blob"
+    assert npu("compile", model_path, "--shape", "x=1,3,8,8", "--tiles", "1", "-O1", "-o", blob_path)[0] == 0
     assert npu("objdump", blob_path, "--verify")[0] == 0
     with open(blob_path, "rb") as file:
         image = blob.read(file.read())

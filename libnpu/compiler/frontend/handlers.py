@@ -28,7 +28,7 @@ from libnpu.compiler.frontend.ops_linear import determinant
 from libnpu.compiler.frontend.ops_ngrams import tf_idf
 from libnpu.compiler.frontend.ops_qlinear import QLINEAR
 from libnpu.compiler.frontend.ops_quantised import CONTRIBUTED, QUANTISED, quantize
-from libnpu.compiler.frontend.ops_sample import grid_sample
+from libnpu.compiler.frontend.ops_sample import affine_grid, grid_sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,6 +102,7 @@ HANDLERS: dict[str, Handler] = {
     "Gather": movement.gather,
     **dict.fromkeys(recurrence.GATES, recurrence.recurrent),
     "GridSample": grid_sample,
+    "AffineGrid": affine_grid,
     "QuantizeLinear": quantize,
     "DequantizeLinear": integer.dequantize,
     **QUANTISED,

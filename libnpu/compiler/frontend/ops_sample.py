@@ -1,4 +1,4 @@
-"""GridSample: places in the image that the engine computes, gathers of whole pixels there, and their weighted sum.
+"""AffineGrid, and GridSample: places in the image that the engine computes, gathers of whole pixels there, and their weighted sum.
 
 Pixels are gathered from the image with channels last, so that one place fetches all channels of it.
 """
@@ -58,6 +58,35 @@ def grid_sample(call: Call) -> Value:
         total = part if total is None else build.elementwise(("add", X, Y), [total, part])
     assert total is not None
     return build.transpose(build.reshape(total, (n, *grid.shape[1:-1], c)), [0, 1 + rank, *range(1, 1 + rank)])
+
+
+def affine_grid(call: Call) -> Value:
+    """AffineGrid: the places of an image's pixels, from -1 to 1 with a 1 behind, times each matrix of `theta` [N, 2, 3] or [N, 3, 4]."""
+    theta, size, build = call.input(0), call.input(1), call.build
+    rank = theta.shape[1] if len(theta.shape) == 3 else 0
+    declared = call.shape()
+    if rank not in (2, 3) or theta.shape[2] != rank + 1 or size.shape != (rank + 2,):
+        raise ModelError(f"node {call.name}: AffineGrid of {theta.name} {theta.shape} for {size.name} {size.shape}")
+    if size.const is None and declared is not None and len(declared) == rank + 2:
+        sizes = list(declared[1:-1])
+        known = build.const(np.array([theta.shape[0], *sizes], np.int32), "implied")
+        given = [build.slice(size, {0: (0, 1, 1)}), build.slice(size, {0: (2, rank + 2, 1)})]
+        call.require(("eq", X, Y), [build.emit("Concat", given, {"axis": 0}), known])
+    else:
+        array = call.array(1, "size")
+        assert array is not None
+        count, _, *sizes = (int(number) for number in array.reshape(-1))
+        if count != theta.shape[0]:
+            raise ModelError(f"node {call.name}: AffineGrid of {theta.name} {theta.shape} for {count} images")
+    aligned = bool(call.attrs.get("align_corners", 0))
+    if min(sizes) < 1 or (aligned and 1 in sizes):
+        raise call.unsupported(f"an image of {sizes}")
+    axes = [np.linspace(-1, 1, n) if aligned else (2 * np.arange(n) + 1) / n - 1 for n in sizes]
+    places = [*np.meshgrid(*axes, indexing="ij")[::-1], np.ones(sizes)]  # x first
+    base = build.const(np.stack(places, axis=-1).reshape(1, -1, rank + 1).astype(theta.dtype), f"{call.name}.places")
+    turned = build.transpose(theta, [0, 2, 1])
+    moved = build.emit("MatMul", [base, turned, None], {"act": None, "scale": 1.0})
+    return build.reshape(moved, (theta.shape[0], *sizes, rank))
 
 
 def _tap(call: Call, coordinate: Value, size: int, step: int, mode: str) -> tuple[Value, Value]:

@@ -158,7 +158,7 @@ def engine_tasks(
         dims, steps = [merged[axis] for axis in walked], [[row[axis] for axis in walked] for row in rows]
     if table is not None:
         dims, steps = [*dims, tile.shape[-1]], [[*step, size] for step, size in zip(steps, sizes, strict=True)]
-    dims, steps = _three_dims(dims, steps, sizes)
+    dims, steps = _three_dims(dims, steps, sizes, table is not None)
     dims = [merged[axis] for axis in repeated] + dims
     steps = [[row[axis] for axis in repeated] + step for row, step in zip(rows, steps, strict=True)]
     for index in np.ndindex(*dims[:-3]):
@@ -199,10 +199,12 @@ def repeats(view: View) -> bool:
     return any(not step and n > 1 for n, step in zip(view.shape, view.strides, strict=True))
 
 
-def _three_dims(dims: list[int], steps: list[list[int]], sizes: list[int]) -> tuple[list[int], list[list[int]]]:
+def _three_dims(
+    dims: list[int], steps: list[list[int]], sizes: list[int], has_table: bool
+) -> tuple[list[int], list[list[int]]]:
     """Return at least three axes, the last of them dense: where there are fewer, those that fill blocks best.
 
-    `steps` has a row per operand, in bytes; `sizes` are those of its elements.
+    `steps` has a row per operand, in bytes; `sizes` are those of its elements. With a table the last axis stays that of its channels.
     """
     if any(step[-1] != size for step, size in zip(steps, sizes, strict=True)) and dims[-1] > 1:
         dims, steps = [*dims, 1], [[*step, size] for step, size in zip(steps, sizes, strict=True)]
@@ -211,6 +213,16 @@ def _three_dims(dims: list[int], steps: list[list[int]], sizes: list[int]) -> tu
         deep = [z for z in range(1, min(whole, _CONTEXT_CHANNELS) + 1) if whole % z == 0]
         z = min(deep, key=lambda z: (_blocks(whole // z, block_rows(whole // z)) * -(-z * size // LINE_BYTES), -z))
         dims, steps = [whole // z, z], [[z * own, own] for own in sizes]
+    if len(dims) == 2 and dims[1] > _CONTEXT_CHANNELS and not has_table:
+        (y, whole), size = dims, max(sizes)
+
+        def lines(rows: int, pixels: int, z: int) -> int:
+            return _blocks(pixels, rows) * -(-z * size // LINE_BYTES)
+
+        deep = [z for z in range(1, _CONTEXT_CHANNELS + 1) if whole % z == 0]
+        z = min(deep, key=lambda z: (lines(y, y * (whole // z), z), -z))
+        if lines(y, y * (whole // z), z) <= lines(block_rows(y), y, whole):
+            dims, steps = [y, whole // z, z], [[step[0], z * own, own] for step, own in zip(steps, sizes, strict=True)]
     if len(dims) == 2:
         y = block_rows(dims[0])
         x = dims[0] // y

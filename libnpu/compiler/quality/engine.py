@@ -89,7 +89,8 @@ def least_cycles(layer: Layer, dpu: Dpu) -> float:
         area * _lines(layer.channels * out) / dpu.cmx_write_bytes_per_cycle,
         area * layer.channels / _ppe(layer.act, dpu),
     ]
-    return layer.images * max(slowest)
+    workloads = -(-layer.channels // dpu.dw_channels) if layer.own_channels else 1  # the first one is a start
+    return layer.images * (max(slowest) + (workloads - 1) * dpu.workload_cycles)
 
 
 def least_eltwise_cycles(elements: int, dtype: int, dpu: Dpu) -> float:

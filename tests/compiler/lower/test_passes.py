@@ -6,6 +6,7 @@ from npu_model.profile import load_profile
 
 from libnpu.compiler import CompileOptions
 from libnpu.compiler.ir import Node, Value
+from libnpu.compiler.lower.eltwise import _three_dims
 from libnpu.compiler.lower.passes import passes_of
 from libnpu.compiler.pipeline import compile_graph
 
@@ -136,3 +137,10 @@ def test_nan_and_infinity_pass_through(sketch, run):
     swished, gate = (v.ravel() for v in run(compiled.blob, {"x0": x, "x1": x}).values())
     np.testing.assert_array_equal(swished, np.float16([np.nan, np.inf, 65504, 0]))
     np.testing.assert_array_equal(gate, np.float16([np.nan, 1, 1, 0]))
+
+
+def test_a_band_of_long_rows_is_walked_in_contexts():
+    """Three rows of 36 times 64 elements that lie apart: a pixel of 2304 channels would leave 15 of 16 positions idle."""
+    assert _three_dims([3, 2304], [[9216, 4]], [4], False) == ([3, 36, 64], [[9216, 256, 4]])
+    assert _three_dims([3, 2304], [[9216, 4]], [4], True)[0][-1] == 2304
+    assert _three_dims([400, 66], [[1024, 4]], [4], False)[0][-1] == 66  # of which two halves would leave positions idle
