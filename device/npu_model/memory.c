@@ -32,7 +32,8 @@ struct npu_memory *npu_memory_new(const struct npu_memory_config *config)
     m->access_flits = ceil_div(config->access_bytes, config->flit_bytes);
     m->free_item = NONE;
     for (int64_t i = 0; i < config->channels; i++) {
-        m->channels[i].refresh_due = config->t_refi ? config->t_refi : INT64_MAX;
+        m->channels[i].refresh_due = config->t_refi ? config->t_refi : NEVER;
+        m->channels[i].pins_free = -config->t_rtw; /* nobody waits for the pins to turn who is the first */
         for (int64_t b = 0; b < config->banks; b++)
             m->channels[i].banks[b].row = NONE;
     }
@@ -46,13 +47,14 @@ struct npu_memory *npu_memory_new(const struct npu_memory_config *config)
                 m->users[link][user].direction = direction;
                 m->users[link][user].client = (int32_t)i;
                 m->users[link][user].hop = (int32_t)hop;
+                m->clients[i].takes_turns |= config->other[link] != NONE;
                 m->ports[direction][i][hop].counters =
                     &m->counters.ports[(direction * NPU_MEMORY_CLIENTS + i) * NPU_MEMORY_HOPS + hop];
             }
     }
     for (int64_t i = 0; i < config->links; i++) { /* the first turn is the first user's */
         m->links[i].holder = larger(m->user_count[i] - 1, 0);
-        m->links[i].kept = INT64_MAX;
+        m->links[i].kept = NEVER;
     }
     return m;
 }
@@ -67,7 +69,6 @@ void npu_memory_free(struct npu_memory *m)
     for (int64_t i = 0; i < m->c.clients; i++) {
         free(m->clients[i].active);
         free(m->clients[i].data);
-        free(m->clients[i].data_ready);
     }
     free(m->items);
     free(m->transfers);
@@ -157,14 +158,14 @@ void access_done(struct npu_memory *m, const struct item *a)
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
 
-/* Move one flit over two directions that exclude each other: of the one whose turn it is, if it has any. */
+/* Over two directions that exclude each other move one flit of data, of the one whose turn it is if it has any; requests have their own wires. */
 static void links_move(struct npu_memory *m, int64_t number, int64_t other)
 {
     int32_t *others_turn = &m->links[number].others_turn;
-    if (link_move(m, *others_turn ? other : number))
-        *others_turn = !*others_turn;
-    else
-        link_move(m, *others_turn ? number : other);
+    int64_t first = *others_turn ? other : number, second = *others_turn ? number : other;
+    int moved = link_move(m, first, 0) == DATA_MOVED;
+    *others_turn ^= moved;
+    link_move(m, second, moved);
 }
 
 static void run_cycle(struct npu_memory *m)
@@ -188,7 +189,7 @@ static void run_cycle(struct npu_memory *m)
         for (int64_t i = 0; i < c->links; i++) {
             int64_t other = c->other[i];
             if (other == NONE)
-                link_move(m, i);
+                link_move(m, i, 0);
             else if (other > i)
                 links_move(m, i, other);
         }
@@ -266,11 +267,12 @@ int64_t npu_memory_advance(struct npu_memory *m, int64_t until_ticks, int64_t *a
 /* ---- transfers --------------------------------------------------------------------------------------------------- */
 
 /* Take over the runs of a side; one that begins in the access in which the one before ends goes on with it. */
-static int start_side(struct npu_memory *m, int32_t client, struct stream *s, const int64_t *runs, int64_t count, int64_t at,
+static int start_side(struct npu_memory *m, struct stream *s, const int64_t *runs, int64_t count, int64_t at,
                       int64_t pace)
 {
     int64_t size = m->c.access_bytes, kept = 0;
     memset(s, 0, sizeof *s);
+    s->oldest = s->newest = NONE;
     if (!count)
         return 1;
     s->run = s->runs = malloc((size_t)count * sizeof *s->runs);
@@ -280,7 +282,7 @@ static int start_side(struct npu_memory *m, int32_t client, struct stream *s, co
         int64_t address = runs[2 * i], bytes = runs[2 * i + 1];
         struct run *last = kept ? &s->runs[kept - 1] : NULL;
         if (last == NULL || address / size != (last->address + last->bytes - 1) / size) {
-            s->runs[kept++] = (struct run){address, bytes, bytes};
+            s->runs[kept++] = (struct run){address, bytes, bytes, 0};
             continue;
         }
         int64_t end = larger(last->address + last->bytes, address + bytes);
@@ -293,7 +295,73 @@ static int start_side(struct npu_memory *m, int32_t client, struct stream *s, co
     s->interval = pace / s->total;
     s->remainder = pace % s->total;
     s->next = at;
-    client_keep_pace(m, client, s);
+    s->count = kept;
+    return 1;
+}
+
+static int by_turn(const void *one, const void *other)
+{
+    const struct run *a = one, *b = other;
+    int64_t less[] = {a->turn - b->turn, a->address - b->address, a->bytes - b->bytes, a->asked - b->asked};
+    for (size_t i = 0; i < sizeof less / sizeof *less; i++)
+        if (less[i])
+            return less[i] < 0 ? -1 : 1;
+    return 0;
+}
+
+/* Put the runs of a buffer in an order in which the banks take turns: the first page of each of them, by address, then the next one. A run has the
+ * page in which it begins. Return whether the order is another one. */
+static int order_buffer(struct npu_memory *m, struct run *runs, int64_t count)
+{
+    struct { int64_t row, turn; } last[NPU_MEMORY_CHANNELS][NPU_MEMORY_BANKS];
+    int64_t row;
+    int32_t bank;
+    int changed = 0;
+    for (int64_t i = 1; i < count && !changed; i++)
+        changed = by_turn(&runs[i - 1], &runs[i]) > 0;
+    if (changed)
+        qsort(runs, (size_t)count, sizeof *runs, by_turn);
+    for (int64_t i = 0; i < m->c.channels; i++)
+        for (int64_t k = 0; k < m->c.banks; k++)
+            last[i][k].turn = NONE;
+    int turned = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t channel = ddr_locate(m, runs[i].address, &bank, &row) - m->channels;
+        if (last[channel][bank].turn == NONE || last[channel][bank].row != row)
+            last[channel][bank].row = row, last[channel][bank].turn++;
+        runs[i].turn = last[channel][bank].turn;
+        turned |= i && runs[i].turn < runs[i - 1].turn;
+    }
+    if (turned)
+        qsort(runs, (size_t)count, sizeof *runs, by_turn);
+    return changed || turned;
+}
+
+/* Cut the runs of a side where a buffer ends, and order those of each buffer. 0 without memory. */
+static int order_side(struct npu_memory *m, struct transfer *t, struct stream *s)
+{
+    int64_t size = m->c.access_bytes, count = 0, first = 0, at = 0;
+    if (s->count < 2 && client_fewest(t, s) == s->total) /* requests end where buffers do */
+        return 1;
+    struct run *runs = malloc((size_t)(s->count + client_buffer_of(m, t, s, s->total - 1) + 1) * sizeof *runs);
+    if (runs == NULL)
+        return 0;
+    for (int64_t i = 0; i < s->count;) {
+        struct run *r = &s->runs[i];
+        int64_t room = client_buffer_end(m, t, s, client_buffer_of(m, t, s, at)) - at;
+        int64_t accesses = smaller(accesses_of(m, r->address, r->bytes), room);
+        int64_t bytes = smaller(r->bytes, accesses * size - r->address % size), asked = smaller(bytes, r->asked);
+        runs[count++] = (struct run){r->address, bytes, asked, 0};
+        r->address += bytes, r->bytes -= bytes, r->asked -= asked;
+        at += accesses;
+        i += !r->bytes;
+        if (accesses == room) {
+            t->reordered |= order_buffer(m, runs + first, count - first);
+            first = count;
+        }
+    }
+    free(s->runs);
+    s->run = s->runs = runs;
     return 1;
 }
 
@@ -311,14 +379,20 @@ int64_t npu_memory_submit(struct npu_memory *m, int64_t client, int64_t at_ticks
     struct transfer *t = &m->transfers[slot];
     memset(t, 0, sizeof *t);
     if (!GROW(c->active, c->active_room, c->active_count + 1) ||
-        !start_side(m, (int32_t)client, &t->sides[READ], read_runs, reads, at_ticks, pace_ticks) ||
-        !start_side(m, (int32_t)client, &t->sides[WRITE], write_runs, writes, at_ticks, pace_ticks)) {
-        free(t->sides[READ].runs);
-        t->sides[READ].runs = NULL;
+        !start_side(m, &t->sides[READ], read_runs, reads, at_ticks, pace_ticks) ||
+        !start_side(m, &t->sides[WRITE], write_runs, writes, at_ticks, pace_ticks)) {
+        forget(t);
         return NONE;
     }
-    t->serial = m->serial++;
     t->client = (int32_t)client;
+    for (int side = READ; side <= WRITE; side++) {
+        if (!order_side(m, t, &t->sides[side])) {
+            forget(t);
+            return NONE;
+        }
+        client_keep_pace(m, t->client, &t->sides[side]);
+    }
+    t->serial = m->serial++;
     t->live = 1;
     c->active[c->active_count++] = (int32_t)slot;
     return slot;

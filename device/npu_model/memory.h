@@ -4,11 +4,11 @@
  * In each cycle, in this order:
  *
  *  1. Generators of background traffic take note of the bursts that have come.
- *  2. Each channel moves one access, opens one page, and closes pages, for what was in its queue before this cycle.
+ *  2. Each channel moves one access, and opens and closes pages, one of a bank, for what was in its queue before this cycle.
  *  3. The controller puts one access of each client's read that it has taken into its channel's queue, if there is room.
  *  4. Each link, by number, those nearest to the sinks first, moves one flit. Of two directions that exclude each other both
- *     are tried when the first has its turn, and the other one goes first from when the one that did has moved a flit. A flit that waits at a
- *     router's port is ready for the next link `hop_cycles` after it came, and its credit is free again `credit_return_cycles` after it has left.
+ *     are tried when the first has its turn: they move one flit of data together, and reads' requests, which have wires of their own, beside it. The
+ *     other one goes first from when the one that did has moved data. A flit that waits at a router's port is ready for the next link `hop_cycles` after it came, and its credit is free again `credit_return_cycles` after it has left.
  *  5. The controller puts one flit of read data of each client into the first port of the way back, and each client one flit
  *     into the first port of the way there, if there are credits.
  *  6. Credits in use are summed, per port.
@@ -17,11 +17,15 @@
  * bytes. A read is one flit on the way there, and the data on the way back; a write is its data on the way there, and over
  * when the controller's queues have them.
  *
- * Reads and writes of one transfer do not pass each other in a channel's queue, nor on its pins. So a write of a transfer waits in front of the controller while a read of it is being split.
+ * Accesses of one transfer do not pass each other: not on their way, nor in a channel's queue, nor on its pins, and its data goes back in the order in which it
+ * asked. So a write of a transfer waits in front of the controller while a read of it is being split.
  *
- * A transfer that reads and writes has two buffers, each of `requests` * `request_accesses` accesses of the side that has fewer.
- * Reads into a buffer are issued when the writes of what was in it before have been, and writes of what is in it when all reads
- * into the other one have been. So the order of its requests does not depend on when they are answered.
+ * What a transfer asks for is cut into buffers, each of `requests` * `request_accesses` accesses, of the side that has fewer where there are two.
+ * Runs of a buffer go by the turns of their banks: the first page of each bank, by address, then the second one of each; a run counts as of the page
+ * in which it begins. A transfer that reads and writes has two buffers. Reads into a buffer are issued when the writes of what was in it before
+ * have been, and writes of what is in it when all reads into the other one have been, and what they write has been read: as large a share, or all of the buffer
+ * where runs have changed places; where two directions of a link on its way exclude each other, all that was asked for. So the order of all that a
+ * transfer does is its own, and does not depend on when it is answered.
  *
  * A channel refreshes in the first cycle at or after each multiple of t_refi: it closes all banks, for t_rp, and takes t_rfc.
  * Before that it gives no command whose bank could not be closed by then.
@@ -41,7 +45,7 @@
 
 struct npu_memory_config {
     int64_t cycle_ticks;
-    int64_t channels, banks, page_bytes, access_bytes, interleave_bytes, bank_xor; /* address mapping, see locate() */
+    int64_t channels, banks, page_bytes, access_bytes, interleave_bytes, bank_xor; /* address mapping, see ddr_locate() */
     int64_t access_ticks;         /* on the data pins of a channel */
     int64_t t_rcd, t_rp, t_ras, t_wr, t_cl, t_cwl, t_rfc, t_refi, t_rtw, t_wtr; /* ticks; t_refi 0: no refresh */
     int64_t queue_depth;          /* accesses per channel */
@@ -88,9 +92,8 @@ void npu_memory_free(struct npu_memory *m);
 const struct npu_memory_counters *npu_memory_read_counters(const struct npu_memory *m);
 
 /* Start a transfer of `client` not before `at_ticks`, and return its number, or -1 without memory. It reads `reads` runs and
- * writes `writes` runs: pairs of address and bytes. Requests of each side are issued over `pace_ticks` or longer, each when the time of its share is over. Runs
- * follow each other; one that begins in the access in which the one before ends shares it. With both sides, a share of the
- * writes is issued when as large a share of the reads is done, in turn through two buffers. The number is free again when advance returned it, or after cancel. */
+ * writes `writes` runs: pairs of address and bytes. Requests of each side are issued over `pace_ticks` or longer, each when the time of its share is over. A run
+ * that begins in the access in which the one before ends shares it. The number is free again when advance returned it, or after cancel. */
 int64_t npu_memory_submit(struct npu_memory *m, int64_t client, int64_t at_ticks, const int64_t *read_runs, int64_t reads,
                           const int64_t *write_runs, int64_t writes, int64_t pace_ticks);
 /* What it has issued goes its way; nothing more does, and it never ends. */

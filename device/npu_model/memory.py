@@ -69,7 +69,7 @@ class Noc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hop_cycles: int  # from one router's port to the next, when nothing is in the way
     credit_return_cycles: int  # after which a place that a flit has left can be used again
     credits: int  # places of a client at each port
-    duplex: bool  # between routers a link moves one flit each way, not one in all
+    duplex: bool  # between routers a link moves one flit of data each way, not one in all; requests have their own wires there
 
     @property
     def link_bytes_per_second(self) -> int:
@@ -157,14 +157,11 @@ class MemorySystem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         The least of what its port, its requests and the controller's splitting of them carry, and of what the pins do
         between refreshes and turns of pages that the queue does not hide.
         """
-        dram, noc = self.dram, self.noc
         own = self.clients[self.client(client)]
-        window_bytes, trip_ns = own.requests * own.request_accesses * dram.access_bytes, self.network_latency_ns(client)
+        window_bytes = own.requests * own.request_accesses * self.dram.access_bytes
+        trip_ns = self.network_latency_ns(client)
         *ports, pins = self.rates(client).values()
         port = min(ports)
-        if not noc.duplex:  # requests share the link with the data
-            flits = own.request_accesses * -(-dram.access_bytes // noc.flit_bytes)
-            port = port * flits // (flits + 1)
         stalled = self.stalled_share(port, window_bytes, trip_ns, self.split_bytes_per_second > port)
         return int(min(port * (1 - stalled), pins))
 

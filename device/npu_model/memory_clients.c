@@ -67,29 +67,56 @@ void client_keep_pace(const struct npu_memory *m, int32_t client, struct stream 
 
 static int is_copy(const struct transfer *t) { return t->sides[READ].total && t->sides[WRITE].total; }
 
-/* Whether a transfer that reads and writes has a buffer for the next request of a side. It has two, each of as many accesses as
- * may be outstanding: one is read into while the other, into which all reads have been issued, is written out. */
+/* A transfer's accesses go through buffers, each of as many as may be outstanding, of the side of a copy that has fewer. */
+static int64_t buffer_accesses(const struct npu_memory *m, const struct transfer *t)
+{
+    return m->c.requests[t->client] * m->c.request_accesses[t->client];
+}
+
+int64_t client_fewest(const struct transfer *t, const struct stream *s)
+{
+    return is_copy(t) ? smaller(t->sides[READ].total, t->sides[WRITE].total) : s->total;
+}
+
+/* The buffer of an access of a side, in the order in which they were asked for; and the first access of a side that is behind a buffer. */
+int64_t client_buffer_of(const struct npu_memory *m, const struct transfer *t, const struct stream *s, int64_t access)
+{
+    return access * client_fewest(t, s) / s->total / buffer_accesses(m, t);
+}
+
+int64_t client_buffer_end(const struct npu_memory *m, const struct transfer *t, const struct stream *s, int64_t buffer)
+{
+    return smaller(ceil_div((buffer + 1) * buffer_accesses(m, t) * s->total, client_fewest(t, s)), s->total);
+}
+
+/* Whether a copy has a buffer for the next request of a side. It has two: one is read into while the other, into which all reads
+ * have been issued, is written out: as far as it has been read, if that was in order; where a link moves one flit both ways, when no read
+ * is on its way back. */
 static int buffer_allows(const struct npu_memory *m, const struct transfer *t, int side)
 {
     const struct stream *read = &t->sides[READ], *write = &t->sides[WRITE];
     if (!is_copy(t))
         return 1;
-    int64_t buffer = m->c.requests[t->client] * m->c.request_accesses[t->client], least = smaller(read->total, write->total);
-    int64_t filled = read->issued * least / read->total / buffer, emptied = write->issued * least / write->total / buffer;
-    return side == READ ? filled < emptied + 2 : filled >= emptied + 2 || read->issued == read->total;
+    int64_t filled = client_buffer_of(m, t, read, read->issued), emptied = client_buffer_of(m, t, write, write->issued);
+    if (side == READ)
+        return filled < emptied + 2;
+    if (read->issued < read->total && filled < emptied + 2)
+        return 0;
+    if (m->clients[t->client].takes_turns)
+        return !read->open;
+    if (t->reordered)
+        return read->done >= client_buffer_end(m, t, read, emptied);
+    return read->done * write->total >= (write->issued + accesses_of(m, write->run->address, request_bytes(m, t->client, write->run))) * read->total;
 }
 
 static int stream_state(const struct npu_memory *m, const struct transfer *t, int side)
 {
-    const struct stream *s = &t->sides[side], *read = &t->sides[READ];
+    const struct stream *s = &t->sides[side];
     if (s->issued == s->total || t->paused || s->next > m->now * m->c.cycle_ticks)
         return NOTHING;
     if (s->open == m->c.requests[t->client])
         return WINDOW;
-    int64_t then = s->issued + accesses_of(m, s->run->address, request_bytes(m, t->client, s->run));
-    if (!buffer_allows(m, t, side) || (side == WRITE && read->done * s->total < then * read->total))
-        return DATA;
-    return CAN;
+    return buffer_allows(m, t, side) ? CAN : DATA;
 }
 
 static int32_t issue(struct npu_memory *m, int32_t slot, int side)
@@ -155,7 +182,7 @@ void client_run(struct npu_memory *m, int32_t number)
 {
     struct client *c = &m->clients[number];
     struct port *there = &m->ports[THERE][number][0], *back = &m->ports[BACK][number][0];
-    if (c->data_count && c->data_ready[c->data_head] <= m->now && port_has_credit(m, back)) {
+    if (c->data_count && m->items[c->data[c->data_head]].ready <= m->now && port_has_credit(m, back)) {
         int last = ++c->data_flit == m->access_flits;
         port_put(m, back, c->data[c->data_head] << 1 | last);
         if (last)

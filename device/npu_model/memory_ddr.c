@@ -5,7 +5,7 @@
 
 /* Channel, bank and row of an address: channels change every interleave_bytes; what a channel has of the addresses is cut
  * into pages, and pages go to the banks in turn; bank_xor mixes the row into the bank. */
-static struct channel *locate(struct npu_memory *m, int64_t address, int32_t *bank, int64_t *row)
+struct channel *ddr_locate(struct npu_memory *m, int64_t address, int32_t *bank, int64_t *row)
 {
     const struct npu_memory_config *c = &m->c;
     int64_t block = address / c->interleave_bytes;
@@ -26,14 +26,15 @@ static int enqueue(struct npu_memory *m, const struct item *r, int32_t child)
 {
     int32_t bank;
     int64_t row;
-    struct channel *ch = locate(m, r->address, &bank, &row);
+    struct channel *ch = ddr_locate(m, r->address, &bank, &row);
     if (ch->count == m->c.queue_depth)
         return 0;
     int64_t transfer = r->slot == NONE ? NONE : m->transfers[r->slot].serial;
-    struct entry e = {child, r->client, bank, HIT, r->write, 0, row, m->now, transfer};
+    struct entry e = {child, r->client, bank, HIT, r->write, 0, 0, row, m->now, transfer};
     for (int64_t i = 0; i < ch->count && transfer != NONE; i++)
-        e.before += ch->queue[i].transfer == transfer && ch->queue[i].write != e.write;
-    ch->held_up += !e.write && e.before;
+        if (ch->queue[i].transfer == transfer)
+            e.before++, e.writes_before += ch->queue[i].write;
+    ch->held_up += !e.write && e.writes_before;
     ch->writes += e.write;
     ch->drains |= ch->writes >= ceil_div(m->c.queue_depth, 2);
     ch->queue[ch->count++] = e;
@@ -51,7 +52,7 @@ int ddr_accepts(struct npu_memory *m, int32_t flit)
         return splitting == NONE;
     if (splitting != NONE && r->slot != NONE && m->items[splitting].slot == r->slot)
         return 0;
-    return r->flits + 1 < m->access_flits || locate(m, r->address, &bank, &row)->count < m->c.queue_depth;
+    return r->flits + 1 < m->access_flits || ddr_locate(m, r->address, &bank, &row)->count < m->c.queue_depth;
 }
 
 void ddr_sink(struct npu_memory *m, int32_t flit)
@@ -73,6 +74,67 @@ void ddr_sink(struct npu_memory *m, int32_t flit)
         item_give(m, index);
 }
 
+/* Read data will go back behind what the client has already. */
+static void queue_data(struct npu_memory *m, int32_t index)
+{
+    struct client *c = &m->clients[m->items[index].client];
+    if (c->data_count == c->data_room) { /* unroll the ring */
+        int64_t room = c->data_room ? 2 * c->data_room : 64;
+        int32_t *data = malloc((size_t)room * sizeof *data);
+        if (data == NULL) {
+            m->failed = 1;
+            return;
+        }
+        for (int64_t i = 0; i < c->data_count; i++)
+            data[i] = c->data[(c->data_head + i) % c->data_room];
+        free(c->data);
+        c->data = data, c->data_head = 0, c->data_room = room;
+    }
+    c->data[(c->data_head + c->data_count++) % c->data_room] = index;
+}
+
+/* A client's only transfer has an order of its own; of several it depends on time which goes first, so there is none to keep. */
+static int is_alone(const struct npu_memory *m, int32_t client) { return m->clients[client].active_count < 2; }
+
+/* An access is in its channel's queue: its data will go back behind that of the accesses of its transfer before it. */
+static void await_data(struct npu_memory *m, int32_t index)
+{
+    struct item *a = &m->items[index];
+    a->ready = NEVER;
+    a->later = a->earlier = NONE;
+    if (a->slot == NONE)
+        return;
+    struct stream *s = &m->transfers[a->slot].sides[READ];
+    a->earlier = s->newest;
+    *(s->newest == NONE ? &s->oldest : &m->items[s->newest].later) = index;
+    s->newest = index;
+}
+
+static void send_back(struct npu_memory *m, int32_t index)
+{
+    struct item *a = &m->items[index];
+    if (a->slot != NONE) {
+        struct stream *s = &m->transfers[a->slot].sides[READ];
+        *(a->earlier == NONE ? &s->oldest : &m->items[a->earlier].later) = a->later;
+        *(a->later == NONE ? &s->newest : &m->items[a->later].earlier) = a->earlier;
+    }
+    queue_data(m, index);
+}
+
+/* The data of a read will be with the controller in a cycle. */
+static void expect_data(struct npu_memory *m, int32_t index, int64_t cycle)
+{
+    struct item *a = &m->items[index];
+    a->ready = cycle;
+    if (a->slot == NONE || !is_alone(m, a->client))
+        send_back(m, index);
+    if (a->slot == NONE)
+        return;
+    const struct stream *s = &m->transfers[a->slot].sides[READ];
+    while (s->oldest != NONE && m->items[s->oldest].ready != NEVER)
+        send_back(m, s->oldest);
+}
+
 /* Put one access of the client's read into its channel's queue, if it has room. */
 void ddr_split(struct npu_memory *m, struct client *c)
 {
@@ -92,31 +154,7 @@ void ddr_split(struct npu_memory *m, struct client *c)
         item_give(m, index);
         c->splitting = NONE;
     }
-}
-
-/* Read data will be with the controller at `ready` ticks. */
-static void expect_data(struct npu_memory *m, int32_t index, int64_t ready)
-{
-    struct client *c = &m->clients[m->items[index].client];
-    if (c->data_count == c->data_room) { /* unroll the ring */
-        int64_t room = c->data_room ? 2 * c->data_room : 64;
-        int32_t *data = malloc((size_t)room * sizeof *data);
-        int64_t *times = malloc((size_t)room * sizeof *times);
-        if (data == NULL || times == NULL) {
-            free(data), free(times);
-            m->failed = 1;
-            return;
-        }
-        for (int64_t i = 0; i < c->data_count; i++) {
-            data[i] = c->data[(c->data_head + i) % c->data_room];
-            times[i] = c->data_ready[(c->data_head + i) % c->data_room];
-        }
-        free(c->data), free(c->data_ready);
-        c->data = data, c->data_ready = times, c->data_head = 0, c->data_room = room;
-    }
-    int64_t at = (c->data_head + c->data_count++) % c->data_room;
-    c->data[at] = index;
-    c->data_ready[at] = ceil_div(ready, m->c.cycle_ticks);
+    await_data(m, child);
 }
 
 /* When the data of a column command that goes now would be on the pins; NONE when a later cycle would not be worse, or when
@@ -139,8 +177,11 @@ static void column(struct npu_memory *m, struct channel *ch, struct npu_memory_c
     memmove(ch->queue + at, ch->queue + at + 1, (size_t)(--ch->count - at) * sizeof e);
     for (int64_t i = at; i < ch->count && e.transfer != NONE; i++) {
         struct entry *later = &ch->queue[i];
-        if (later->transfer == e.transfer && later->write != e.write)
-            ch->held_up -= --later->before == 0 && e.write;
+        if (later->transfer != e.transfer)
+            continue;
+        later->before--;
+        later->writes_before -= e.write;
+        ch->held_up -= e.write && !later->write && !later->writes_before;
     }
     n->turnarounds += e.write != ch->direction;
     ch->direction = e.write;
@@ -156,7 +197,7 @@ static void column(struct npu_memory *m, struct channel *ch, struct npu_memory_c
     } else {
         n->reads++;
         b->precharge_from = larger(b->precharge_from, m->now * m->c.cycle_ticks + m->c.access_ticks);
-        expect_data(m, e.item, end);
+        expect_data(m, e.item, ceil_div(end, m->c.cycle_ticks));
     }
 }
 
@@ -174,7 +215,14 @@ static void refresh(struct npu_memory *m, struct channel *ch, struct npu_memory_
     }
 }
 
-/* First ready, first come, but reads and writes of a transfer in order: the oldest access that can use an open page in the direction that goes
+/* Whether an access stays behind others of its transfer: behind those in the other direction, and behind all where the client has no other one. */
+static int waits_for_its_own(const struct npu_memory *m, const struct entry *e)
+{
+    int32_t turned = e->write ? e->before - e->writes_before : e->writes_before;
+    return turned || (e->before && is_alone(m, e->client));
+}
+
+/* First ready, first come, but a transfer's accesses in order: the oldest access that can use an open page in the direction that goes
  * first; else, when no such access waits, in the other one. When the oldest of all has waited for too long, the others do nothing
  * that it waits for: in its bank, or on the pins when its page is open. Reads go first; writes when none waits, when one waits for
  * a write of its own transfer, and when they are half of the queue, until they are a quarter of it. */
@@ -189,7 +237,7 @@ static void command_column(struct npu_memory *m, struct channel *ch, struct npu_
     for (int64_t i = 0; i < columns && (start[READ] >= 0 || start[WRITE] >= 0); i++) {
         const struct entry *e = &ch->queue[i];
         const struct bank *b = &ch->banks[e->bank];
-        if (e->before || b->row != e->row || (aged && i && e->bank == oldest->bank))
+        if (b->row != e->row || waits_for_its_own(m, e) || (aged && i && e->bank == oldest->bank))
             continue;
         int can = b->column_from <= ticks && start[e->write] >= 0;
         if (e->write != first) {
@@ -206,11 +254,10 @@ static void command_column(struct npu_memory *m, struct channel *ch, struct npu_
         column(m, ch, n, other, start[!first]);
 }
 
-/* The oldest access of each bank opens its page, one in a channel and cycle, or closes another one. */
+/* The oldest access of each bank opens its page, or closes another one. */
 static void command_rows(struct npu_memory *m, struct channel *ch, struct npu_memory_channel_counters *n)
 {
     int64_t ticks = m->now * m->c.cycle_ticks;
-    int activated = 0;
     uint64_t seen = 0; /* banks that an earlier access uses */
     for (int64_t i = 0; i < ch->count; i++) {
         struct entry *e = &ch->queue[i];
@@ -228,8 +275,7 @@ static void command_rows(struct npu_memory *m, struct channel *ch, struct npu_me
             b->activate_from = ticks + m->c.t_rp;
             e->found = CONFLICT;
             n->precharges++;
-        } else if (!activated && b->activate_from <= ticks && ticks + m->c.t_ras <= ch->refresh_due) {
-            activated = 1;
+        } else if (b->activate_from <= ticks && ticks + m->c.t_ras <= ch->refresh_due) {
             b->row = e->row;
             b->column_from = ticks + m->c.t_rcd;
             b->precharge_from = ticks + m->c.t_ras;

@@ -28,8 +28,10 @@ static struct port *next_port(struct npu_memory *m, int direction, int32_t clien
     return hop + 1 < m->c.hops[client] ? &m->ports[direction][client][hop + 1] : NULL;
 }
 
-/* Move one flit over a link; 0 when none can. */
-int link_move(struct npu_memory *m, int64_t number)
+static int is_request(const struct npu_memory *m, int direction, int32_t flit) { return direction == THERE && !m->items[flit >> 1].write; }
+
+/* Move one flit over a link, if one can. */
+int link_move(struct npu_memory *m, int64_t number, int requests_only)
 {
     struct link *l = &m->links[number];
     struct npu_memory_link_counters *counters = &m->counters.links[number];
@@ -39,7 +41,7 @@ int link_move(struct npu_memory *m, int64_t number)
         int direction = m->users[number][i].direction;
         int32_t client = m->users[number][i].client, hop = m->users[number][i].hop;
         struct port *p = &m->ports[direction][client][hop], *next = next_port(m, direction, client, hop);
-        if (!p->count || p->ready[p->head] > m->now)
+        if (!p->count || p->ready[p->head] > m->now || (requests_only && !is_request(m, direction, p->flit[p->head])))
             continue;
         if (next != NULL) {
             if (!port_has_credit(m, next)) {
@@ -55,7 +57,7 @@ int link_move(struct npu_memory *m, int64_t number)
         highest = larger(highest, m->clients[client].priority);
     }
     if (!wanting)
-        return 0;
+        return NOTHING_MOVED;
     int stays = able[l->holder] && l->kept < m->c.keep_flits[m->users[number][l->holder].client] &&
                 m->clients[m->users[number][l->holder].client].priority == highest;
     for (int64_t k = stays ? 0 : 1; best == NONE; k++) {
@@ -71,6 +73,7 @@ int link_move(struct npu_memory *m, int64_t number)
     int32_t client = m->users[number][best].client, hop = m->users[number][best].hop;
     struct port *next = next_port(m, direction, client, hop);
     int32_t flit = take(m, &m->ports[direction][client][hop]);
+    int moved = is_request(m, direction, flit) ? REQUEST_MOVED : DATA_MOVED;
     if (next != NULL)
         port_put(m, next, flit);
     else if (direction == THERE)
@@ -79,5 +82,5 @@ int link_move(struct npu_memory *m, int64_t number)
         access_done(m, &m->items[flit >> 1]);
         item_give(m, flit >> 1);
     }
-    return 1;
+    return moved;
 }

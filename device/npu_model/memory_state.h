@@ -7,6 +7,7 @@ enum { READ, WRITE };
 enum { THERE, BACK };
 enum { HIT, MISS, CONFLICT }; /* what an access found in its bank */
 #define NONE (-1)
+#define NEVER INT64_MAX
 
 /* A request on its way to the controller, or one access of a read on its way back. */
 struct item {
@@ -14,6 +15,8 @@ struct item {
     int64_t flits;                /* of an access that is being written: that the controller has */
     int32_t client, slot, request; /* slot NONE: of the generator */
     int32_t write, next_free;
+    int32_t earlier, later;       /* of an access that is read, and not on its way back: those of its transfer beside it, or NONE */
+    int64_t ready;                /* the cycle from which its data is with the controller, or NEVER */
 };
 
 struct port { /* where flits of one client wait for one link: a ring of at most `credits` */
@@ -26,7 +29,7 @@ struct port { /* where flits of one client wait for one link: a ring of at most 
 
 struct entry {
     int32_t item, client, bank, found, write; /* item NONE: a write */
-    int32_t before;               /* accesses in the other direction, of its transfer, that are before it in the queue */
+    int32_t before, writes_before; /* accesses of its transfer that are before it in the queue, and the writes among them */
     int64_t row, arrived, transfer; /* transfer: serial; NONE: of the generator */
 };
 struct bank { int64_t row, activate_from, column_from, precharge_from; }; /* row NONE: closed */
@@ -38,13 +41,15 @@ struct channel {
     int32_t direction, drains, refreshing; /* drains: writes go first. held_up: reads behind writes of their transfers */
 };
 
-struct run { int64_t address, bytes, asked; }; /* asked: fewer than bytes where it was made of several */
+struct run { int64_t address, bytes, asked, turn; }; /* asked: fewer than bytes where it was made of several. turn: of its bank, in its buffer */
 
 struct stream { /* one side of a transfer */
     struct run *runs, *run;       /* `run` is what is left of the next one */
+    int64_t count;                /* of the runs that it was given */
     int64_t issued, done, total;  /* accesses */
     int64_t next, interval, remainder, sum; /* pace */
     int64_t open;                 /* requests outstanding */
+    int32_t oldest, newest;       /* accesses of reads that are with the controller, and not on their way back; NONE */
     int32_t left[NPU_MEMORY_REQUESTS]; /* accesses of each that are not done; 0: not used */
 };
 
@@ -52,6 +57,7 @@ struct transfer {
     struct stream sides[2];
     int64_t serial;
     int32_t client, live, paused, ended, cancelled;
+    int32_t reordered;            /* runs of a buffer do not go in the order in which they were given */
 };
 
 struct client {
@@ -61,8 +67,9 @@ struct client {
     int32_t sending;              /* a request of which flits are left */
     int64_t flits_left;
     int32_t splitting;            /* a read that the controller has not put into its queues yet */
-    int32_t *data;                /* reads whose data the controller has or will have, in order of their commands */
-    int64_t *data_ready, data_head, data_count, data_room, data_flit;
+    int32_t *data;                /* reads whose data goes back in this order: a ring */
+    int64_t data_head, data_count, data_room, data_flit;
+    int32_t takes_turns;          /* a link of its way moves one flit both ways */
     int64_t rate, write_rate, burst, base, bytes, arrival, bursts, window; /* generator; window: accesses in flight */
     int64_t backlog;
     uint64_t seed, draws;
@@ -114,9 +121,11 @@ void access_done(struct npu_memory *m, const struct item *a);
 
 /* memory_noc.c: the network. A flit is item << 1 | it is the last one. */
 void port_put(struct npu_memory *m, struct port *p, int32_t flit);
-int link_move(struct npu_memory *m, int64_t number);
+enum { NOTHING_MOVED, REQUEST_MOVED, DATA_MOVED };
+int link_move(struct npu_memory *m, int64_t number, int requests_only);
 
 /* memory_ddr.c: the controller behind the network, and its channels. */
+struct channel *ddr_locate(struct npu_memory *m, int64_t address, int32_t *bank, int64_t *row);
 int ddr_accepts(struct npu_memory *m, int32_t flit);
 void ddr_sink(struct npu_memory *m, int32_t flit);
 void ddr_split(struct npu_memory *m, struct client *c);
@@ -125,6 +134,9 @@ void ddr_run_channel(struct npu_memory *m, int64_t number);
 /* memory_clients.c: who asks for memory. */
 void client_run(struct npu_memory *m, int32_t number);
 void client_schedule_burst(struct client *c);
+int64_t client_fewest(const struct transfer *t, const struct stream *s);
+int64_t client_buffer_of(const struct npu_memory *m, const struct transfer *t, const struct stream *s, int64_t access);
+int64_t client_buffer_end(const struct npu_memory *m, const struct transfer *t, const struct stream *s, int64_t buffer);
 void client_keep_pace(const struct npu_memory *m, int32_t client, struct stream *s);
 int64_t accesses_of(const struct npu_memory *m, int64_t address, int64_t bytes);
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import groupby, pairwise
 from math import ceil, lcm
+from operator import itemgetter
 
 MASK = 2**64 - 1
 
@@ -36,6 +38,7 @@ class Access:
     address: int
     arrived: int
     found: str = "hits"
+    data_at: int | None = None  # cycle from which what is read is with the controller
 
 
 @dataclass(eq=False)
@@ -57,6 +60,8 @@ class Transfer:
     client: int
     serial: int
     sides: list[Side]
+    in_order: bool = True  # runs go in the order in which they were given
+    awaited: deque = field(default_factory=deque)  # reads that are with the controller, and not on their way back
     paused: bool = False
     cancelled: bool = False
     ended: bool = False
@@ -83,12 +88,12 @@ class Bank:
 
 
 class Channel:
-    def __init__(self, banks: int, due: float) -> None:
+    def __init__(self, banks: int, due: float, pins_free: int) -> None:
         self.queue: list[Access] = []
         self.banks = [Bank() for _ in range(banks)]
         self.write = False
         self.drains = False
-        self.pins_free = 0
+        self.pins_free = pins_free
         self.due = due
         self.refresh_end = 0
         self.count: Counter[str] = Counter()
@@ -121,7 +126,8 @@ class ReferenceMemory:
         self.flits = -(-self.size // noc.flit_bytes)
         self.now = self.serial = 0
         refresh = self.ticks(dram.trefi_ns) if dram.trefi_ns else float("inf")
-        self.channels = [Channel(dram.banks, refresh) for _ in range(dram.channels)]
+        turned = -self.ticks(dram.read_to_write_ns)  # the first one does not wait for that
+        self.channels = [Channel(dram.banks, refresh, turned) for _ in range(dram.channels)]
         self.priority = [client.priority for client in system.clients]
         self.active: list[list[Transfer]] = [[] for _ in system.clients]
         self.last = [-1] * len(system.clients)
@@ -143,6 +149,10 @@ class ReferenceMemory:
         self.holder = {link: len(self.users[link]) - 1 for link in self.order}
         self.kept = dict.fromkeys(self.order, float("inf"))
         self.yields: set[tuple[str, str]] = set()
+        both = [link for link in self.order if not noc.duplex and link[::-1] in self.order]
+        self.one_way_at_a_time = [
+            any(hop in both for hop in pairwise([*client.route, "ddr"])) for client in system.clients
+        ]
         self.link_count: dict[tuple[str, str], Counter[str]] = {link: Counter() for link in self.order}
         self.ended: list[Transfer] = []
 
@@ -157,17 +167,21 @@ class ReferenceMemory:
     def submit(self, name, client: int, at_ps: int, reads, writes, pace_ps: int) -> Transfer:
         limit = self.system.clients[client].request_accesses
         sides, start_at = [], self.ticks_of_ps(at_ps) + self.ticks(self.system.clients[client].latency_ns)
-        for write, runs in enumerate((reads, writes)):
-            merged: list[list[int]] = []  # first byte, end, bytes asked
-            for start, length in runs:
-                if merged and start // self.size == (merged[-1][1] - 1) // self.size:
-                    merged[-1][:2] = min(merged[-1][0], start), max(merged[-1][1], start + length)
-                    merged[-1][2] += length
-                else:
-                    merged.append([start, start + length, length])
+        given = [self.merged(runs) for runs in (reads, writes)]
+        totals = [sum(len(self.accesses(start, end)) for start, end, _ in runs) for runs in given]
+        in_order = True
+        for write, runs in enumerate(given):
+            least = min(totals) or totals[write]
+            buffers = [list(parts) for _, parts in groupby(self.cut(client, runs, totals[write], least), itemgetter(0))]
+            ordered = [
+                (start, end, asked)
+                for parts in buffers
+                for start, end, asked in self.by_turns([part[1:] for part in parts])
+            ]
+            in_order = in_order and ordered == [part[1:] for parts in buffers for part in parts]
             requests: deque = deque()
-            for start, end, asked in merged:
-                accesses = list(range(start // self.size * self.size, end, self.size))
+            for start, end, asked in ordered:
+                accesses = self.accesses(start, end)
                 for i in range(0, len(accesses), limit):
                     part = accesses[i : i + limit]
                     share = min(asked, min(end, part[-1] + self.size) - max(start, part[0]))
@@ -176,10 +190,56 @@ class ReferenceMemory:
             total = sum(len(accesses) for accesses, _ in requests)
             sides.append(Side(bool(write), requests, total, self.ticks_of_ps(pace_ps), start_at))
             self.keep_pace(sides[-1])
-        transfer = Transfer(name, client, self.serial, sides)
+        transfer = Transfer(name, client, self.serial, sides, in_order)
         self.serial += 1
         self.active[client].append(transfer)
         return transfer
+
+    def accesses(self, start: int, end: int) -> list[int]:
+        return list(range(start // self.size * self.size, end, self.size))
+
+    def merged(self, runs) -> list[list[int]]:
+        """First byte, end and bytes asked of runs, of which one that begins in the access in which the one before ends goes on with it."""
+        merged: list[list[int]] = []
+        for start, length in runs:
+            if merged and start // self.size == (merged[-1][1] - 1) // self.size:
+                merged[-1][:2] = min(merged[-1][0], start), max(merged[-1][1], start + length)
+                merged[-1][2] += length
+            else:
+                merged.append([start, start + length, length])
+        return merged
+
+    def buffer_size(self, client: int, total: int, least: int) -> Fraction:
+        """Accesses of a side that fill a buffer, which is as large as what may be outstanding for the side that has fewer."""
+        limits = self.system.clients[client]
+        return Fraction(limits.requests * limits.request_accesses * total, least)
+
+    def cut(self, client: int, runs, total: int, least: int):
+        """Yield the number of the buffer and the part of a run that is in it, access by access put together again."""
+        at = 0
+        for start, end, asked in runs:
+            numbers: dict[int, list[int]] = {}
+            for address in self.accesses(start, end):
+                numbers.setdefault(at // self.buffer_size(client, total, least), []).append(address)
+                at += 1
+            for number, accesses in numbers.items():
+                first, last = max(start, accesses[0]), min(end, accesses[-1] + self.size)
+                share = min(asked, last - first)
+                asked -= share
+                yield number, first, last, share
+
+    def by_turns(self, runs):
+        """The first page of each bank by address, then the second one of each, and so on."""
+        runs = sorted(runs)
+        pages: dict[tuple[int, int], list[int]] = {}  # rows of each bank, each time that there is another one
+        turns = []
+        for start, _, _ in runs:
+            channel, bank, row = self.place(start)
+            rows = pages.setdefault((self.channels.index(channel), bank), [])
+            if not rows or rows[-1] != row:
+                rows.append(row)
+            turns.append(len(rows))
+        return [run for _, run in sorted(zip(turns, runs, strict=True))]
 
     def cancel(self, transfer: Transfer) -> None:
         transfer.cancelled = True
@@ -242,8 +302,9 @@ class ReferenceMemory:
                 self.move(link)
             elif self.order.index(link) < self.order.index(other):
                 first, second = (other, link) if link in self.yields else (link, other)
-                if self.move(first):
+                if self.move(first) == "data":
                     self.yields ^= {link}
+                    self.move(second, requests_only=True)
                 else:
                     self.move(second)
         for client in range(clients):
@@ -294,18 +355,24 @@ class ReferenceMemory:
 
     @staticmethod
     def before(ch: Channel, access: Access) -> list[Request]:
-        """What must go first: what its transfer asked for first in the other direction."""
+        """What its transfer asked for first."""
         own = access.request.transfer
         earlier = ch.queue[: ch.queue.index(access)]
-        own_earlier = [other.request for other in earlier if own is not None and other.request.transfer is own]
-        return [request for request in own_earlier if request.write != access.request.write]
+        return [other.request for other in earlier if own is not None and other.request.transfer is own]
+
+    def stays_behind(self, ch: Channel, access: Access) -> bool:
+        """Whether something must go first: all of a transfer that its client has alone, else what goes in the other direction."""
+        before = self.before(ch, access)
+        if len(self.active[access.request.client]) > 1:
+            before = [request for request in before if request.write != access.request.write]
+        return bool(before)
 
     def column(self, ch: Channel, candidates: list[Access]) -> None:
         ticks, dram = self.now * self.cycle, self.system.dram
         hits = [a for a in candidates if self.place(a.address)[2] == ch.banks[self.place(a.address)[1]].row]
-        hits = [a for a in hits if not self.before(ch, a)]
+        hits = [a for a in hits if not self.stays_behind(ch, a)]
         reads = [a for a in ch.queue if not a.request.write]
-        behind_a_write = any(self.before(ch, a) for a in reads)
+        behind_a_write = any(request.write for a in reads for request in self.before(ch, a))
         first = [a for a in hits if a.request.write == (ch.drains or behind_a_write or not reads)]
         for access in first or hits:
             bank = ch.banks[self.place(access.address)[1]]
@@ -330,12 +397,18 @@ class ReferenceMemory:
                 bank.precharge = max(bank.precharge, ch.pins_free + self.ticks(dram.twr_ns))
             else:
                 bank.precharge = max(bank.precharge, ticks + self.data_ticks)
-                self.data[access.request.client].append((ceil(Fraction(ch.pins_free, self.cycle)), access))
+                access.data_at = ceil(Fraction(ch.pins_free, self.cycle))
+                awaited = deque([access]) if access.request.transfer is None else access.request.transfer.awaited
+                if len(self.active[access.request.client]) > 1 and access in awaited:
+                    awaited.remove(access)
+                    self.data[access.request.client].append(access)
+                while awaited and awaited[0].data_at is not None:  # of a transfer alone in the order in which it asked
+                    self.data[access.request.client].append(awaited.popleft())
             return
 
     def row(self, ch: Channel) -> None:
         ticks, dram = self.now * self.cycle, self.system.dram
-        seen, activated = set(), False
+        seen = set()
         for access in ch.queue:
             _, number, row = self.place(access.address)
             if number in seen:
@@ -345,14 +418,13 @@ class ReferenceMemory:
             if bank.row == row:
                 continue
             if bank.row is None:
-                if not activated and bank.activate <= ticks and ticks + self.ticks(dram.tras_ns) <= ch.due:
+                if bank.activate <= ticks and ticks + self.ticks(dram.tras_ns) <= ch.due:
                     bank.row = row
                     bank.column = ticks + self.ticks(dram.trcd_ns)
                     bank.precharge = ticks + self.ticks(dram.tras_ns)
                     if access.found == "hits":
                         access.found = "misses"
                     ch.count["activates"] += 1
-                    activated = True
             elif bank.precharge <= ticks:
                 bank.row, bank.activate = None, ticks + self.ticks(dram.trp_ns)
                 access.found = "conflicts"
@@ -364,6 +436,8 @@ class ReferenceMemory:
         if len(channel.queue) == self.system.dram.queue_depth:
             return False
         channel.queue.append(Access(request, address, self.now))
+        if not request.write and request.transfer is not None:
+            request.transfer.awaited.append(channel.queue[-1])
         if 2 * self.writes_of(channel) >= self.system.dram.queue_depth:
             channel.drains = True
         del request.accesses[0]
@@ -380,7 +454,8 @@ class ReferenceMemory:
 
     # the network
 
-    def move(self, link: tuple[str, str]) -> bool:
+    def move(self, link: tuple[str, str], requests_only: bool = False) -> str:
+        """Move one flit over a link, and return what it was: "request", "data", or "" where none could."""
         users, count = self.users[link], self.link_count[link]
         able = []
         for index, (direction, client, hop) in enumerate(users):
@@ -388,6 +463,8 @@ class ReferenceMemory:
             if not port.flits or port.flits[0][0] > self.now:
                 continue
             what = port.flits[0][1]
+            if requests_only and (direction == 1 or what.write):
+                continue
             if following is not None:
                 if following.in_use == self.system.noc.credits:
                     count["stall_credit"] += 1
@@ -406,7 +483,7 @@ class ReferenceMemory:
                     continue
             able.append(index)
         if not able:
-            return False
+            return ""
         highest = max(self.priority[users[index][1]] for index in able)
         first = [index for index in able if self.priority[users[index][1]] == highest]
         holder = self.holder[link]
@@ -434,7 +511,7 @@ class ReferenceMemory:
                 what.flits = 0
                 assert self.enqueue(what)
                 self.access_done(what)
-        return True
+        return "request" if direction == 0 and not what.write else "data"
 
     def put(self, port: Port, what, last: bool) -> None:
         port.flits.append((self.now + self.system.noc.hop_cycles, what, last))
@@ -446,10 +523,10 @@ class ReferenceMemory:
         credits = self.system.noc.credits
         there, back = self.ports[0, client, 0], self.ports[1, client, 0]
         data = self.data[client]
-        if data and data[0][0] <= self.now and back.in_use < credits:
+        if data and data[0].data_at <= self.now and back.in_use < credits:
             self.data_flits[client] += 1
             last = self.data_flits[client] == self.flits
-            self.put(back, data[0][1], last)
+            self.put(back, data[0], last)
             if last:
                 self.data_flits[client] = 0
                 data.popleft()
@@ -492,11 +569,7 @@ class ReferenceMemory:
                 if side.open == self.system.clients[client].requests:
                     causes.add("stall_window")
                     continue
-                read = transfer.sides[0]
-                share = side.issued + len(side.requests[0][0])
-                if (side.write and read.done * side.total < share * read.total) or not self.buffer_allows(
-                    transfer, side
-                ):
+                if not self.buffer_allows(transfer, side):
                     causes.add("stall_data")
                     continue
                 ready[2 * transfer.serial + number] = (transfer, side)
@@ -518,13 +591,26 @@ class ReferenceMemory:
         return Request(client, transfer, side.write, accesses, open=len(accesses))
 
     def buffer_allows(self, transfer: Transfer, side: Side) -> bool:
-        """Reads fill one buffer while writes empty the other; each side goes on when the other one is through with its own."""
-        limits, totals = self.system.clients[transfer.client], [other.total for other in transfer.sides]
+        """Reads fill one buffer while writes empty the other; each side goes on when the other one is through with its own.
+
+        What is written has been read: as much, or all of the buffer where the order has changed, or all that was asked for where
+        links carry data one way at a time.
+        """
+        totals = [other.total for other in transfer.sides]
         if 0 in totals:
             return True
-        buffer = Fraction(limits.requests * limits.request_accesses, min(totals))  # as a share of each side
-        read, write = (Fraction(other.issued, other.total) // buffer for other in transfer.sides)
-        return read - write >= 2 or not transfer.sides[0].requests if side.write else read - write < 2
+        sizes = [self.buffer_size(transfer.client, total, min(totals)) for total in totals]
+        reading, writing = transfer.sides
+        filled, emptied = reading.issued // sizes[0], writing.issued // sizes[1]
+        if not side.write:
+            return filled - emptied < 2
+        if filled - emptied < 2 and reading.requests:
+            return False
+        if self.one_way_at_a_time[transfer.client]:
+            return reading.done == reading.issued
+        if transfer.in_order:
+            return Fraction(reading.done, reading.total) >= Fraction(side.issued + len(side.requests[0][0]), side.total)
+        return reading.done >= min((emptied + 1) * sizes[0], reading.total)
 
     def keep_pace(self, side: Side) -> None:
         """Each request has its share of the side's pace before it, to the tick over all of them."""
