@@ -143,4 +143,5 @@ def test_a_band_of_long_rows_is_walked_in_contexts():
     """Three rows of 36 times 64 elements that lie apart: a pixel of 2304 channels would leave 15 of 16 positions idle."""
     assert _three_dims([3, 2304], [[9216, 4]], [4], False) == ([3, 36, 64], [[9216, 256, 4]])
     assert _three_dims([3, 2304], [[9216, 4]], [4], True)[0][-1] == 2304
-    assert _three_dims([400, 66], [[1024, 4]], [4], False)[0][-1] == 66  # of which two halves would leave positions idle
+    # two halves of the 66 would leave positions idle
+    assert _three_dims([400, 66], [[1024, 4]], [4], False)[0][-1] == 66
