@@ -10,8 +10,7 @@ from tests.firmware.launches import Program, busy, kernel, queues
 
 KIB = 1024
 LATENCY_PS, CYCLE_PS = 956_000, 10**12 / 975_000_000
-LINK = 870e6 * 32  # bytes of flits a second
-FLITS = 1.5  # a line is two flits of data and one of its request, on links that move one each way or the other
+LINK = 27e9  # bytes a second, one way or the other; requests have wires of their own
 HELD_PS = 32 * 64 / 8 * CYCLE_PS  # as long as 32 lines last, which are asked for at a time
 REFRESHED = 1 / (1 - (316_000 - HELD_PS + 118_917) / 3_900_000)  # a refresh lets data stop: longer by that on average
 
@@ -42,7 +41,7 @@ def test_the_second_launch_of_a_kernel_finds_its_program_in_the_cache(compute):
 
 @pytest.mark.parametrize("compute", [True, False])
 def test_four_shaves_that_load_at_once_share_the_memory(compute):
-    """Alone 64 KiB take 8192 cycles; four times 64 KiB take as long as a link needs for them and a request of each line."""
+    """Alone 64 KiB take 8192 cycles; four times 64 KiB take as long as a link needs for them."""
     rig = Rig("npu-37xx", compute=compute)
     program = Program(rig, "halt", pad_to=64 * KIB)
     (alone,) = program.launch()
@@ -51,11 +50,11 @@ def test_four_shaves_that_load_at_once_share_the_memory(compute):
     assert len(set(together["load_ps"].tolist())) == 1
     assert set(together["loaded_bytes"].tolist()) == {64 * KIB}
     for record in together:
-        assert load_ps(record) - LATENCY_PS == pytest.approx(4 * 65536 * FLITS / LINK * 1e12, rel=0.05)
+        assert load_ps(record) - LATENCY_PS == pytest.approx(4 * 65536 / LINK * 1e12, rel=0.05)
 
 
 def test_a_copy_takes_longer_by_the_bytes_of_a_load_beside_it():
-    """The copy alone has the whole memory; a load takes its share of a link from it, and is hardly slowed down itself."""
+    """The copy alone has the whole memory; a load takes its share of a link from it, less where the copy turns from reads to writes and the link is idle."""
     rig = Rig("npu-37xx", trace=True)
     source, target = rig.alloc(1 << 20), rig.alloc(1 << 20)
     program = Program(rig, "halt", pad_to=64 * KIB)
@@ -75,7 +74,7 @@ def test_a_copy_takes_longer_by_the_bytes_of_a_load_beside_it():
     rig.device.run_until(rig.device.now_ps + 20_000_000)
     rig.enqueue(rig.command_buffer([program.command()]), jobq=second, doorbell=2)
     rig.run()
-    assert duration() - alone == pytest.approx(65536 * FLITS / LINK * 1e12, rel=0.05)
+    assert 0.85 < (duration() - alone) / (65536 / LINK * 1e12) < 1
     (record,) = program.records()
     assert load_ps(record) - LATENCY_PS == pytest.approx(8192 * REFRESHED * CYCLE_PS, rel=0.05)
 
