@@ -396,7 +396,7 @@ def test_a_level_that_asks_a_solver_says_in_one_line_what_to_install(monkeypatch
 def test_small_graphs_end_within_8_percent_of_the_shortest_and_a_solver_brings_them_nearer():
     pytest.importorskip("ortools")
     found = [
-        small_graphs.compare(seed, slack, 0.5) for seed, slack in ((1, 1.5), (3, 2.5), (5, 2.5), (8, 2.5), (7, 2.5))
+        small_graphs.compare(seed, slack, 0.5) for seed, slack in ((1, 1.5), (2, 2.5), (3, 2.5), (8, 2.5), (4, 2.5))
     ]
     assert all(one.is_shortest for one in found)
     assert all(one.ratio >= 1 for one in found)
