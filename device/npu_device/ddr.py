@@ -339,7 +339,11 @@ class FluidPath:
             self._fill_parts(sharers, capacities[: forms.links] + [left * part for part in capacities[forms.links :]])
             for sharer, rate in zip(sharers, rates, strict=True):
                 # Traffic catches up when the transfers are in other banks.
-                sharer.rate = rate if sharer.flow is None else 1 / ((1 - met) / rate + met / min(rate, sharer.rate))
+                slower = min(rate, sharer.rate)
+                if sharer.flow is None:
+                    sharer.rate = rate
+                else:  # nothing where what comes first leaves nothing
+                    sharer.rate = 1 / ((1 - met) / rate + met / slower) if slower else 0.0
         for sharer, limit in zip(sharers, limits, strict=True):
             sharer.limit = limit
         if len(found) >= KEPT_RATES:

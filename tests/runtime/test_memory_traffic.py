@@ -124,3 +124,19 @@ def test_at_fidelity_fast_there_are_the_same_clients_and_priorities_and_nothing_
             device.synchronize()
             seen.append(device.now_ps)
     assert seen[0] <= seen[2] < seen[1]
+
+
+def test_traffic_that_comes_first_and_fills_the_link_starves_a_copy_until_the_watchdog_ends_it():
+    with libnpu.open("npu-37xx", compute=False) as device:
+        device.set_noc_priority("cpu", 7)
+        device.traffic("cpu", 27 * 10**9)
+        source, target = device.alloc(1 << 20), device.alloc(1 << 20)
+        with pytest.raises(libnpu.NpuError, match="NPU_ERROR_WATCHDOG_TIMEOUT"):
+            device.copy(target, source)
+        device.traffic("cpu", 0)
+        with device.create_context() as other:  # the device itself works on
+            other.copy(other.alloc(1 << 20), other.alloc(1 << 20))
+    with libnpu.open("npu-40xx", compute=False) as device:  # here a little is left
+        device.set_noc_priority("cpu", 7)
+        device.traffic("cpu", 136 * 10**9, write_share=1.0)
+        device.copy(device.alloc(1 << 20), device.alloc(1 << 20))
