@@ -391,11 +391,13 @@ class Builder:
     def fetch(self, box: View, order: Order, node: Node, what: str) -> View:
         """Bring a box into a fresh CMX buffer, dense in `order`; repeated axes stay repeated."""
         once = tuple(1 if s == 0 else n for n, s in zip(box.shape, box.strides, strict=True))
-        source = replace(box, shape=once)
-        buffer = Buffer(f"{node.name}.{what}.{len(self.ops)}", prod(once) * box.dtype.itemsize)
-        tile = dense(buffer, once, box.dtype, order)
-        self.copy(tile, source, node, f"load {what}")
-        return tile.broadcast(box.shape)
+        return self.fetch_dense(replace(box, shape=once), order, node, what).broadcast(box.shape)
+
+    def fetch_dense(self, box: View, order: Order, node: Node, what: str) -> View:
+        """As `fetch`, for readers to whom no two elements may share a byte: repeated axes are written out."""
+        tile = dense(Buffer(f"{node.name}.{what}.{len(self.ops)}", box.nbytes), box.shape, box.dtype, order)
+        self.copy(tile, box, node, f"load {what}")
+        return tile
 
     def scratch_tile(self, box: View, order: Order, node: Node) -> View:
         """Return a fresh CMX buffer for a box of an output, dense in `order`."""

@@ -346,7 +346,7 @@ def load_act(builder: Builder, job: Job, row: tuple[int, int, int], c: tuple[int
     if job.head is not None:
         return job.head.piece(builder, starts, extents)
     box = job.act.sliced(starts, extents)
-    return box if job.act_resident else builder.fetch(box, _MEMORY_ORDER, job.node, "act")
+    return box if job.act_resident else builder.fetch_dense(box, _MEMORY_ORDER, job.node, "act")
 
 
 @dataclass(slots=True, frozen=True)

@@ -195,7 +195,7 @@ def _chain(of: Attention, index: Index, rows: slice) -> _Chain:
     query = (
         box
         if box.in_cmx and box.strides[-1] == box.dtype.itemsize
-        else of.builder.fetch(box, (0, 1), of.node, "queries")
+        else of.builder.fetch_dense(box, (0, 1), of.node, "queries")
     )
     most, total, output = (
         buffer(of, what, shape, SINGLE)
@@ -220,7 +220,7 @@ def _dense_rows(of: Attention, box: View, what: str) -> View:
     rows = dense(box.target, box.shape, box.dtype).strides
     if box.in_cmx and all(s == r for s, r, n in zip(box.strides, rows, box.shape, strict=True) if n > 1):
         return box
-    return of.builder.fetch(box, (0, 1), of.node, what)
+    return of.builder.fetch_dense(box, (0, 1), of.node, what)
 
 
 def _product(of: Attention, left: View, right: View, dtype: np.dtype[Any], scale: float) -> View:

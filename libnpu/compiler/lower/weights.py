@@ -199,7 +199,7 @@ class ActivationWeights:
         table = self.table.load(builder, node, c0, c1)
         rows = self.matrix.sliced((c0, 0), (c1 - c0, self.matrix.shape[1]))
         if not self.resident:
-            rows = builder.fetch(rows, (0, 1), node, "matrix")
+            rows = builder.fetch_dense(rows, (0, 1), node, "matrix")
         return Loaded({"wt_addr": rows.ref, **table.refs}, [rows.access(), *table.reads])
 
 
