@@ -134,6 +134,53 @@ def faster_by_ps(system, reads, writes, at_ps, pace_ps, priorities, traffic):
     return ends[0][1] - ends[1][1] if ends[1] else 0
 
 
+def gain_of_a_refresh_ps(system, pace_ps):
+    """What traffic may be worth: alone a page is opened again between two accesses at a pace, and pages behind it in its bank come later."""
+    if not pace_ps or not system.dram.trefi_ns:
+        return 0
+    cycle_ps = 1e12 / system.noc.clock_hz
+    return (max(system.dram.trcd_ns, system.dram.tras_ns) * 1000 // cycle_ps + 1) * cycle_ps
+
+
+@pytest.mark.parametrize(
+    ("name", "run", "at_ps", "pace_ps", "traffic", "gain_ps"),
+    [
+        ("client-37xx", (828472, 4005), 6091481, 1563665, (8_100_000_000, 64, 0.5, 2009), 5926),
+        ("edge-soc", (1035864, 1494), 9371798, 2964161, (46_080_000_000, 512, 1.0, 1133), 10_000),
+    ],
+)
+def test_a_page_that_a_refresh_parts_is_opened_once_where_traffic_holds_up_who_opened_it_before(
+    name, run, at_ps, pace_ps, traffic, gain_ps
+):
+    """The one way to be faster beside traffic: it takes a refresh, and accesses at a pace on both sides of it."""
+    system, (rate, burst, writes, seed) = load_memory(name), traffic
+    background = [Background("cpu", rate, burst, writes, 1 << 30, 64 << 20, seed)]
+    rest = ([0, 0, 0], background)
+    assert faster_by_ps(system, [run], [], at_ps, pace_ps, *rest) == gain_ps <= gain_of_a_refresh_ps(system, pace_ps)
+    assert faster_by_ps(changed(system, {"trefi_ns": 0.0}), [run], [], at_ps, pace_ps, *rest) == 0
+    assert faster_by_ps(system, [run], [], at_ps, 0, *rest) == 0
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_paced_reads_across_a_refresh_gain_no_more_than_a_page_that_is_opened_again(seed):
+    rng = np.random.default_rng((seed, 7800))
+    system = load_memory(["client-37xx", "client-40xx", "edge-soc"][seed % 3])
+    run = (int(rng.integers(0, 1 << 20)), int(2 ** rng.uniform(8, 14)))
+    before_ps, pace_ps = int(rng.integers(0, 2 * 10**6)), int(rng.integers(5 * 10**5, 3 * 10**6))
+    at_ps = 7_800_000 - round(system.clients[0].latency_ns * 1000) - before_ps
+    traffic = Background(
+        "cpu",
+        int(system.noc.link_bytes_per_second * 10 ** rng.uniform(-1, 0)),
+        int(rng.choice([64, 256, 512])),
+        float(rng.choice([0.0, 0.5, 1.0])),
+        1 << 30,
+        64 << 20,
+        seed,
+    )
+    faster = faster_by_ps(system, [run], [], at_ps, pace_ps, [0, 0, 0], [traffic])
+    assert faster <= gain_of_a_refresh_ps(system, pace_ps)
+
+
 KINDS = ["read", "write", "copy", "copy within a bank", "read of many runs", "write of many runs", "copy of many runs"]
 
 
@@ -170,8 +217,11 @@ RUNS = st.lists(
         max_size=2,
     ),
 )
-def test_of_no_memory_system_traffic_makes_a_transfer_faster(system, sides, at_ps, pace_ps, priorities, traffic):
-    assert faster_by_ps(system, *sides, at_ps, pace_ps, priorities, traffic) == 0
+def test_of_no_memory_system_traffic_makes_a_transfer_faster_by_more_than_a_refresh_allows(
+    system, sides, at_ps, pace_ps, priorities, traffic
+):
+    faster = faster_by_ps(system, *sides, at_ps, pace_ps, priorities, traffic)
+    assert faster <= gain_of_a_refresh_ps(system, pace_ps)
 
 
 @pytest.mark.parametrize("write", [False, True])
