@@ -6,7 +6,6 @@ addresses are relocations against sections or network tensors. Equal SHAVE progr
 
 from __future__ import annotations
 
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,8 +77,7 @@ def _tile_count(schedule: Schedule, plan: BarrierPlan, profile: Profile) -> int:
 
 
 def _io(value: Value) -> IoTensor:
-    size = prod(value.shape) * value.dtype.itemsize
-    return IoTensor(value.name, code_of_numpy(value.dtype), tuple(value.shape), size)
+    return IoTensor(value.name, code_of_numpy(value.dtype), tuple(value.shape), value.nbytes)
 
 
 def place_scratch(tensors: Sequence[DdrTensor]) -> int:

@@ -8,6 +8,7 @@ order a tensor has in memory is the back end's business.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -154,6 +155,11 @@ class Value:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     const: NDArray[Any] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements, none of which shares a byte with another; constants of uint4 take half of it in DDR."""
+        return prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(slots=True, eq=False)

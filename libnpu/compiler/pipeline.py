@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +39,7 @@ from libnpu.errors import Unimplemented, Unsupported
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from libnpu.compiler.ir import Graph, Value
+    from libnpu.compiler.ir import Graph
     from libnpu.compiler.options import CompileOptions
     from libnpu.compiler.program import TileProgram
     from libnpu.compiler.schedule import Schedule
@@ -268,13 +267,10 @@ def _check_sizes(graph: Graph, profile: Profile) -> None:
     limit = profile.ddr.capacity_bytes
     memory = f"device memory of {profile.name} has {limit} bytes"
 
-    def size(value: Value) -> int:
-        return prod(value.shape) * value.dtype.itemsize
-
     for value in (*graph.inputs, *(output for node in graph.nodes for output in node.outputs)):
-        if size(value) > limit:
-            raise CompileError(f"value {value.name}: shape {value.shape} needs {size(value)} bytes; {memory}")
-    ends = sum(map(size, (*graph.inputs, *graph.outputs)))
+        if value.nbytes > limit:
+            raise CompileError(f"value {value.name}: shape {value.shape} needs {value.nbytes} bytes; {memory}")
+    ends = sum(value.nbytes for value in (*graph.inputs, *graph.outputs))
     if ends > limit:
         raise CompileError(f"inputs and outputs need {ends} bytes together; {memory}")
 

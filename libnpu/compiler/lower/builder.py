@@ -111,7 +111,7 @@ class Builder:
         self._makers = {value: node for node in graph.nodes for value in node.outputs}
         self._operand_bytes = [self._residents(node) for node in graph.nodes]
         for value in graph.inputs:
-            tensor = DdrTensor(value.name, _size(value), DdrKind.INPUT, symbol=f"in:{value.name}")
+            tensor = DdrTensor(value.name, value.nbytes, DdrKind.INPUT, symbol=f"in:{value.name}")
             self.ddr.append(tensor)
             self.homes[value] = dense(tensor, value.shape, value.dtype)
 
@@ -135,7 +135,7 @@ class Builder:
         if value in self.homes:
             return self.homes[value]
         if value in self._outputs:
-            tensor = DdrTensor(value.name, _size(value), DdrKind.OUTPUT, symbol=f"out:{value.name}")
+            tensor = DdrTensor(value.name, value.nbytes, DdrKind.OUTPUT, symbol=f"out:{value.name}")
             self.ddr.append(tensor)
             self._written_outputs.add(value)
             view = dense(tensor, value.shape, value.dtype)
@@ -162,7 +162,7 @@ class Builder:
     def _residents(self, node: Node) -> int:
         """Return the bytes of a node's operands that may live in CMX."""
         values = {v for v in (*node.inputs, *node.outputs) if v is not None and v.const is None}
-        return sum(size for size in map(_size, values) if size <= self.cmx_bytes * LARGE)
+        return sum(value.nbytes for value in values if value.nbytes <= self.cmx_bytes * LARGE)
 
     def place_over(self, value: Value, other: Value) -> View | None:
         """Give `value` the home of `other`, when that is in CMX and nothing but the producer of `value` still needs it."""
@@ -257,7 +257,7 @@ class Builder:
 
     def _waits(self, value: Value) -> bool:
         """Whether nothing reads `value` for long, and the nodes until then would fill CMX with it, their operands being in all tiles."""
-        size = _size(value)
+        size = value.nbytes
         if size < self.cmx_bytes * WAITING:
             return False
         first = min((self._places[node] for node, _ in self._consumers.get(value, ())), default=0)
@@ -288,7 +288,7 @@ class Builder:
 
     def stays(self, value: Value) -> bool:
         """Whether a constant is small, and has several readers, so that it should stay in CMX between them."""
-        return len(self._consumers.get(value, ())) > 1 and _size(value) <= self.tile_bytes * SMALL
+        return len(self._consumers.get(value, ())) > 1 and value.nbytes <= self.tile_bytes * SMALL
 
     def is_quantised(self, value: Value) -> bool:
         """Whether the int8 elements of `value` stand for other numbers, so that the matrix engine may work on them."""
@@ -515,10 +515,6 @@ def _identity(value: Value) -> Node:
     from libnpu.compiler.ir import Node
 
     return Node("Reshape", f"output {value.name}", [value], [value])
-
-
-def _size(value: Value) -> int:
-    return prod(value.shape) * value.dtype.itemsize
 
 
 def _total(buffers: Iterable[Buffer]) -> int:

@@ -163,7 +163,7 @@ def _sliding(
         operand = before.inputs[0]
         assert operand is not None
         head = Head(before, builder.home(operand).permuted(_NHWC))
-        nowhere = DdrTensor(source.name, prod(source.shape) * source.dtype.itemsize, DdrKind.SCRATCH)
+        nowhere = DdrTensor(source.name, source.nbytes, DdrKind.SCRATCH)
         builder.homes[source] = dense(nowhere, source.shape, source.dtype, _NHWC)
     act, out = builder.home(source).permuted(_NHWC), out.permuted(_NHWC)
     if follower is not None:
@@ -244,7 +244,7 @@ def defers(builder: Builder, node: Node) -> bool:
         return False
     source = node.inputs[0]
     assert source is not None
-    is_large = not builder.stays_in_cmx(prod(value.shape) * value.dtype.itemsize)
+    is_large = not builder.stays_in_cmx(value.nbytes)
     if (
         not (builder.keeps_values and builder.fuses and is_large)
         or len(value.shape) != 4

@@ -6,7 +6,6 @@ Until then the value would take room in CMX. Else nodes stay in the order of the
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,12 +28,12 @@ def shrinking_first(graph: Graph, least_bytes: int, least_nodes: int) -> Graph:
         inputs = [v for v in dict.fromkeys(node.inputs) if v is not None and v.const is None]
         behind = max((made.get(value, -1) for value in inputs), default=-1)
         freed = sum(
-            _size(value)
+            value.nbytes
             for value in inputs
             if value not in kept
             and max((p for p in readers[value] if p != place), default=behind) <= place - least_nodes
         )
-        if 0 <= behind < place - least_nodes and freed - sum(map(_size, node.outputs)) >= least_bytes:
+        if 0 <= behind < place - least_nodes and freed - sum(value.nbytes for value in node.outputs) >= least_bytes:
             moved.setdefault(behind, []).append(node)
     early = {node for nodes in moved.values() for node in nodes}
     nodes = [
@@ -43,7 +42,3 @@ def shrinking_first(graph: Graph, least_bytes: int, least_nodes: int) -> Graph:
         for each in ([] if node in early else [node]) + moved.get(place, [])
     ]
     return replace(graph, nodes=nodes) if early else graph
-
-
-def _size(value: Value) -> int:
-    return prod(value.shape) * value.dtype.itemsize

@@ -150,9 +150,8 @@ def elementwise_operands(builder: Builder, node: Node, values: Sequence[Value]) 
     """
     value = node.outputs[0]
     rank = len(value.shape)
-    size = prod(value.shape) * value.dtype.itemsize
     builder.relieve(
-        [v for v in values if v.const is None], min(size, builder.cmx_bytes // 4) + builder.cmx_bytes // 8, node
+        [v for v in values if v.const is None], min(value.nbytes, builder.cmx_bytes // 4) + builder.cmx_bytes // 8, node
     )
     homes = {v: _at_rank(builder.home(v), rank) for v in values if v.const is None}
     leaders = [v for v in homes if homes[v].shape == value.shape] or list(homes)

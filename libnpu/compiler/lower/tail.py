@@ -118,6 +118,6 @@ def tail_of(builder: Builder, value: Value) -> Tail | None:
     node = builder.only_consumer(value)
     if not (builder.keeps_values and builder.fuses) or node is None or node.op != "Elementwise" or len(node.inputs) > 1:
         return None
-    if builder.stays_in_cmx(prod(value.shape) * value.dtype.itemsize):
+    if builder.stays_in_cmx(value.nbytes):
         return None
     return Tail(node, passes_of(node, builder.profile, builder.tiles) or (), builder.profile)

@@ -88,7 +88,7 @@ def _ddr_bytes(graph: Graph) -> int:
                 readers.setdefault(value, []).append(node)
 
     def taken(value: Value) -> int:
-        whole, parts = prod(value.shape) * value.dtype.itemsize, 0
+        whole, parts = value.nbytes, 0
         if value.dtype.name == "uint4":
             return whole // 2
         if value in outputs:
@@ -104,9 +104,7 @@ def _ddr_bytes(graph: Graph) -> int:
 
     outputs = set(graph.outputs)
     constants = [value for value in readers if value.const is not None]
-    return sum(map(taken, dict.fromkeys([*graph.inputs, *constants]))) + sum(
-        prod(value.shape) * value.dtype.itemsize for value in outputs
-    )
+    return sum(map(taken, dict.fromkeys([*graph.inputs, *constants]))) + sum(value.nbytes for value in outputs)
 
 
 def _engine_ps(engine: Engine, count: int, works: list[Work], heads: list[float], tails: list[float]) -> float:
