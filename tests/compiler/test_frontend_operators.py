@@ -176,9 +176,14 @@ def test_instance_norm(check, rng):
     check(nodes, {"x": f32(rng, 2, 3, 5, 4)}, constants=constants)
 
 
-def test_operator_with_a_schema_body_only(check, rng):
-    # MeanVarianceNormalization has no handler; ONNX's schema says what it computes.
+def test_mean_variance_norm_of_two_values_beside_each_other(check, rng):
     check([("MeanVarianceNormalization", ["x"], ["y"], {})], {"x": f32(rng, 2, 3, 4, 4)}, opset=13)
+    x = np.float32([1, 1 + 2**-12]).reshape(2, 1, 1, 1)  # whose squares differ by less than float32 tells apart
+    expected = {"y": np.float32([-1, 1]).reshape(x.shape)}
+    check([("MeanVarianceNormalization", ["x"], ["y"], {"axes": [0]})], {"x": x}, opset=13, expected=expected)
+
+
+def test_operator_with_a_schema_body_only(check, rng):
     check([("Shrink", ["x"], ["y"], {"lambd": 0.5, "bias": 0.25})], {"x": f32(rng, 3, 4)}, opset=18, expected=None)
 
 

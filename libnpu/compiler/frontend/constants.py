@@ -33,7 +33,8 @@ BLAS = frozenset(
 # that of DequantizeLinear keeps what the integers were.
 LEFT = frozenset(
     ("AveragePool", "BatchNormalization", "Col2Im", "DequantizeLinear", "GatherElements", "GlobalAveragePool", "GlobalMaxPool", "Hardmax",
-     "InstanceNormalization", "LRN", "LayerNormalization", "LogSoftmax", "LpNormalization", "LpPool", "MaxPool", "OneHot",
+     "InstanceNormalization", "LRN", "LayerNormalization", "LogSoftmax", "LpNormalization", "LpPool", "MaxPool",
+     "MeanVarianceNormalization", "OneHot",
      "QLinearConv", "QLinearMatMul", "ReduceL2", "ReduceLogSumExp",
      "ReduceSumSquare", "Softmax")
 )  # fmt: skip

@@ -86,6 +86,7 @@ HANDLERS: dict[str, Handler] = {
     "LpNormalization": reduction.lp_norm,
     "LayerNormalization": reduction.layer_norm,
     "InstanceNormalization": reduction.instance_norm,
+    "MeanVarianceNormalization": reduction.mean_variance_norm,
     "Identity": movement.identity,
     "Dropout": movement.identity,
     "Reshape": movement.reshape,

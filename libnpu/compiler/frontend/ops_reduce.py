@@ -130,6 +130,14 @@ def lp_norm(call: Call) -> Value:
     return build.elementwise(("where", ("eq", Y, ("const", 0.0)), ("const", 0.0), ("div", X, norm)), [x, total])
 
 
+def mean_variance_norm(call: Call) -> Value:
+    """MeanVarianceNormalization: by the operator's formula. The body in its schema takes a difference of squares instead, which cancels."""
+    x, build = call.input(0), call.build
+    axes = [call.axis(axis, len(x.shape)) for axis in call.attrs.get("axes", (0, 2, 3))]
+    moved, variance, _ = _moments(call, x, axes)
+    return build.elementwise(("div", X, ("add", ("sqrt", Y), ("const", 1e-9))), [moved, variance])
+
+
 def instance_norm(call: Call) -> Value:
     x, scale, bias = call.input(0), call.input(1), call.input(2)
     call.expect(1, x.shape[1:2])
@@ -141,14 +149,20 @@ def instance_norm(call: Call) -> Value:
 
 
 def _normalise(call: Call, x: Value, axes: list[int], centred: bool = True) -> tuple[Value, Value, Value]:
-    """Return (x - mean) / sqrt(variance + epsilon), the mean and the inverse root; the centred values are squared, so nothing cancels."""
+    """Return (x - mean) / sqrt(variance + epsilon), the mean and the inverse root."""
     build = call.build
     epsilon = float(call.attrs.get("epsilon", 1e-5))
-    mean = build.reduce(x, "mean", axes, True)
-    moved = build.elementwise(("sub", X, Y), [x, mean]) if centred else x
-    variance = build.reduce(build.elementwise(("mul", X, X), [moved]), "mean", axes, True)
+    moved, variance, mean = _moments(call, x, axes, centred)
     inverse = build.elementwise(("rsqrt", ("add", X, ("const", epsilon))), [variance])
     return build.elementwise(("mul", X, Y), [moved, inverse]), mean, inverse
+
+
+def _moments(call: Call, x: Value, axes: list[int], centred: bool = True) -> tuple[Value, Value, Value]:
+    """Return x - mean, the variance and the mean; the centred values are squared, so nothing cancels."""
+    build = call.build
+    mean = build.reduce(x, "mean", axes, True)
+    moved = build.elementwise(("sub", X, Y), [x, mean]) if centred else x
+    return moved, build.reduce(build.elementwise(("mul", X, X), [moved]), "mean", axes, True), mean
 
 
 def _before(call: Call, x: Value) -> Value:

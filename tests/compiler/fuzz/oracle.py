@@ -62,7 +62,7 @@ FROM_ONE = names("""
 BETWEEN = frozenset({"Resize", "Upsample", "GridSample"})
 # The reference is wrong in these for some opsets or attributes; what onnxruntime lacks of them is not drawn.
 MISTAKEN = names("""
-    BatchNormalization ConvTranspose Elu GRU GlobalMaxPool Hardmax InstanceNormalization LRN LSTM LogSoftmax LpNormalization MaxPool Mish QLinearConv RNN
+    BatchNormalization ConvTranspose Elu GRU GlobalMaxPool Hardmax InstanceNormalization LRN LSTM LogSoftmax LpNormalization MaxPool Mish QLinearConv QLinearMatMul RNN
     ReduceLogSumExp ReduceMean ReduceProd ReduceSumSquare Sigmoid Softmax Unsqueeze OneHot
 """)
 # Places and counts: a difference of one says nothing about the next use, so that a value in doubt is not compared.
