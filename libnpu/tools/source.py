@@ -282,8 +282,9 @@ def read_blob(path: str) -> tuple[bytes, BlobImage]:
 
 
 def files_read(options: argparse.Namespace) -> dict[str, str | None]:
-    """Return the files that the options of `add_model_arguments` read, by what the command line calls them."""
-    profile = options.profile if options.profile and options.profile.endswith(".json") else None
+    """Return the files that the options of `add_compile_arguments`, where there are any, and the model's read, by what the command line calls them."""
+    profile = getattr(options, "profile", None)
+    profile = profile if profile and profile.endswith(".json") else None
     data = {f"the model's {path}": path for path in _external_data(options.model)} if options.model else {}
     return {"the model": options.model, "--profile": profile, "--side-car": getattr(options, "side_car", None), **data}
 
@@ -292,13 +293,14 @@ def _external_data(path: str) -> list[str]:
     """Return the files in which the model at `path` keeps its weights; [] of a blob, and of what is no model."""
     if is_blob(path) or is_parted(path):
         return []
-    import onnx
+    from libnpu.compiler.frontend.source import ModelError, external_tensors, parse
+    from libnpu.errors import Unsupported
 
     try:
-        graph = onnx.load(path, load_external_data=False).graph
-    except Exception:  # what is wrong with it, the compiler says; protobuf's errors have no stable home
+        model = parse(path)
+    except (ModelError, Unsupported):  # the compiler says it
         return []
-    entries = (entry for tensor in graph.initializer for entry in tensor.external_data if entry.key == "location")
+    entries = (entry for tensor in external_tensors(model) for entry in tensor.external_data if entry.key == "location")
     return sorted({str(Path(path).parent / entry.value) for entry in entries})
 
 

@@ -6,8 +6,6 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from libnpu.tools.console import ToolError
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -56,15 +54,12 @@ def weights_of(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]
 
 
 def places(path: str) -> list[Place]:
-    """Return where each weight of the model at `path` lies. Raises ToolError, OSError."""
+    """Return where each weight of the model at `path` lies. Raises what `parse` does."""
     import onnx
 
-    try:
-        model = onnx.load(path, load_external_data=False)
-    except OSError:
-        raise
-    except Exception as error:  # protobuf's DecodeError has no stable home
-        raise ToolError(f"{path}: not an ONNX file: {error}") from error
+    from libnpu.compiler.frontend.source import parse
+
+    model = parse(path)
     inside = dict(_inside(Path(path).read_bytes()))
     found = []
     for name, tensor in weights_of(model.graph):

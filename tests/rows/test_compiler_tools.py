@@ -39,9 +39,10 @@ def test_files_of_other_formats_are_named(npu, tmp_path, start, name):
     """E076."""
     path = tmp_path / "m.xml"
     path.write_bytes(start)
-    status, out, err = npu("compile", path)
-    assert (status, out) == (1, "")
-    assert "UNSUPPORTED_FORMAT" in err and name in err
+    for command in ("compile", "mem-analyze"):
+        status, out, err = npu(command, path)
+        assert (status, out) == (1, "")
+        assert "UNSUPPORTED_FORMAT" in err and name in err
 
 
 def test_the_decomposed_attention_is_five_operations_with_their_engines(npu, models):

@@ -216,12 +216,16 @@ def test_a_full_disk_behind_stdout_is_one_line():
     assert (done.returncode, done.stderr) == (1, "npu: error: standard output: No space left on device\n")
 
 
-def test_external_data_is_not_written_over_and_named_when_it_is_missing(npu, tmp_path):
+@pytest.mark.parametrize("in_node", [False, True])
+def test_external_data_is_not_written_over_and_named_when_it_is_missing(npu, tmp_path, in_node):
     path = tmp_path / "model.onnx"
     weights = numpy_helper.from_array(np.zeros((64, 64), np.float32), "w")
     infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 64]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", infos[:1], infos[1:], [weights])
-    save(helper.make_model(graph), path, save_as_external_data=True, location="weights", size_threshold=0)
+    nodes = [helper.make_node("Constant", [], ["w"], value=weights)] if in_node else []
+    nodes.append(helper.make_node("MatMul", ["x", "w"], ["y"]))
+    graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], [] if in_node else [weights])
+    where = {"location": "weights", "size_threshold": 0, "convert_attribute": in_node}
+    save(helper.make_model(graph), path, save_as_external_data=True, **where)
     status, _, err = npu("compile", path, "-o", tmp_path / "weights")
     assert (status, (tmp_path / "weights").stat().st_size) == (1, 64 * 64 * 4)
     assert f"is the same file as the model's {tmp_path / 'weights'}" in err

@@ -15,7 +15,7 @@ from libnpu.compiler.hollow import LEAST_BYTES
 from libnpu.errors import Unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Container, Iterator, Mapping
 
     from libnpu.compiler.frontend.infer import Shape
 
@@ -70,7 +70,9 @@ def read_model(
 
     Raises ModelError, Unsupported, OSError.
     """
-    model = _parse(source, is_plan)
+    model = source if isinstance(source, onnx.ModelProto) else parse(source)
+    if isinstance(source, str | Path):
+        load_external(model, source, is_plan)
     _check_names(model)
     _check_operators(model, foreign)
     model = mark_blocks(_in_order(model))
@@ -157,9 +159,11 @@ def _has_data(tensor: onnx.TensorProto) -> bool:
     return tensor.data_location != onnx.TensorProto.EXTERNAL and any(len(getattr(tensor, name)) for name in fields)
 
 
-def _parse(source: str | Path | bytes | onnx.ModelProto, is_plan: bool) -> onnx.ModelProto:
-    if isinstance(source, onnx.ModelProto):
-        return source
+def parse(source: str | Path | bytes) -> onnx.ModelProto:
+    """Return the model of a file or of its bytes as it stands there, unchecked, without external data.
+
+    Raises ModelError, Unsupported for a file of another format, OSError.
+    """
     what = "data" if isinstance(source, bytes) else str(source)
     if not (source if isinstance(source, bytes) else Path(source).stat().st_size):
         raise ModelError(f"{what}: is empty; expected an ONNX model")
@@ -175,14 +179,22 @@ def _parse(source: str | Path | bytes | onnx.ModelProto, is_plan: bool) -> onnx.
         raise ModelError(f"{what}: not an ONNX file: {error}") from error
     if not model.HasField("graph"):
         raise ModelError(f"{what}: not an ONNX file: it holds no graph")
-    if isinstance(source, str | Path):
-        try:
-            for tensor in onnx.external_data_helper._get_all_tensors(model):
-                if onnx.external_data_helper.uses_external_data(tensor) and not (is_plan and may_lack_data(tensor)):
-                    onnx.external_data_helper.load_external_data_for_tensor(tensor, str(Path(source).parent))
-        except (onnx.checker.ValidationError, OSError, ValueError) as error:
-            raise ModelError(f"{what}: its external data cannot be read: {error}") from error
     return model
+
+
+def external_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yield the tensors whose data lies in other files."""
+    return filter(onnx.external_data_helper.uses_external_data, onnx.external_data_helper._get_all_tensors(model))
+
+
+def load_external(model: onnx.ModelProto, path: str | Path, is_plan: bool = False) -> None:
+    """Put the external data of the model at `path` into `model`; of a plan, not that of large initialisers. Raises ModelError."""
+    try:
+        for tensor in external_tensors(model):
+            if not (is_plan and may_lack_data(tensor)):
+                onnx.external_data_helper.load_external_data_for_tensor(tensor, str(Path(path).parent))
+    except (onnx.checker.ValidationError, OSError, ValueError) as error:
+        raise ModelError(f"{path}: its external data cannot be read: {error}") from error
 
 
 def _check_format(source: str | Path | bytes, what: str) -> None:
