@@ -31,42 +31,46 @@ def run(options: argparse.Namespace) -> int:
     """Write the model and its weights, with zeros between."""
     from onnx import TensorProto, numpy_helper
 
-    from libnpu.compiler.frontend.source import read_model
+    from libnpu.compiler.frontend.source import load_external, parse, read_model
 
     source.check_model(options.model)
     weights = f"{options.output}.data"
-    options.profile = None  # files_read looks for it
     check_targets({"--output": options.output, "the weights": weights}, source.files_read(options))
-    model = read_model(options.model, foreign=_Anything())
+    model = parse(options.model)
+    load_external(model, options.model)
+    read_model(
+        model, foreign=_Anything()
+    )  # refuses what is not valid; what it returns may have marks of the compiler's
+    tensors = [tensor for _, tensor in weights_of(model.graph)]
     data, padding = bytearray(), 0
-    moved: list[tuple[str, TensorProto]] = []
-    for name, tensor in list(weights_of(model.graph)):
-        content = tensor.raw_data if tensor.HasField("raw_data") else numpy_helper.to_array(tensor).tobytes()
+    for tensor in tensors:
+        if not tensor.HasField("raw_data"):
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
+        content = tensor.raw_data
         gap = -len(data) % options.align
         data += bytes(gap)
         padding += gap
-        kept = TensorProto(name=name, data_type=tensor.data_type, dims=tensor.dims)
+        kept = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
         kept.data_location = TensorProto.EXTERNAL
         for key, value in (("location", Path(weights).name), ("offset", len(data)), ("length", len(content))):
             kept.external_data.add(key=key, value=str(value))
         tensor.CopyFrom(kept)
-        moved.append((name, tensor))
         data += content
-    known = {tensor.name for tensor in model.graph.initializer}
-    inside = {
-        name: tensor for name, tensor in moved if name not in known
-    }  # of Constant nodes, which hold their data themselves
-    nodes = [node for node in model.graph.node if node.op_type != "Constant" or node.output[0] not in inside]
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
-    model.graph.initializer.extend(inside.values())
     write_file(weights, bytes(data))
     write_file(options.output, model.SerializeToString())
-    found = {"model": options.output, "weights": weights, "tensors": len(moved), "bytes": len(data), "padding": padding}
+    found = {
+        "model": options.output,
+        "weights": weights,
+        "tensors": len(tensors),
+        "bytes": len(data),
+        "padding": padding,
+    }
     if options.json:
         print_json(found)
     else:
-        print(f"{options.output}: {len(moved)} weights in {weights}, {len(data)} bytes, of which {padding} are padding")
+        print(
+            f"{options.output}: {len(tensors)} weights in {weights}, {len(data)} bytes, of which {padding} are padding"
+        )
     return 0
 
 
