@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from npu_abi import C
@@ -82,8 +82,8 @@ def lower_flash(builder: Builder, node: Node) -> None:
             scored = []
             for chain, needs in counted:
                 if needs is not None:
-                    keys = _tile(of, of.keys[part], chain.index, columns, len(tiles) == 1, "keys")
-                    scored.append((chain, _product(of, chain.query, keys, SINGLE, node.attrs["scale"]), needs, whole))
+                    keys = _tile(of, of.keys[part], chain.index, columns, len(tiles) == 1, "keys", 0)
+                    scored.append((chain, _product(of, chain.query, keys, node.attrs["scale"]), needs, whole))
             _exponentials(of, pending, values, len(tiles) == 1)
             pending = scored
         _exponentials(of, pending, values, len(tiles) == 1)
@@ -204,15 +204,16 @@ def _chain(of: Attention, index: Index, rows: slice) -> _Chain:
     return _Chain(index, rows, query, most, total, output)
 
 
-def _tile(of: Attention, part: View, index: Index, columns: slice, keep: bool, what: str) -> View:
-    """Return rows `columns` of keys [S, D], or of values that lie as such, dense in CMX; one fetch for all chains that share it."""
+def _tile(of: Attention, part: View, index: Index, columns: slice, keep: bool, what: str, axis: int) -> View:
+    """Return `columns` along an axis of keys [S, D] or values [E, S], dense in CMX; one fetch for all chains that share it."""
     head = of.kv_index(index, part)
     key = (what, id(part), head, columns.start)
     if key not in of.fetched:
         if not keep:
             of.fetched = {k: v for k, v in of.fetched.items() if k[0] != what or k[3] == columns.start}
-        box = matrix(part, head).sliced((columns.start, 0), (columns.stop - columns.start, part.shape[-1]))
-        of.fetched[key] = _dense_rows(of, box, what)
+        starts, shape = [0, 0], list(part.shape[-2:])
+        starts[axis], shape[axis] = columns.start, columns.stop - columns.start
+        of.fetched[key] = _dense_rows(of, matrix(part, head).sliced(starts, shape), what)
     return of.fetched[key]
 
 
@@ -223,9 +224,9 @@ def _dense_rows(of: Attention, box: View, what: str) -> View:
     return of.builder.fetch_dense(box, (0, 1), of.node, what)
 
 
-def _product(of: Attention, left: View, right: View, dtype: np.dtype[Any], scale: float) -> View:
-    """Append left [M, K] times right [N, K]; return the result [M, N], in CMX."""
-    out = buffer(of, "product", (left.shape[0], right.shape[0]), dtype)
+def _product(of: Attention, left: View, right: View, scale: float) -> View:
+    """Append left [M, K] times right [N, K]; return the result [M, N] in float32, in CMX."""
+    out = buffer(of, "product", (left.shape[0], right.shape[0]), SINGLE)
     weights = ActivationWeights(right, ConstantWeights(None, 0, None, scale))
     window, fields = Window(), ppe_fields(None, scale)
     job = Job(of.node, C.NPU_DPU_MATMUL, _image(left), _image(out), window, window, 1, weights, fields, False, 2)
@@ -267,14 +268,8 @@ def _exponentials(
         chain.steps += 1
         weights.append((chain, weight, columns))
     for chain, weight, columns in weights:
-        head = matrix(values, of.kv_index(chain.index, values))
-        key = ("values", 0, of.kv_index(chain.index, values), columns.start)
-        if key not in of.fetched:
-            if not keep:
-                of.fetched = {k: v for k, v in of.fetched.items() if k[0] != "values" or k[3] == columns.start}
-            box = head.sliced((0, columns.start), (head.shape[0], columns.stop - columns.start))
-            of.fetched[key] = _dense_rows(of, box, "values")
-        chain.product = _product(of, weight, of.fetched[key], SINGLE, 1.0)
+        tile = _tile(of, values, chain.index, columns, keep, "values", 1)
+        chain.product = _product(of, weight, tile, 1.0)
 
 
 def _finish(of: Attention, chain: _Chain) -> None:
