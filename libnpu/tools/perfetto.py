@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from libnpu.tools.console import ToolError
 from libnpu.tools.files import INVALID, what_is_wrong, write_file
 from libnpu.trace import chrome
-from libnpu.trace.slices import ENGINES, JOBS, Instant, Slice
+from libnpu.trace.slices import ENGINES, JOBS, RETIRED, Instant, Slice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+
+class Trace(NamedTuple):
+    """What `read_trace` finds: the device's tasks, the summary, and when barriers retired."""
+
+    slices: list[Slice]
+    summary: dict[str, Any]
+    retired_ps: list[int]
 
 
 def write_trace(
@@ -40,8 +48,8 @@ def write_trace(
     write_file(path, chrome.document(events, summary or {}))
 
 
-def read_trace(path: str) -> tuple[list[Slice], dict[str, Any]]:
-    """Return the device slices and the summary of a file that `write_trace` wrote. Raises ToolError for any other file."""
+def read_trace(path: str) -> Trace:
+    """Return what a file holds that `write_trace` wrote. Raises ToolError for any other file."""
     try:
         document = json.loads(Path(path).read_bytes())
         events = document["traceEvents"]
@@ -55,19 +63,14 @@ def read_trace(path: str) -> tuple[list[Slice], dict[str, Any]]:
             for event in events
             if event["ph"] == "X" and event["pid"] == chrome.DEVICE and tracks[event["tid"]] != JOBS
         ]
-        return found, dict(document["otherData"])
+        retired_ps = [
+            round(event["ts"] * chrome.PS_PER_US)
+            for event in events
+            if event["ph"] == "i" and event["pid"] == chrome.DEVICE and event["name"].startswith(RETIRED)
+        ]
+        return Trace(found, dict(document["otherData"]), retired_ps)
     except INVALID as error:
         raise ToolError(f"{path}: not a trace file of npu run --trace: {what_is_wrong(error)}") from None
-
-
-def read_retired(path: str) -> list[int]:
-    """Return when barriers retired, in ps, of a file that `read_trace` reads."""
-    events = json.loads(Path(path).read_bytes())["traceEvents"]
-    return [
-        round(event["ts"] * chrome.PS_PER_US)
-        for event in events
-        if event["ph"] == "i" and event["pid"] == chrome.DEVICE and event["name"].startswith("barrier retire ")
-    ]
 
 
 def _slice(event: dict[str, Any], tracks: dict[int, str]) -> Slice:

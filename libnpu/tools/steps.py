@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from libnpu.tools import timeline
 from libnpu.tools.console import ToolError, format_time
-from libnpu.trace.slices import ENGINES
+from libnpu.trace.slices import units_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +59,7 @@ def step_text(slices: Sequence[Slice], retired_ps: Sequence[int], number: int) -
         f"step {number} of {found['steps']}: t = {format_time(found['time_ps'])} of {format_time(found['pipelined_ps'])}",
         f"{DONE} done   {RUNNING} running   {AHEAD} to come   {BARRIER} a barrier retires   ^ now",
     ]
-    tracks = sorted({s.track for s in slices}, key=lambda name: (ENGINES.index(name.split()[0]), name))
+    tracks = units_of(slices)
     width = max(map(len, tracks))
     for track in tracks:
         row = [IDLE] * WIDTH

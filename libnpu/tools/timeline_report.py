@@ -8,7 +8,7 @@ from npu_model.vocabulary import Vocabulary, load_vocabulary
 
 from libnpu.tools import source, steps, timeline
 from libnpu.tools.console import ToolError, format_time, print_json, print_table
-from libnpu.tools.perfetto import read_retired, read_trace
+from libnpu.tools.perfetto import read_trace
 from libnpu.trace.slices import ENGINES
 
 if TYPE_CHECKING:
@@ -52,14 +52,13 @@ def run(options: argparse.Namespace) -> int:
 
 def _analyse(options: argparse.Namespace, word: Word) -> dict[str, Any]:
     """Return the analysis for JSON, or print it and return {}."""
-    slices, summary = read_trace(options.trace)
+    slices, summary, retired_ps = read_trace(options.trace)
     if not slices:
         raise ToolError(f"{options.trace}: holds no task")
     if options.step is not None:
-        retired = read_retired(options.trace)
         if options.json:
-            return steps.step_of(slices, retired, options.step)
-        print(steps.step_text(slices, retired, options.step))
+            return steps.step_of(slices, retired_ps, options.step)
+        print(steps.step_text(slices, retired_ps, options.step))
         return {}
     start_ps, end_ps = timeline.span(slices)
     start_ps, end_ps = summary.get("start_ps", start_ps), summary.get("end_ps", end_ps)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from libnpu.trace.slices import CORE, ENGINES, INTERRUPTS, JOBS
+from libnpu.trace.slices import CORE, INTERRUPTS, JOBS, units_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,8 +65,7 @@ def task(s: Slice, pid: int, tid: int) -> Event:
 
 def device_events(slices: Sequence[Slice], instants: Sequence[Instant], jobs: Sequence[Slice] = ()) -> list[Event]:
     """Return the device's tracks: the management core, one per unit that did something, jobs, interrupts."""
-    units = sorted({s.track for s in slices}, key=lambda name: (ENGINES.index(name.split()[0]), name))
-    tids = {name: tid for tid, name in enumerate((CORE, *units, JOBS, INTERRUPTS), 1)}
+    tids = {name: tid for tid, name in enumerate((CORE, *units_of(slices), JOBS, INTERRUPTS), 1)}
     return [
         *(track(DEVICE, tid, name) for name, tid in tids.items()),
         *(task(s, DEVICE, tids[s.track]) for s in (*slices, *jobs)),

@@ -9,12 +9,13 @@ import numpy as np
 from npu_abi import C, name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
 ENGINES = ("DMA", "DPU", "SHAVE")
 CORE, JOBS, INTERRUPTS = "core", "jobs", "interrupts"  # the tracks of the device that are no engine's
+RETIRED = "barrier retire "  # how the name of an instant begins at which a barrier retires
 
 
 class Slice(NamedTuple):
@@ -72,6 +73,11 @@ def slices_of(records: NDArray[np.void], tasks: Sequence[dict[str, Any]] = ()) -
                 track = tracks[engine, unit] = track_name(engine, unit)
             found.append(Slice(track, name, layer, started[0], time_ps, task_id, job_id, started[1]))
     return found
+
+
+def units_of(slices: Iterable[Slice]) -> list[str]:
+    """Return the tracks of `slices`, engine by engine."""
+    return sorted({s.track for s in slices}, key=lambda name: (ENGINES.index(name.split()[0]), name))
 
 
 def jobs_of(records: NDArray[np.void]) -> list[Slice]:

@@ -93,9 +93,12 @@ def test_layers_add_up_per_engine_in_order_of_their_first_task():
 def test_a_trace_file_keeps_every_picosecond(tmp_path):
     path = str(tmp_path / "t.json")
     slices = [slice_("DMA 0", 1, 3), slice_("SHAVE 0.1", 10**15 + 1, 10**15 + 7, "x", 9)]
-    instants, jobs = [Instant("core", "fence_write value=1", 5)], [slice_("jobs", 0, 5)]
+    instants, jobs = (
+        [Instant("core", "fence_write value=1", 5), Instant("core", "barrier retire 3", 7)],
+        [slice_("jobs", 0, 5)],
+    )
     write_trace(path, slices, instants, jobs, [slice_("host", 0, 4)], {0: 64}, {"units": {"DMA": 2}})
-    assert read_trace(path) == (slices, {"units": {"DMA": 2}})
+    assert read_trace(path) == (slices, {"units": {"DMA": 2}}, [7])
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"traceEvents": [{"ph": "X"}], "otherData": {}}'])
