@@ -370,12 +370,13 @@ class _Task:
                 other = builder.fetch(other, _MEMORY_ORDER, job.follower.node, "other")
             job.follower.emit(builder, tile, other, self.box if job.out_resident else tile)
         if job.tail is not None:
-            taken, tile = tile, self.final or tile
-            if self.final is None:
-                tile = (
-                    self.box if job.out_resident else taken if job.tail.in_place else job.tail.tile(builder, self.box)
-                )
-            job.tail.emit(builder, taken, tile)
+            if self.final is not None:
+                tile = self.final
+            elif job.out_resident:
+                tile = self.box
+            elif not job.tail.in_place:
+                tile = builder.scratch_tile(self.box, self.box.order(), job.tail.node)
+            job.tail.emit(builder, self.tile, tile)
         if job.out_resident:
             return self.box
         if stores:

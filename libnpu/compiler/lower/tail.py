@@ -7,7 +7,7 @@ SHAVEs do the rest, and with a change of type one of order too, so that what lea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -19,8 +19,6 @@ from libnpu.compiler.lower.boxes import PARALLEL_ELEMENTS, box_of, chunks, cuts_
 from libnpu.compiler.lower.pass_tiler import emit_passes
 from libnpu.compiler.lower.passes import passes_cycles, passes_of
 from libnpu.compiler.lower.shave_tiler import launch_element_by_element
-from libnpu.compiler.lower.view import dense
-from libnpu.compiler.program import Buffer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,11 +77,6 @@ class Tail:
             return
         by_vector_cores(builder, self.node, tile, out)
 
-    def tile(self, builder: Builder, box: View) -> View:
-        """Return a fresh buffer for its result, which goes to `box` of the home."""
-        buffer = Buffer(f"{self.node.name}.out.{len(builder.ops)}", box.nbytes)
-        return dense(buffer, box.shape, box.dtype, box.order())
-
 
 @dataclass(frozen=True)
 class Head:
@@ -96,9 +89,8 @@ class Head:
         """Append what makes a box of the result in CMX, channels side by side, and return it."""
         box = self.source.sliced(starts, sizes)
         taken = builder.fetch(box, box.order(), self.node, "in")
-        value = self.node.outputs[0]
-        buffer = Buffer(f"{self.node.name}.out.{len(builder.ops)}", prod(sizes) * value.dtype.itemsize)
-        made = dense(buffer, sizes, value.dtype)
+        result = replace(box, dtype=self.node.outputs[0].dtype)
+        made = builder.scratch_tile(result, tuple(range(len(sizes))), self.node)
         by_vector_cores(builder, self.node, taken, made)
         return made
 
