@@ -248,7 +248,7 @@ def table() -> list[str]:
                 str(tiles),
                 f"{model.measured:.0f}",
                 f"{found.per_second:.0f}",
-                f"{found.per_second / model.measured - 1:+.0%}",
+                f"{found.per_second / model.measured - 1:+.1%}",
                 f"{found.latency_ps / 1e9:.2f}",
                 f"{counted['DPU_MACS'] * 1e3 / peak:.2f}",
                 f"{moved * 1e3 / profile.ddr.bytes_per_second:.2f}",

@@ -3,7 +3,7 @@
 import pytest
 from npu_model.memory import load_memory
 
-from benchmarks import silicon
+from benchmarks import silicon, whole_models
 
 PAGE = silicon.PAGE.read_text()
 
@@ -30,13 +30,18 @@ def test_a_figure_without_a_value_has_a_row_that_says_so():
     assert "no value" in figure.note
 
 
-def test_whole_models_on_two_tiles_are_within_thirty_percent_of_what_was_measured_rounded():
+def test_of_whole_models_on_two_tiles_one_row_alone_is_beyond_thirty_percent_of_what_was_measured():
+    """MobileNet-v2 as it is compiled by default, by half a percent: docs/silicon.md says so."""
     rows = [
-        line.split(" | ") for line in PAGE.splitlines() if " | by layers | 2 | " in line or " | fused | 2 | " in line
+        line.strip("| ").split(" | ")
+        for line in PAGE.splitlines()
+        if " | by layers | 2 | " in line or " | fused | 2 | " in line
     ]
-    assert len(rows) == 4
-    for row in rows:
-        assert abs(int(row[5].rstrip("%"))) <= 30, row
+    measured = {model.name: model.measured for model in whole_models.MODELS}
+    errors = {(name, schedule): float(ours) / measured[name] - 1 for name, schedule, _, _, ours, *_ in rows}
+    assert len(errors) == 4
+    beyond = {row: f"{error:+.1%}" for row, error in errors.items() if abs(error) > 0.30}
+    assert beyond == {("MobileNet-v2", "fused"): "+30.5%"}
 
 
 def test_b12_is_what_npu_roofline_counts():
