@@ -19,6 +19,7 @@ from npu_model.profile import load_profile
 import libnpu
 from libnpu.tools import reference, source, values
 from libnpu.tools.console import CheckFailed, ToolError, format_time, print_json, print_table, progress
+from libnpu.tools.session import DDR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 MODES, SCHEDULERS = ("blob", "launch", "streaming", "resident"), ("static", "dynamic")
 FUSION = ("on", "off")
 PS_PER_US = 1_000_000
-DDR = ("DMA_DDR_READ", "DMA_DDR_WRITE", "SHAVE_DDR_READ", "SHAVE_DDR_WRITE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def _resident(options: argparse.Namespace, profile: str, inputs: dict[str, NDArr
         read.append(sum(int(line.rsplit(": ", 1)[1].split()[0]) for line in lines if line.startswith("weights ")))
         if compiled.report["spill_out_bytes"] or read[-1] > read[0]:
             limit = load_profile(profile)
-            room = limit.cmx.workspace_bytes * min(options.tiles or limit.tiles, limit.tiles)
+            room = limit.cmx.workspace_bytes * min(wanted.tiles or limit.tiles, limit.tiles)
             weights = len(compiled.image.weights)
             raise ToolError(
                 f"--mode resident: {weights} bytes of weights, and what is computed, in {room} bytes of CMX"

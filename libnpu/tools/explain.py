@@ -15,6 +15,7 @@ from npu_model.vocabulary import load_vocabulary
 from libnpu.tools import explain_attention, networks, source
 from libnpu.tools.compare import Run, run_way
 from libnpu.tools.console import format_bytes, format_time, print_json, print_table, progress
+from libnpu.tools.session import DDR
 from libnpu.tools.timeline_report import print_vocabulary, vocabulary_json
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 TOPICS = ("npu-vs-gpu", "attention")
 NETWORK, ROWS = "bert-layer", 16  # what runs when no model is given: chosen, operations that are short beside a launch
-DDR = ("DMA_DDR_READ", "DMA_DDR_WRITE", "SHAVE_DDR_READ", "SHAVE_DDR_WRITE")
 CMX = ("SRAM_READ", "SRAM_WRITE")
 TEXTS = {
     "scheduling": (

@@ -12,6 +12,7 @@ from npu_model.profile import load_profile
 
 from libnpu.tools.console import PS_PER_S, ToolError
 from libnpu.tools.files import INVALID, what_is_wrong
+from libnpu.tools.session import DDR
 from libnpu.tools.work import Accesses, accesses, by_layer, ideal_bytes, main_type, memory_roof, operations, roofs
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def measure(image: BlobImage, profile: str, execution: Execution, lines: bool = 
     done = operations(image, hardware)
     flop = sum(done[s.task_id][0] for s in execution.slices if s.task_id in done)
     counters = execution.counters
-    moved = sum(counters[name] for name in ("DMA_DDR_READ", "DMA_DDR_WRITE", "SHAVE_DDR_READ", "SHAVE_DDR_WRITE"))
+    moved = sum(counters[name] for name in DDR)
     layers = by_layer(image, done, execution.slices)
     each: dict[str, Accesses] = {}
     if lines:

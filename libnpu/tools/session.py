@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from libnpu.blob import BlobImage
     from libnpu.runtime import Device, TensorInfo
 
+DDR = (
+    "DMA_DDR_READ",
+    "DMA_DDR_WRITE",
+    "SHAVE_DDR_READ",
+    "SHAVE_DDR_WRITE",
+)  # counters of bytes that engines read there and write
+
 
 @dataclass(frozen=True, slots=True)
 class PartTime:
