@@ -48,7 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--dump-ir",
-        action="store_true",
+        dest="dump_pass",
+        action="append_const",
+        const="engines",
         help="print the operations that the passes have made of the model, each with its engines: --dump-pass engines",
     )
     parser.add_argument(
@@ -77,8 +79,6 @@ def run(options: argparse.Namespace) -> int:
         return _list_operators(options.json)
     if options.model in SHAPES and options.shape_model is None and not Path(options.model).exists():
         options.model, options.shape_model = None, options.model
-    if options.dump_ir:
-        options.dump_pass.append("engines")
     if (options.model is None) == (options.shape_model is None):
         raise ToolError("give a model, or one by name with --model")
     if options.shape_model and not options.plan_only:

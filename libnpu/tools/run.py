@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run `options.model` once. Raises CheckFailed when a check that was asked for fails, after the report."""
     _check_options(options)
-    model = source.open_source(options, ("bytes-per-tensor",) * options.bytes_per_tensor, in_parts=True)
+    model = source.open_source(options, ("bytes-per-tensor",) if options.bytes_per_tensor else (), in_parts=True)
     for name in ("check", "compare_untiled", "bytes_per_tensor"):
         if getattr(options, name) and model.model_path is None:
             raise ToolError(f"--{name.replace('_', '-')} needs the ONNX model; {options.model} is a blob")
@@ -124,7 +124,8 @@ def run(options: argparse.Namespace) -> int:
         print_json(report)
     else:
         print_report(report, execution, comparisons)
-        print("\n".join(report.get("bytes_per_tensor", [])), end="\n" * options.bytes_per_tensor)
+        if options.bytes_per_tensor:
+            print(*report["bytes_per_tensor"], sep="\n")
     schedule = schedule_of(options.schedule or os.environ.get("NPU_SCHEDULE") or None)
     if unmeant := take_missing(text_of(schedule.holds)):
         raise CheckFailed(unmeant)

@@ -43,10 +43,9 @@ def load_inputs(path: str, tensors: Sequence[Tensor]) -> dict[str, NDArray[Any]]
         if array is None:
             raise ToolError(f"{path}: no array {tensor.name!r}; the model's inputs are {', '.join(names)}")
         if array.dtype != tensor.numpy_dtype or array.shape != tensor.shape:
-            expected = f"{tensor.numpy_dtype} {list(tensor.shape)}"
-            raise ToolError(
-                f"{path}: {'SHAPE_MISMATCH: ' * (array.shape != tensor.shape)}{tensor.name!r} is {array.dtype} {list(array.shape)}; the model expects {expected}"
-            )
+            kind = "SHAPE_MISMATCH: " if array.shape != tensor.shape else ""
+            given, expected = f"{array.dtype} {list(array.shape)}", f"{tensor.numpy_dtype} {list(tensor.shape)}"
+            raise ToolError(f"{path}: {kind}{tensor.name!r} is {given}; the model expects {expected}")
     for name in found:
         if name not in names:
             raise ToolError(f"{path}: array {name!r} is no input; the model's inputs are {', '.join(names)}")
