@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from npu_model.profile import Dpu
 
+MAX_FIELD = 255  # kernel, stride and dilation are 8-bit fields
 VARIANT_CHANNELS = 256  # of one workload at most: those of the deepest context
 
 

@@ -15,10 +15,10 @@ from libnpu.compiler.lower.builder import SMALL
 from libnpu.compiler.lower.chain import Chain, Link
 from libnpu.compiler.lower.dpu_ops import Job, Window, emit_job
 from libnpu.compiler.lower.eltwise import Follower, following
-from libnpu.compiler.lower.invariant import ppe_fields
+from libnpu.compiler.lower.invariant import MAX_FIELD, ppe_fields
 from libnpu.compiler.lower.movement import order_in_views
 from libnpu.compiler.lower.passes import passes_of
-from libnpu.compiler.lower.pooling import MAX_FIELD, in_two_steps
+from libnpu.compiler.lower.pooling import in_two_steps
 from libnpu.compiler.lower.tail import Head, tail_of
 from libnpu.compiler.lower.view import View, dense
 from libnpu.compiler.lower.weights import ActivationWeights, ConstantWeights, NoWeights, PackedWeights, WeightSource
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from libnpu.compiler.ir import Ending, Node, Value
     from libnpu.compiler.lower.builder import Builder
+
+    _Table = tuple[NDArray[Any] | None, float | NDArray[Any], NDArray[Any] | None]
 
 _FLOATS = (np.dtype(np.float16), np.dtype(np.float32))
 _BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
@@ -73,9 +75,7 @@ def _fields(node: Node, scale: float = 1.0) -> dict[str, Any]:
     return fields
 
 
-def _table(
-    node: Node, channels: int, scale: float = 1.0
-) -> tuple[NDArray[Any] | None, float | NDArray[Any], NDArray[Any] | None]:
+def _table(node: Node, channels: int, scale: float = 1.0) -> _Table:
     """Return bias, scale and offset of the weight table of a product: of one without an ending its bias, if any, and one scale."""
     ending: Ending | None = node.attrs.get("ending")
     if ending is None:
@@ -342,21 +342,17 @@ def lower_matmul(builder: Builder, node: Node) -> None:
         raise Unsupported(f"{node.name} ({node.op}): operands {left.dtype} {left.shape} and {right.shape}")
     m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
     factor = float(node.attrs.get("scale", 1.0))
-    bias, scale, offset = _table(node, n, factor)
-    fields = _fields(node, factor)
+    table, fields = _table(node, n, factor), _fields(node, factor)
     batch = value.shape[:-2]
     if right.const is not None and prod(right.shape[:-2]) == 1 and prod(left.shape[:-2]) == prod(batch):
         source: ConstantWeights | PackedWeights
         if right.dtype == UINT4:
-            source, fields["wt_zero_point"] = (
-                PackedWeights((n, k), ConstantWeights(None, 0, bias, scale, offset)),
-                UINT4_ZERO,
-            )
+            source, fields["wt_zero_point"] = PackedWeights((n, k), ConstantWeights(None, 0, *table)), UINT4_ZERO
         else:
-            source = _shared_weights(builder, node, (k, n))
+            source = _shared_weights(builder, node, (k, n), table)
         if _one_matmul(builder, node, source, fields):
             return
-    if _one_left(builder, node, fields, factor):
+    if table[0] is None and _one_left(builder, node, fields, factor):
         return
     a, out = builder.home(left), builder.place(value, order_in_views(builder, value))
     if left.const is not None and prod(batch) > 1 and a.nbytes <= builder.tile_bytes * SMALL:
@@ -373,28 +369,25 @@ def lower_matmul(builder: Builder, node: Node) -> None:
         source_i: WeightSource
         if b is not None:
             matrix = _matrix(b.broadcast((*batch, k, n)), index).permuted((1, 0))
-            source_i = ActivationWeights(matrix, ConstantWeights(None, 0, bias, scale, offset))
+            source_i = ActivationWeights(matrix, ConstantWeights(None, 0, *table))
         else:
             assert right.const is not None
             flat_index = int(np.broadcast_to(np.arange(prod(right.shape[:-2])).reshape(right.shape[:-2]), batch)[index])
             if flat_index not in constants:
                 one = right.const.reshape((-1, k, n))[flat_index]
-                constants[flat_index] = ConstantWeights(
-                    _transposed(_weights_of(one, left, node), (k, n)), 0, bias, scale, offset
-                )
+                constants[flat_index] = ConstantWeights(_transposed(_weights_of(one, left, node), (k, n)), 0, *table)
             source_i = constants[flat_index]
         _matmul(builder, node, _matrix(stacked, index), _matrix(out, index), source_i, fields)
 
 
-def _shared_weights(builder: Builder, node: Node, shape: tuple[int, int]) -> ConstantWeights:
+def _shared_weights(builder: Builder, node: Node, shape: tuple[int, int], table: _Table) -> ConstantWeights:
     """Return the weights of a product: those of an earlier node where all that makes them is the same."""
     left, right, *rest = node.inputs
     assert left is not None and right is not None and right.const is not None
-    factor = float(node.attrs.get("scale", 1.0))
-    key = (node.op, right, left.dtype, factor, node.attrs.get("ending"), *rest)
+    key = (node.op, right, left.dtype, node.attrs.get("scale", 1.0), node.attrs.get("ending"), *rest)
     if key not in builder.weights:
         array = _transposed(_weights_of(right.const, left, node), shape)
-        builder.weights[key] = ConstantWeights(array, 0, *_table(node, shape[1], factor), builder.stays(right))
+        builder.weights[key] = ConstantWeights(array, 0, *table, builder.stays(right))
     return builder.weights[key]
 
 
@@ -424,18 +417,16 @@ def _one_matmul(builder: Builder, node: Node, source: WeightSource, fields: dict
 
 
 def _one_left(builder: Builder, node: Node, fields: dict[str, Any], scale: float) -> bool:
-    """Emit the one left matrix times the columns of all right ones side by side; False where those, or the result, cannot lie so."""
+    """Emit the one left matrix times the columns of all right ones side by side, in a product without a bias.
+
+    False where those, or the result, cannot lie so.
+    """
     left, right, value = node.inputs[0], node.inputs[1], node.outputs[0]
     assert left is not None and right is not None
     rank, (m, k) = len(value.shape), left.shape[-2:]
     batch, columns = tuple(range(rank - 2)), prod(value.shape) // m
     each_has_one = prod(left.shape[:-2]) == 1 < prod(value.shape[:-2]) == prod(right.shape[:-2])
-    if (
-        not each_has_one
-        or len(right.shape) != rank
-        or right.const is not None
-        or _table(node, value.shape[-1])[0] is not None
-    ):
+    if not each_has_one or len(right.shape) != rank or right.const is not None:
         return False
     a, matrices = builder.home(left), builder.home(right)
     rows = a.reshaped((m, k))

@@ -16,7 +16,7 @@ from npu_abi import C
 from npu_model.dpu_walk import BLOCK_PIXELS
 
 from libnpu.compiler.lower.dpu_ops import Window, task_cycles
-from libnpu.compiler.lower.invariant import ppe_fields
+from libnpu.compiler.lower.invariant import MAX_FIELD, ppe_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from libnpu.compiler.lower.builder import Builder
     from libnpu.compiler.lower.dpu_ops import Job
 
-MAX_FIELD = 255  # kernel, stride and dilation are 8-bit fields
 _SLACK = 1.06  # of the work that more parts may take: they are more bands of rows; chosen
 
 
