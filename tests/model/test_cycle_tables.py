@@ -14,7 +14,7 @@ tables = importlib.util.module_from_spec(SPEC)
 sys.modules["cycle_tables"] = tables
 SPEC.loader.exec_module(tables)
 
-LIMITS = {2: 0.10, 3: 0.15}  # mean |error| by device
+LIMITS = {"npu-37xx": 0.10, "npu-40xx": 0.15}  # mean |error|
 P90 = 0.25
 
 
@@ -33,7 +33,7 @@ def test_the_held_out_half_is_predicted(workloads):
     held_out = {key[:2] for key in found if key[2] == tables.HELD_OUT}
     assert held_out == {(2, 0), (2, 1), (2, 2), (3, 0), (3, 1), (3, 2), (3, 3)}
     for (device, op, half), (_, mean, p90, _) in found.items():
-        assert mean <= LIMITS[device], (device, op, half)
+        assert mean <= LIMITS[tables.PROFILES[device]], (device, op, half)
         assert p90 <= P90, (device, op, half)
 
 
@@ -45,18 +45,29 @@ def test_the_halves_are_fixed_and_one_row_is_impossible(workloads):
     ]
 
 
-def test_vpunn_is_met_on_the_held_out_half_but_for_rows_that_profiled_ones_speak_against(predicted):
-    errors, doubtful = defaultdict(list), []
-    for row in predicted:
-        if row.doubtful and row.kind != "GEMM":
-            doubtful.append(row.name)
-        elif row.half == tables.HELD_OUT:
-            errors[row.profile, row.kind].append(abs(row.error))
-    assert len(doubtful) == 11
+def beyond(rows):
+    """The profiles and operations whose mean or 90th percentile of differences is too large."""
+    errors = defaultdict(list)
+    for row in rows:
+        errors[row.profile, row.kind].append(abs(row.error))
     assert len(errors) == 10
-    for (profile, kind), found in errors.items():
-        assert np.mean(found) <= {"npu-37xx": 0.10, "npu-40xx": 0.15}[profile], (profile, kind)
-        assert np.quantile(found, 0.9) <= P90, (profile, kind)
+    return {
+        (profile, kind)
+        for (profile, kind), found in errors.items()
+        if np.mean(found) > LIMITS[profile] or np.quantile(found, 0.9) > P90
+    }
+
+
+def test_vpunn_is_met_on_the_held_out_half_but_for_rows_that_profiled_ones_speak_against(predicted):
+    doubtful = [row for row in predicted if row.doubtful and row.kind != "GEMM"]
+    assert len(doubtful) == 11
+    held_out = [row for row in predicted if row.half == tables.HELD_OUT]
+    assert beyond(row for row in held_out if row not in doubtful) == set()
+    assert beyond(held_out) == {
+        ("npu-37xx", "max pooling"),
+        ("npu-40xx", "max pooling"),
+        ("npu-40xx", "convolution"),
+    }
 
 
 def test_no_profiled_convolution_of_npu_40xx_takes_fewer_cycles_than_whole_blocks_need(workloads, predicted):
