@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from itertools import groupby
+from math import prod
 from typing import TYPE_CHECKING
 
-import numpy as np
+from npu_model import footprint
+from npu_model.footprint import Box
 
 from libnpu.compiler.frontend.text import node_text
 from libnpu.compiler.program import Buffer, DdrTensor, DmaPayload, DpuPayload, Engine, ShavePayload
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from npu_model.profile import Profile
 
     from libnpu.compiler.ir import Graph
-    from libnpu.compiler.program import Access, TileOp, TileProgram
+    from libnpu.compiler.program import TileOp, TileProgram
     from libnpu.compiler.schedule import BarrierPlan, Schedule
 
 
@@ -145,14 +147,9 @@ def bursts_text(schedule: Schedule, profile: Profile) -> str:
         for access in (*op.reads, *op.writes) if isinstance(op.payload, DmaPayload) else ():
             if not isinstance(access.target, DdrTensor):
                 continue
-            width, dims = access.width, list(access.dims)
-            while dims and dims[-1][1] == width:
-                width *= dims.pop()[0]
-            starts = np.array([access.target.offset + access.offset])
-            for count, stride in dims:
-                starts = (starts[:, None] + np.arange(count) * stride).reshape(-1)
-            asked[access.target] = asked.get(access.target, 0) + width * len(starts)
-            touched = int((-(-(starts + width) // burst) - starts // burst).sum()) * burst
+            found = footprint.runs(Box(access.target.offset + access.offset, access.width, access.dims))
+            asked[access.target] = asked.get(access.target, 0) + int((found[:, 1] - found[:, 0]).sum())
+            touched = int((-(-found[:, 1] // burst) - found[:, 0] // burst).sum()) * burst
             moved[access.target] = moved.get(access.target, 0) + touched
     lines = [(f"{tensor.kind.name.lower()} {tensor.name}", asked[tensor], moved[tensor]) for tensor in asked]
     lines.append(("all", sum(asked.values()), sum(moved.values())))
@@ -190,24 +187,8 @@ def _work(op: TileOp) -> str:
             ]
             return "outputs " + " + ".join(shapes)
         case ShavePayload():
-            written = sum(access.width * _runs(access.dims) for access in op.writes)
-            strided = sum(not _is_one_run(access) for access in (*op.reads, *op.writes))
+            written = sum(access.width * prod(count for count, _ in access.dims) for access in op.writes)
+            strided = sum(bool(access.dims) for access in (*op.reads, *op.writes))
             return f"{len(payload.code) // 16} instructions, {written} bytes out, strided {strided}"
         case _:
             return f"{payload.length * payload.num_planes} bytes"
-
-
-def _is_one_run(access: Access) -> bool:
-    width = access.width
-    for count, stride in reversed(access.dims):
-        if count > 1 and stride != width:
-            return False
-        width *= count
-    return True
-
-
-def _runs(dims: tuple[tuple[int, int], ...]) -> int:
-    count = 1
-    for n, _ in dims:
-        count *= n
-    return count

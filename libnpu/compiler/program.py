@@ -62,7 +62,7 @@ class DdrTensor:
 class Access:
     """Bytes of `target` that an operation reads or writes: `width` contiguous bytes at `offset`, repeated over `dims`.
 
-    `dims` are (count, stride_bytes) pairs, outermost first; () = one run.
+    `dims` are (count, stride_bytes) pairs, outermost first, as `npu_model.footprint.box` brings them into one form; () = one run.
     """
 
     target: Buffer | DdrTensor
