@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
     from npu_model.profile import Profile
 
-    from libnpu.compiler.ir import Graph
+    from libnpu.compiler.ir import Graph, Node
     from libnpu.compiler.program import TileOp, TileProgram
     from libnpu.compiler.schedule import BarrierPlan, Schedule
+
+_BIASED = ("Conv", "MatMul")  # whose third input is a bias
 
 
 def dpu_tiles_text(program: TileProgram) -> str:
@@ -96,13 +98,25 @@ def engines_text(graph: Graph, program: TileProgram) -> str:
         used = list(engines.get(node.name, {}))
         lines.append(f"[{' '.join(used) or '-'}] {node_text(node)}")
         if "DPU" in used:
-            after = [f"scale {node.attrs['scale']:g}"] if node.attrs.get("scale", 1) != 1 else []
-            after += (
-                ["bias"] if len(node.inputs) > 2 and node.op != "Elementwise" and node.inputs[2] is not None else []
-            )
-            after += [node.attrs["act"][0]] if node.attrs.get("act") else []
-            lines += [f"[DPU PPE]   {what}" for what in after]
+            lines += [f"[DPU PPE]   {what}" for what in _drained(node)]
     return "\n".join(lines)
+
+
+def _drained(node: Node) -> Iterator[str]:
+    """Yield what the PPE does to the sums of a node, in this order."""
+    ending, act, scale = (node.attrs.get(name) for name in ("ending", "act", "scale"))
+    if ending is not None:
+        numbers = {"offset": ending.offsets, "scale": ending.scales, "bias": ending.biases}
+        yield from (what for what, each in numbers.items() if each is not None)
+        act = ending.act
+    if scale is not None and scale != 1:
+        yield f"scale {scale:g}"
+    if node.op in _BIASED and node.inputs[2:] not in ([], [None]):
+        yield "bias"
+    if act is not None:
+        yield act[0]
+    if ending is not None and ending.zero:
+        yield f"zero {ending.zero}"
 
 
 def decisions_text(schedule: Schedule) -> str:
