@@ -86,10 +86,11 @@ def dma_cycles_of(profile: Profile, dma: Dma) -> int:
 
 def dma_alone_ps(profile: Profile, tasks: Records) -> Cycles:
     """Return the picoseconds from start to end of each descriptor that shares nothing: latency, then port or DDR."""
-    path_ps, clock_hz = dma_path_ps(profile, tasks), profile.dma.clock_hz
+    (read, written), clock_hz = dma_ddr_bytes(tasks), profile.dma.clock_hz
     cmx_ps = _picoseconds(np.int64(profile.cmx.latency_cycles), clock_hz)
-    latency_ps = np.where(path_ps > 0, round(profile.ddr.latency_ns * 1000), cmx_ps)
-    found: Cycles = latency_ps + np.maximum(_picoseconds(dma_cycles(profile, tasks), clock_hz), path_ps)
+    latency_ps = np.where(read + written > 0, round(profile.ddr.latency_ns * 1000), cmx_ps)
+    port_ps = _picoseconds(dma_cycles(profile, tasks), clock_hz)
+    found: Cycles = latency_ps + np.maximum(port_ps, dma_path_ps(profile, tasks))
     return found
 
 

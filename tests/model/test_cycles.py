@@ -1,5 +1,6 @@
 """Costs of DMA and DPU tasks: closed forms on the teaching device, mechanism on the others."""
 
+import msgspec
 import npu_abi
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from npu_model.cycles import (
     dma_cycles,
     dma_cycles_of,
     dma_ddr_bytes,
+    dma_path_ps,
     dpu_costs,
     dpu_cycles,
     dpu_macs,
@@ -96,6 +98,27 @@ def test_a_transfer_alone_has_its_latency_and_the_slower_of_port_and_ddr():
     assert big == 956_000 + round((32 << 20) * 1e12 / 27e9)  # DDR is slower than the port
     assert small == 956_000 + round((4 + 2) * 1e12 / 975e6)
     assert inside == round(16 * 1e12 / 975e6) + round((4 + 4) * 1e12 / 975e6)
+
+
+def test_ddr_that_takes_no_time_for_a_few_bytes_has_its_latency_all_the_same():
+    quick = msgspec.structs.replace(NPU37, ddr=msgspec.structs.replace(NPU37.ddr, bytes_per_second=10**15))
+    assert dma_alone_ps(quick, dma({"length": 64})).tolist() == [956_000 + round((4 + 2) * 1e12 / 975e6)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "accessed"),
+    [
+        ({"length": 4000}, 4000),
+        ({"length": 256, "src_width": 16, "src_stride": 512}, 16 * 64),
+        ({"length": 256, "src_width": 16, "src_stride": 48}, 16 * 48),  # runs share accesses
+        ({"length": 400, "src_width": 100, "src_stride": 512}, 4 * 128),
+        ({"length": 64, "num_planes": 3, "src_plane_stride": 1024}, 3 * 64),
+        ({"length": 256, "src": C.NPU_CMX_BASE, "src_width": 16, "src_stride": 512}, 0),
+        ({"length": 256, "src_width": 16, "src_stride": 512, "dst": DDR}, 16 * 64 + 256),
+    ],
+)
+def test_short_runs_keep_the_path_to_ddr_for_whole_accesses(fields, accessed):
+    assert dma_path_ps(NPU37, dma(fields)).tolist() == [round(accessed * 1e12 / 27e9)]
 
 
 def test_ddr_bytes_are_those_of_the_sides_outside_cmx():
