@@ -266,18 +266,18 @@ int64_t npu_memory_advance(struct npu_memory *m, int64_t until_ticks, int64_t *a
 
 /* ---- transfers --------------------------------------------------------------------------------------------------- */
 
-/* Take over the runs of a side; one that begins in the access in which the one before ends goes on with it. */
-static int start_side(struct npu_memory *m, struct stream *s, const int64_t *runs, int64_t count, int64_t at,
-                      int64_t pace)
+/* Take over the runs of a side; one that begins in the access in which the one before ends goes on with it. Return how many are left, or NONE
+ * without memory. */
+static int64_t start_side(struct npu_memory *m, struct stream *s, const int64_t *runs, int64_t count, int64_t at, int64_t pace)
 {
     int64_t size = m->c.access_bytes, kept = 0;
     memset(s, 0, sizeof *s);
     s->oldest = s->newest = NONE;
     if (!count)
-        return 1;
+        return 0;
     s->run = s->runs = malloc((size_t)count * sizeof *s->runs);
     if (s->runs == NULL)
-        return 0;
+        return NONE;
     for (int64_t i = 0; i < count; i++) {
         int64_t address = runs[2 * i], bytes = runs[2 * i + 1];
         struct run *last = kept ? &s->runs[kept - 1] : NULL;
@@ -295,8 +295,7 @@ static int start_side(struct npu_memory *m, struct stream *s, const int64_t *run
     s->interval = pace / s->total;
     s->remainder = pace % s->total;
     s->next = at;
-    s->count = kept;
-    return 1;
+    return kept;
 }
 
 static int by_turn(const void *one, const void *other)
@@ -337,16 +336,16 @@ static int order_buffer(struct npu_memory *m, struct run *runs, int64_t count)
     return changed || turned;
 }
 
-/* Cut the runs of a side where a buffer ends, and order those of each buffer. 0 without memory. */
-static int order_side(struct npu_memory *m, struct transfer *t, struct stream *s)
+/* Cut the runs of a side, of which there are `given`, where a buffer ends, and order those of each buffer. 0 without memory. */
+static int order_side(struct npu_memory *m, struct transfer *t, struct stream *s, int64_t given)
 {
     int64_t size = m->c.access_bytes, count = 0, first = 0, at = 0;
-    if (s->count < 2 && client_fewest(t, s) == s->total) /* requests end where buffers do */
+    if (given < 2 && client_fewest(t, s) == s->total) /* requests end where buffers do */
         return 1;
-    struct run *runs = malloc((size_t)(s->count + client_buffer_of(m, t, s, s->total - 1) + 1) * sizeof *runs);
+    struct run *runs = malloc((size_t)(given + client_buffer_of(m, t, s, s->total - 1) + 1) * sizeof *runs);
     if (runs == NULL)
         return 0;
-    for (int64_t i = 0; i < s->count;) {
+    for (int64_t i = 0; i < given;) {
         struct run *r = &s->runs[i];
         int64_t room = client_buffer_end(m, t, s, client_buffer_of(m, t, s, at)) - at;
         int64_t accesses = smaller(accesses_of(m, r->address, r->bytes), room);
@@ -378,19 +377,17 @@ int64_t npu_memory_submit(struct npu_memory *m, int64_t client, int64_t at_ticks
         memset(m->transfers + before, 0, (size_t)(m->transfer_room - before) * sizeof *m->transfers);
     struct transfer *t = &m->transfers[slot];
     memset(t, 0, sizeof *t);
-    if (!GROW(c->active, c->active_room, c->active_count + 1) ||
-        !start_side(m, &t->sides[READ], read_runs, reads, at_ticks, pace_ticks) ||
-        !start_side(m, &t->sides[WRITE], write_runs, writes, at_ticks, pace_ticks)) {
+    t->client = (int32_t)client;
+    int64_t given[] = {start_side(m, &t->sides[READ], read_runs, reads, at_ticks, pace_ticks),
+                       start_side(m, &t->sides[WRITE], write_runs, writes, at_ticks, pace_ticks)};
+    int has_room = GROW(c->active, c->active_room, c->active_count + 1) && given[READ] != NONE && given[WRITE] != NONE;
+    for (int side = READ; side <= WRITE && has_room; side++) {
+        has_room = order_side(m, t, &t->sides[side], given[side]);
+        client_keep_pace(m, t->client, &t->sides[side]);
+    }
+    if (!has_room) {
         forget(t);
         return NONE;
-    }
-    t->client = (int32_t)client;
-    for (int side = READ; side <= WRITE; side++) {
-        if (!order_side(m, t, &t->sides[side])) {
-            forget(t);
-            return NONE;
-        }
-        client_keep_pace(m, t->client, &t->sides[side]);
     }
     t->serial = m->serial++;
     t->live = 1;

@@ -45,7 +45,6 @@ struct run { int64_t address, bytes, asked, turn; }; /* asked: fewer than bytes 
 
 struct stream { /* one side of a transfer */
     struct run *runs, *run;       /* `run` is what is left of the next one */
-    int64_t count;                /* of the runs that it was given */
     int64_t issued, done, total;  /* accesses */
     int64_t next, interval, remainder, sum; /* pace */
     int64_t open;                 /* requests outstanding */
