@@ -170,26 +170,25 @@ class Predicted:
 
 def predicted_rows() -> Iterator[Predicted]:
     """Yield the rows of dpu_cycles_model.csv."""
-    _, *lines = (DATA / "dpu_cycles_model.csv").read_text(encoding="utf-8").splitlines()
-    with (DATA / "dpu_cycles_model.csv").open(encoding="utf-8") as file:
-        for texts, line in zip(csv.DictReader(file), lines, strict=True):
-            op, name = PREDICTED_OPS[texts["op"]], {"27": "npu-37xx", "40": "npu-40xx"}[texts["device"]]
-            size = {axis: int(texts[axis]) for axis in "WH"}
-            kernel, stride, dtype = int(texts["k"]), int(texts["s"]), 0 if texts["dtype"] == "U8" else 2
-            row = {"op": op, "inC": int(texts["Cin"]), "outC": int(texts["Cout"]), "dtin": dtype, "dtout": dtype}
-            for axis, length in size.items():
-                row |= {f"in{axis}": length, f"out{axis}": -(-length // stride), f"k{axis}": kernel, f"s{axis}": stride}
-            channels = [row["outC"]] if op in (0, 2) else [16, 32, MOST_CHANNELS]
-            profile = load_profile(name)
-            best = min(
-                model_cycles(profile, row | {"outC": part, "exec": grid}) * -(-row["outC"] // part)
-                for part in channels
-                for grid in GRIDS
-            )
-            kind = "GEMM" if texts["name"].startswith("gemm") else NAMES[op]
-            half = HELD_OUT if zlib.crc32(line.encode()) & 1 else CALIBRATION
-            what = f"{texts['name']} {texts['dtype'].lower()}"
-            yield Predicted(name, kind, what, half, row, int(texts["best_cycles"]), best)
+    lines = (DATA / "dpu_cycles_model.csv").read_text(encoding="utf-8").splitlines()
+    for texts, line in zip(csv.DictReader(lines), lines[1:], strict=True):
+        op, name = PREDICTED_OPS[texts["op"]], {"27": "npu-37xx", "40": "npu-40xx"}[texts["device"]]
+        size = {axis: int(texts[axis]) for axis in "WH"}
+        kernel, stride, dtype = int(texts["k"]), int(texts["s"]), 0 if texts["dtype"] == "U8" else 2
+        row = {"op": op, "inC": int(texts["Cin"]), "outC": int(texts["Cout"]), "dtin": dtype, "dtout": dtype}
+        for axis, length in size.items():
+            row |= {f"in{axis}": length, f"out{axis}": -(-length // stride), f"k{axis}": kernel, f"s{axis}": stride}
+        channels = [row["outC"]] if op in (0, 2) else [16, 32, MOST_CHANNELS]
+        profile = load_profile(name)
+        best = min(
+            model_cycles(profile, row | {"outC": part, "exec": grid}) * -(-row["outC"] // part)
+            for part in channels
+            for grid in GRIDS
+        )
+        kind = "GEMM" if texts["name"].startswith("gemm") else NAMES[op]
+        half = HELD_OUT if zlib.crc32(line.encode()) & 1 else CALIBRATION
+        what = f"{texts['name']} {texts['dtype'].lower()}"
+        yield Predicted(name, kind, what, half, row, int(texts["best_cycles"]), best)
 
 
 def in_both(profiled: list[Workload]) -> Iterator[tuple[str, int, Workload]]:

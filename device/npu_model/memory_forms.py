@@ -118,13 +118,12 @@ class ClosedForms:
                 copy_ps += turns_ps
         there = sum(side.there for side in sides)
         back = sum(side.back for side in sides)
-        written = sum(
-            side.there for side in sides if not side.back
-        )  # where a link moves one flit of data both ways, requests are beside it
+        # Where a link moves one flit of data both ways, requests are beside it.
+        written = sum(side.there for side in sides if not side.back)
         busy = [
             self._cycle_ps
             * ((there if other == part else written) * ((client, 0) in users) + back * ((client, 1) in users))
-            for part, (users, other) in enumerate(zip(self._users, self.others, strict=False))
+            for part, (users, other) in enumerate(zip(self._users, self.others, strict=False))  # others: channels too
         ]
         port_ps = max(there, back) * self._cycle_ps * self._trip_cycles / self.system.noc.credits
         # A copy writes the next piece when the last read of the one before is back: a link with one flit both ways waits that long.

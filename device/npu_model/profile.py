@@ -36,9 +36,7 @@ class Dpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dw_macs_per_cycle: dict[str, int]  # depthwise and pooling, which cannot fill the MAC array
     dw_channels: int  # of a workload of depthwise or pooling: a variant of more is several
     dw_block_cycles: int  # that depthwise begins each line of a block with
-    dw_stride_percent: (
-        int  # that it reads slower at stride 2 where a pixel is one line; where it is several, so many times less
-    )
+    dw_stride_percent: int  # that it reads slower at stride 2, of pixels of one line; of several, so many times less
     dw_row_columns: int  # that a block reads of a row for three depthwise taps; 0: each tap reads its own four
     eltwise_elements_per_cycle: int  # of a sum or product of two tensors
 
