@@ -173,10 +173,8 @@ def _fusion(options: argparse.Namespace) -> tuple[list[Run], str, list[str]]:
     image = both["on"].image
     inputs, names = _inputs(options, image.inputs), [tensor.name for tensor in image.outputs]
     runs = [run_way(way, image.profile, [compiled.blob], inputs, names) for way, compiled in both.items()]
-    lines = [compiled.report["dumps"]["bytes-per-tensor"].splitlines() for compiled in both.values()]
-    order = 1 if options.vf[0] == "on" else -1
-    with_, without = lines[::order]
-    kept = [line for line in without if line.startswith("scratch ") and line not in with_]
+    lines = {way: compiled.report["dumps"]["bytes-per-tensor"].splitlines() for way, compiled in both.items()}
+    kept = [line for line in lines["off"] if line.startswith("scratch ") and line not in lines["on"]]
     return runs, f"{image.name} on {image.profile}", kept
 
 

@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _share(part: int, whole: int) -> str:
-    return f"{part / whole:.0%}" if whole else "-"
+    return f"{part / whole:.1%}" if whole else "-"
 
 
 def _row(place: Place, align: int) -> tuple[str, ...]:

@@ -93,7 +93,12 @@ def add_model_arguments(parser: argparse.ArgumentParser, profile_default: str = 
         help="0: load nothing ahead; 1: schedule once; 2: keep the best of several tilings and schedules; "
         "3: and improve it with a solver (default 2, of npu sweep 1)",
     )
-    parser.add_argument("--no-pingpong", action="store_true", help="do not load the next tile while an engine works")
+    parser.add_argument(
+        "--no-pingpong",
+        action="store_const",
+        const=True,
+        help="do not load the next tile while an engine works",
+    )
 
 
 def add_compile_arguments(parser: argparse.ArgumentParser, profile_default: str = "npu-37xx") -> None:
@@ -128,7 +133,8 @@ def add_compile_arguments(parser: argparse.ArgumentParser, profile_default: str 
     )
     parser.add_argument(
         "--no-cmx-residency",
-        action="store_true",
+        action="store_const",
+        const=True,
         help="let each value go to DDR and come back between operations: what vertical fusion saves is the difference",
     )
     parser.add_argument(
@@ -371,12 +377,9 @@ def compile_options(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> 
         "optimisation": getattr(options, "optimisation", None),
         "attention": getattr(options, "attention", None),
         "prefetching_level_limit": options.prefetching_level_limit,
+        "pingpong": _unless(options.no_pingpong),
+        "cmx_residency": _unless(getattr(options, "no_cmx_residency", None)),
     }
-    switched_off = {
-        "pingpong": options.no_pingpong,
-        "cmx_residency": getattr(options, "no_cmx_residency", False),
-    }
-    given |= {name: False for name, is_off in switched_off.items() if is_off}
     side_car = read_side_car(options.side_car) if getattr(options, "side_car", None) else {}
     return CompileOptions(
         shapes=parse_shapes(options.shape),
@@ -388,6 +391,11 @@ def compile_options(options: argparse.Namespace, dump: tuple[str, ...] = ()) -> 
         dump=dump,
         **side_car | {name: value for name, value in given.items() if value is not None},
     )
+
+
+def _unless(off: bool | None) -> bool | None:
+    """Return what an option is that a switch turns off, None where nothing is said of the switch."""
+    return None if off is None else not off
 
 
 def _no_compile_options(options: argparse.Namespace) -> None:
