@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from libnpu.compiler import CompileOptions, compile_model
-from libnpu.compiler.frontend import load
+from libnpu.compiler.frontend import load, stages
 from libnpu.compiler.frontend.expr import rewrite
 from libnpu.compiler.frontend.text import graph_text
+from libnpu.compiler.hollow import is_hollow
 
 X = ("in", 0)
 
@@ -280,3 +281,12 @@ def test_channels_that_nobody_reads_are_not_computed(start, check, rng):
     graph = check(nodes, {"x": f32(rng, 1, 3, 8, 9)}, constants=constants, half_tolerance=1e-2)
     assert {node.op for node in graph.nodes} == {"Conv", "MaxPool", "Elementwise"}
     assert [node.inputs[1].shape for node in graph.nodes if node.op == "Conv"] == [(5, 3, 3, 3), (5, 1, 3, 3)]
+
+
+def test_weights_of_a_plan_have_no_values_after_channels_are_cut_either(make_model, rng):
+    constants = {"w": f32(rng, 64, 32, 3, 3), "start": np.array([8]), "stop": np.array([40]), "one": np.array([1])}
+    nodes = [("Conv", ["x", "w"], ["c"], {"pads": [1] * 4}), ("Slice", ["c", "start", "stop", "one"], ["y"], {})]
+    *_, (_, graph) = stages(make_model(nodes, {"x": f32(rng, 1, 32, 8, 8)}, ["y"], constants), is_plan=True)
+    (weights,) = (node.inputs[1] for node in graph.nodes if node.op == "Conv")
+    assert weights.shape == (32, 32, 3, 3)
+    assert is_hollow(weights.const)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from libnpu.compiler.hollow import hollow, is_hollow
 from libnpu.compiler.ir import Value
 
 if TYPE_CHECKING:
@@ -43,10 +44,8 @@ def cut_outputs(edit: Rewriter, node: Node) -> bool:
         shape = list(one.outputs[0].shape)
         shape[CHANNELS] = len(range(shape[CHANNELS])[kept])
         one.outputs[0].shape = tuple(shape)
-    if edit.replace(node.outputs[0], chain[0].outputs[0]):
-        edit.remove(node)
-    else:
-        node.attrs |= {"starts": [0] * len(shape), "stops": list(node.outputs[0].shape), "steps": [1] * len(shape)}
+    edit.replace(node.outputs[0], chain[0].outputs[0])  # which no output of the graph was
+    edit.remove(node)
     return True
 
 
@@ -106,5 +105,6 @@ def _axis_of_channels(node: Node, index: int, operand: Value, output: Value) -> 
 def _cut(value: Value, kept: slice, axis: int | None) -> Value:
     if axis is None or value.const is None:
         return value
-    array = np.ascontiguousarray(value.const[(*[slice(None)] * axis, kept)])
+    array = value.const[(*[slice(None)] * axis, kept)]
+    array = hollow(array.shape, array.dtype) if is_hollow(array) else np.ascontiguousarray(array)
     return Value(value.name, array.shape, array.dtype, array)
