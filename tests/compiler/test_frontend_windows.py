@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from libnpu.compiler.frontend import load
+from libnpu.compiler.frontend.ops_matrix import MAX_IMAGE
+from libnpu.compiler.lower import pooling
 from libnpu.compiler.reference import run_reference
 
 
@@ -124,6 +126,14 @@ def test_normalisation_of_one_channel_in_float16(make_model, rng):
     model = make_model([("LRN", ["x"], ["y"], {"size": 1, "alpha": 0.9, "beta": 0.5})], {"x": x}, ["y"])
     found = run_reference(load(model), {"x": x})["y"]
     np.testing.assert_allclose(found, x / np.sqrt(1 + 0.9 * x.astype(float) ** 2), rtol=3e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("op", ["GlobalAveragePool", "GlobalMaxPool"])
+def test_one_window_is_as_large_as_two_steps_of_the_engine_reach(op, make_model):
+    for rows, is_window in ((MAX_IMAGE, True), (MAX_IMAGE + 1, False)):
+        graph = load(make_model([(op, ["x"], ["y"], {})], {"x": np.zeros((1, 1, rows, 1), np.float32)}, ["y"]))
+        assert ("Reduce" not in {node.op for node in graph.nodes}) == is_window
+        assert bool(list(pooling._sizes(rows))) == is_window
 
 
 def test_batch_normalisation_with_computed_parameters(check, rng):

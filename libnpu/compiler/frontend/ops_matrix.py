@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from libnpu.compiler.frontend.call import Call
     from libnpu.compiler.ir import Value
 
+MAX_IMAGE = (
+    240 * MAX_KERNEL
+)  # rows or columns of one window: `lower.pooling` makes of them at most 240 parts, each of a kernel
+
 
 def conv(call: Call) -> Value:
     """Conv; weights and bias may be computed."""
@@ -50,10 +54,10 @@ def average_pool(call: Call) -> Value:
 
 
 def global_pool(call: Call) -> Value:
-    """GlobalAveragePool and GlobalMaxPool: one window over the image if the engine's kernels reach, else a reduction."""
+    """GlobalAveragePool and GlobalMaxPool: one window over the image up to MAX_IMAGE, else a reduction."""
     x = call.input(0)
     average = call.op == "GlobalAveragePool"
-    if len(x.shape) == 4 and min(x.shape[2:]) > 0 and max(x.shape[2:]) <= MAX_KERNEL**2:
+    if len(x.shape) == 4 and min(x.shape[2:]) > 0 and max(x.shape[2:]) <= MAX_IMAGE:
         attrs: dict[str, Any] = {"kernel": list(x.shape[2:]), "strides": [1, 1], "pads": [0, 0, 0, 0]}
         attrs |= {"count_include_pad": False} if average else {"dilations": [1, 1]}
         return call.build.emit("AvgPool" if average else "MaxPool", [x], attrs)
