@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from libnpu.compiler.frontend.call import Call
     from libnpu.compiler.ir import Value
 
-MAX_IMAGE = (
-    240 * MAX_KERNEL
-)  # rows or columns of one window: `lower.pooling` makes of them at most 240 parts, each of a kernel
+# Rows or columns of one window: `lower.pooling` makes of them at most 252 parts, whole blocks of four, each of one kernel.
+MAX_IMAGE = 252 * MAX_KERNEL
 
 
 def conv(call: Call) -> Value:
