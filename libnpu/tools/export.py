@@ -9,7 +9,7 @@ from libnpu.tools import source
 from libnpu.tools.console import print_json
 from libnpu.tools.files import check_targets, write_file
 from libnpu.tools.mem_analyze import ALIGN
-from libnpu.tools.weight_places import weights_of
+from libnpu.tools.weight_places import check_valid, weights_of
 
 if TYPE_CHECKING:
     import argparse
@@ -31,16 +31,14 @@ def run(options: argparse.Namespace) -> int:
     """Write the model and its weights, with zeros between."""
     from onnx import TensorProto, numpy_helper
 
-    from libnpu.compiler.frontend.source import load_external, parse, read_model
+    from libnpu.compiler.frontend.source import load_external, parse
 
     source.check_model(options.model)
     weights = f"{options.output}.data"
     check_targets({"--output": options.output, "the weights": weights}, source.files_read(options))
     model = parse(options.model)
     load_external(model, options.model)
-    read_model(
-        model, foreign=_Anything()
-    )  # refuses what is not valid; what it returns may have marks of the compiler's
+    check_valid(model)
     tensors = [tensor for _, tensor in weights_of(model.graph)]
     data, padding = bytearray(), 0
     for tensor in tensors:
@@ -72,10 +70,3 @@ def run(options: argparse.Namespace) -> int:
             f"{options.output}: {len(tensors)} weights in {weights}, {len(data)} bytes, of which {padding} are padding"
         )
     return 0
-
-
-class _Anything:
-    """The operators of other domains: what they are, does not matter here."""
-
-    def __contains__(self, operator: object) -> bool:
-        return True

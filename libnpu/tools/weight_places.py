@@ -53,12 +53,27 @@ def weights_of(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]
     yield from ((name, tensor) for name, tensor in constants if is_weight(tensor))
 
 
+class _Anything:
+    """The operators of other domains: what they are does not matter here."""
+
+    def __contains__(self, operator: object) -> bool:
+        return True
+
+
+def check_valid(model: str | onnx.ModelProto) -> None:
+    """Raise what `read_model` does for a file, or a model with its data, that is not valid, whatever its operators are."""
+    from libnpu.compiler.frontend.source import read_model
+
+    read_model(model, foreign=_Anything())
+
+
 def places(path: str) -> list[Place]:
-    """Return where each weight of the model at `path` lies. Raises what `parse` does."""
+    """Return where each weight of the model at `path` lies. Raises what `check_valid` does."""
     import onnx
 
     from libnpu.compiler.frontend.source import parse
 
+    check_valid(path)
     model = parse(path)
     inside = dict(_inside(Path(path).read_bytes()))
     found = []

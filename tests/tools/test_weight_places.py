@@ -1,4 +1,4 @@
-"""`npu export` writes the model that it was given: the same nodes and the same values, whose bytes alone lie elsewhere."""
+"""`npu export` and `npu mem-analyze`: the model that is written has the nodes and values of the one that was given, whose bytes alone lie elsewhere."""
 
 import numpy as np
 import onnx
@@ -47,3 +47,33 @@ def test_nodes_and_values_are_those_that_were_given(npu, tmp_path, case):
         for tensor in onnx.external_data_helper._get_all_tensors(one):
             tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
     assert found == given
+
+
+def without_a_result(model):
+    del model.graph.node[0].output[:]
+
+
+def at_no_number(model):
+    model.graph.node[0].attribute[0].t.external_data[0].value = "abc"
+
+
+@pytest.mark.parametrize(("damage", "message"), [(without_a_result, "not a valid ONNX model"), (at_no_number, "abc")])
+@pytest.mark.parametrize("command", [("export", "-o", "e.onnx"), ("mem-analyze",)])
+def test_a_model_that_is_not_valid_is_refused(npu, tmp_path, monkeypatch, command, damage, message):
+    monkeypatch.chdir(tmp_path)
+    value = TensorProto(data_type=TensorProto.FLOAT, dims=[8], data_location=TensorProto.EXTERNAL)
+    for key, text in (("offset", "0"), ("location", "data")):
+        value.external_data.add(key=key, value=text)
+    (tmp_path / "data").write_bytes(bytes(32))
+    nodes = [helper.make_node("Constant", [], ["c"], value=value), helper.make_node("Add", ["x", "c"], ["y"])]
+    ends = ([helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 8])] for n in "xy")
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", *ends), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
+    onnx.save(model, "m.onnx")
+    assert npu(*command, "m.onnx")[0] == 0
+    damage(model)
+    onnx.save(model, "m.onnx")
+    status, out, err = npu(*command, "m.onnx")
+    assert (status, out) == (1, "")
+    assert err.startswith("npu: error: ") and message in err
