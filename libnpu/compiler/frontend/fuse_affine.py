@@ -102,13 +102,18 @@ def _linear(expr: Expr, user: Node, x: Value, op: str) -> tuple[NDArray[Any], ND
 
 def _per_channel(value: Value, rank: int, op: str) -> NDArray[Any] | None:
     """Return a constant that differs only from channel to channel as a vector in float64."""
-    if value.const is None or value.const.dtype.kind != "f" or value.const.ndim > rank:
+    if value.const is None or value.const.dtype.kind != "f":
         return None
-    shape = (1,) * (rank - value.const.ndim) + value.const.shape
-    channel = rank + CHANNEL_AXIS[op]
-    if any(dim != 1 for axis, dim in enumerate(shape) if axis != channel):
+    vector = vector_along(value.const, rank, CHANNEL_AXIS[op])
+    return None if vector is None else vector.astype(np.float64)
+
+
+def vector_along(array: NDArray[Any], rank: int, axis: int) -> NDArray[Any] | None:
+    """Return an array that is broadcast to `rank` axes as a vector if it differs only along `axis`, counted from the last: one element or all."""
+    shape = (1,) * (rank - array.ndim) + array.shape
+    if array.ndim > rank or any(dim != 1 for at, dim in enumerate(shape) if at != rank + axis):
         return None
-    return value.const.reshape(-1).astype(np.float64)
+    return array.reshape(-1)
 
 
 def _apply(edit: Rewriter, node: Node, scale: NDArray[Any], shift: NDArray[Any]) -> bool:

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from libnpu.compiler.frontend.expr import leaves
 from libnpu.compiler.frontend.fuse_activation import activation_of
+from libnpu.compiler.frontend.fuse_affine import vector_along
 from libnpu.compiler.frontend.rewriting import Rewriter
 from libnpu.compiler.ir import Ending, Value
+from libnpu.compiler.reference import run_expression
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from libnpu.compiler.ir import Expr, Graph, Node
 
 CHANNEL_AXIS = {"ConvInteger": -3, "MatMulInteger": -1}
+_ROUNDED = frozenset({"add", "mul", "div", "cast_f32"})  # operators whose results are exact but for one rounding
 
 
 def fuse_integer(graph: Graph) -> Graph:
@@ -133,37 +137,24 @@ def _number(expr: Expr, user: Node) -> float | None:
 
 
 def _known(expr: Expr, user: Node) -> NDArray[Any] | None:
-    """Return an expression of constants as the vector engine would compute it: in float32, or int32."""
-    if expr[0] == "add":
-        parts = [_known(part, user) for part in expr[1:]]
-        return None if parts[0] is None or parts[1] is None else np.asarray(parts[0] + parts[1])
-    if expr[0] == "const":
-        return np.asarray(expr[1], np.float32 if isinstance(expr[1], float) else np.int32)
+    """Return an expression of constants as the vector engine computes it, in float32 or int32; None of another."""
+    if not _is_known(expr, user):
+        return None
+    read = set(leaves(expr))
+    operands = [value.const if index in read else None for index, value in enumerate(user.inputs) if value is not None]
+    return run_expression(expr, [np.zeros(()) if operand is None else operand for operand in operands])
+
+
+def _is_known(expr: Expr, user: Node) -> bool:
     if expr[0] == "in":
         value = user.inputs[expr[1]]
-        assert value is not None
-        if value.const is None or value.const.dtype.kind not in "fiu":
-            return None
-        return value.const.astype(np.float32 if value.const.dtype.kind == "f" else np.int32)
-    parts = [_known(part, user) for part in expr[1:]] if expr[0] in ("mul", "div", "cast_f32") else [None]
-    if any(part is None for part in parts):
-        return None
-    with np.errstate(all="ignore"):
-        first, *rest = [part for part in parts if part is not None]
-        if expr[0] == "cast_f32":
-            return first.astype(np.float32)
-        return np.asarray(first * rest[0] if expr[0] == "mul" else first / rest[0])
+        return value is not None and value.const is not None and value.const.dtype.kind in "fiu"
+    return expr[0] == "const" or (expr[0] in _ROUNDED and all(_is_known(part, user) for part in expr[1:]))
 
 
 def _by_channel(array: NDArray[Any] | None, node: Node, dtype: Any) -> tuple[Any, ...] | None:
     """Return constants that differ only by channel of the product's result: one, or one for each."""
     if array is None or array.dtype != dtype or not np.all(np.isfinite(array)):
         return None
-    shape = node.outputs[0].shape
-    if array.ndim > len(shape):
-        return None
-    laid = (1,) * (len(shape) - array.ndim) + array.shape
-    channel = len(shape) + CHANNEL_AXIS[node.op]
-    if any(size != 1 for axis, size in enumerate(laid) if axis != channel):
-        return None
-    return tuple(array.reshape(-1).tolist())
+    vector = vector_along(array, len(node.outputs[0].shape), CHANNEL_AXIS[node.op])
+    return None if vector is None else tuple(vector.tolist())
