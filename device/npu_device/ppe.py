@@ -57,7 +57,7 @@ class Ppe:
         )
 
     def settings(self, native: Native) -> Any:
-        """Return a struct npu_ppe, which points into `scale` and `bias`."""
+        """Return a struct npu_ppe, which points into `scale`, `bias` and `offset`."""
         settings = native.ffi.new("struct npu_ppe *")
         if self.scale is not None:
             settings.scale = native.pointer("float[]", self.scale)

@@ -5,7 +5,7 @@ A footprint is a list of boxes; their union is the set of bytes touched, no byte
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -88,15 +88,22 @@ def dma_boxes(dma: Dma) -> Footprint:
 
 def dpu_footprint(record: Any, variants: Any) -> Footprint:
     """Return (reads, writes) of a record of npu_dpu_invariant and the records of its variants. Raises DescriptorError."""
-    invariant = Invariant.decode(record)
+    invariant, parts = _decoded(record, variants)
+    return _boxes(_dpu_reads, invariant, parts), _boxes(_dpu_writes, invariant, parts)
+
+
+def _decoded(record: Any, variants: Any) -> tuple[Invariant, list[Variant]]:
+    """Return an invariant and its variants, which lie in it. Raises DescriptorError."""
+    invariant, parts = Invariant.decode(record), [Variant.decode(variant) for variant in variants]
     invariant.check_rows()
-    reads: dict[Box, None] = {}
-    writes: dict[Box, None] = {}
-    for variant in map(Variant.decode, variants):
-        invariant.check_variant(variant)
-        reads |= dict.fromkeys(_dpu_reads(invariant, variant))
-        writes |= dict.fromkeys(_dpu_writes(invariant, variant))
-    return list(reads), list(writes)
+    for part in parts:
+        invariant.check_variant(part)
+    return invariant, parts
+
+
+def _boxes(of: Callable[[Invariant, Variant], list[Box]], invariant: Invariant, variants: list[Variant]) -> list[Box]:
+    """Return what `of` gives for the variants, each box once."""
+    return list(dict.fromkeys(box for variant in variants for box in of(invariant, variant)))
 
 
 class DpuFootprints:
@@ -139,21 +146,15 @@ class DpuFootprints:
     def _apart(self, index: int, has_table: bool) -> tuple[list[tuple[int, Box]], list[Box]]:
         """Return what an invariant reads, as (number of the operand in _READ_FROM, box from its first byte), and what it writes."""
         first, count = self._parts[index]
-        invariant = Invariant.decode(self._invariants[index])
-        invariant.check_rows()
-        variants = [Variant.decode(record) for record in self._variants[first : first + count]]
-        writes: dict[Box, None] = {}
-        for variant in variants:
-            invariant.check_variant(variant)
-            writes |= dict.fromkeys(_dpu_writes(invariant, variant))
+        invariant, variants = _decoded(self._invariants[index], self._variants[first : first + count])
         places = {name: number << _APART for number, name in enumerate(_READ_FROM, 1)}
         far = replace(invariant, **places if has_table else places | {_READ_FROM[-1]: 0})
-        reads = dict.fromkeys(box for variant in variants for box in _dpu_reads(far, variant))
+        reads = _boxes(_dpu_reads, far, variants)
         operands = [(box.addr >> _APART) - 1 for box in reads]
         return [
             (operand, Box(box.addr - (operand + 1 << _APART), box.width, box.dims))
             for operand, box in zip(operands, reads, strict=True)
-        ], list(writes)
+        ], _boxes(_dpu_writes, invariant, variants)
 
 
 def _bytes_without(records: Any, names: Iterable[str]) -> bytes:
