@@ -5,7 +5,8 @@ behind, the bytes that have to cross to and from DDR (inputs, outputs and consta
 at the width of the whole device, and what has to come behind a layer, or behind pixels, as CMX cannot hold all weights ahead
 (`late_weights.py`, `late_pixels.py`). Along a chain
 a layer may start on the first tiles of the one before, so that their engines work side by side, but not where every element of
-its result takes all elements of its operand: what comes before has ended then.
+its result takes all elements of its operand: what comes before has ended then. It waits for no operand that only a part of its
+work takes.
 """
 
 from __future__ import annotations
@@ -117,12 +118,18 @@ def _engine_ps(engine: Engine, count: int, works: list[Work], heads: list[float]
 
 
 def _heads(graph: Graph, works: list[Work], chains: dict[Value, _Chain], memory_ps: float) -> list[float]:
-    """Return for each node a time before which it cannot begin: an element of each operand has to be there, or all of them."""
+    """Return for each node a time before which it cannot begin: an element of what all its work takes has to be there, or all of it."""
     first: dict[Value, float] = {}
     heads = []
     for node, work in zip(graph.nodes, works, strict=True):
         made = [(index, value) for index, value in enumerate(node.inputs) if value is not None and value in first]
-        waits = [chains[value].end_ps if _needs_all(node, index) else first[value] for index, value in made]
+        waits = [
+            chains[value].end_ps if _needs_all(node, index) else first[value]
+            for index, value in made
+            if _is_for_all(node, index)
+        ]
+        if node.op == "Concat" and len(made) == len(node.inputs):
+            waits = [min(first[value] for _, value in made)]
         heads.append(max(waits, default=memory_ps))
         first.update(dict.fromkeys(node.outputs, heads[-1] + work.start_ps))
     return heads
@@ -145,15 +152,18 @@ def _chains(graph: Graph, works: list[Work], units: dict[Engine, int], memory_ps
     """Return for each value the longest chain of layers that ends with it."""
     chains: dict[Value, _Chain] = {}
     for node, work in zip(graph.nodes, works, strict=True):
-        found = _Chain(memory_ps, memory_ps)
-        for index, value in enumerate(node.inputs):
-            before = chains.get(value) if value is not None else None
-            if before is not None:
-                found = max(
-                    found, _follow(before, work, units, _needs_all(node, index)), key=lambda chain: chain.end_ps
-                )
-        if not any(value in chains for value in node.inputs):
-            found = _follow(found, work, units, True)
+        found = loaded = _Chain(memory_ps, memory_ps)
+        made = [(index, chains[value]) for index, value in enumerate(node.inputs) if value in chains]
+        if not made:
+            found = _follow(loaded, work, units, True)
+        elif node.op == "Concat":
+            found = _beside([chains.get(value, loaded) for value in node.inputs if value is not None])
+        else:
+            for index, before in made:
+                if before.base_ps > memory_ps and not _is_for_all(node, index):
+                    before = _Chain(memory_ps, before.end_ps)
+                own = _follow(before, work, units, _needs_all(node, index))
+                found = max(found, own, key=lambda chain: chain.end_ps)
         chains.update(dict.fromkeys(node.outputs, found))
     return chains
 
@@ -168,6 +178,23 @@ def _follow(before: _Chain, work: Work, units: dict[Engine, int], waits: bool) -
     base, sums = before.base_ps, dict(before.sums_ps)
     sums[work.engine] = sums.get(work.engine, 0.0) + work.work_ps + work.start_ps / units[work.engine]
     return _Chain(base, max(before.end_ps + work.start_ps, base + max(sums.values())), sums)
+
+
+def _beside(parts: list[_Chain]) -> _Chain:
+    """Return the chain of parts side by side: others may work on the first of them when that is there."""
+    first = min(parts, key=lambda chain: (chain.base_ps, -chain.end_ps))
+    return _Chain(first.base_ps, max(chain.end_ps for chain in parts), first.sums_ps)
+
+
+def _is_for_all(node: Node, index: int) -> bool:
+    """Whether all work of a node takes its operand `index`: of attention queries do, and keys that are one part; scores are made without values."""
+    match node.op:
+        case "Concat":
+            return False
+        case "FlashSDPA" | "IncrementalSDPA":
+            return index == 0 or (index == 1 and bool(node.attrs["parts"] == 1))
+        case _:
+            return True
 
 
 def _needs_all(node: Node, index: int) -> bool:

@@ -168,6 +168,31 @@ def test_what_comes_before_and_behind_all_work_of_an_engine_counts(sketch):
     assert more == pytest.approx(2 * start_ps + node_work(graph, graph.nodes[-1], PROFILE, 2).work_ps, abs=2)
 
 
+@pytest.mark.parametrize("kind", ["rows of an image", "values of an attention", "keys in two parts"])
+def test_what_a_part_of_the_work_takes_does_not_hold_the_rest_back(kind, sketch):
+    """All of a chain on SHAVEs becomes one number, which is repeated: behind it comes a start, not all work of what takes it, too."""
+    s = sketch()
+    number = s.reduce("sum", s.map(("tanh", ("exp", ("in", 0))), s.input(1, 32, 64, 64)), 0, 1, 2, 3)
+    before = lower_bound(s.graph(number), PROFILE, 2).ps["critical path"]
+    late = s.reshape(number, 1, 1, 1, 1)
+    if kind == "rows of an image":
+        image = s.concat(2, s.input(1, 16, 63, 64), s.node("Expand", [late], (1, 16, 1, 64)))
+        graph, start_ps = s.graph(s.conv(image, 256)), START_PS
+        alone = sketch()
+        plain = alone.graph(alone.conv(alone.input(1, 16, 64, 64), 256))
+        assert lower_bound(graph, PROFILE, 2).ps["DPU"] == lower_bound(plain, PROFILE, 2).ps["DPU"] > START_PS
+    else:
+        q, k, v = (s.input(1, 2, 128, 32) for _ in range(3))
+        late = s.node("Expand", [late], (1, 2, 128, 32))
+        keys, values = ([k], [late]) if kind == "values of an attention" else ([k, late], [v, v])
+        attrs = {"parts": len(keys), "scale": 1.0, "expr": ("in", 0)}
+        graph = s.graph(s.node("FlashSDPA", [q, *keys, *values], q.shape, **attrs))
+        work = node_work(graph, graph.nodes[-1], PROFILE, 2)
+        assert work.work_ps > work.start_ps
+        start_ps = work.start_ps
+    assert lower_bound(graph, PROFILE, 2).ps["critical path"] == pytest.approx(before + start_ps, abs=2)
+
+
 @pytest.mark.parametrize(("kernel", "stride", "pad"), [(3, 1, 1), (5, 2, 1), (2, 3, 0), (4, 1, 3)])
 def test_so_many_pixels_of_an_image_are_never_made_with_less_work(sketch, kernel, stride, pad):
     """All sets of pixels of a small image that an element of each is made for, two layers behind the input."""
