@@ -6,7 +6,6 @@ Lengths are static: of a cache all rows count. A length that is computed is test
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -124,14 +123,7 @@ def group_query_attention(call: Call) -> list[Value]:
     else:
         parts = [query, key, value]
     q, k, v = (_split(call, part, n) for part, n in zip(parts, (heads, kv_heads, kv_heads), strict=True))
-    for index, name in ((14, "q"), (15, "k")):
-        weight = call.optional(index)
-        if weight is None:
-            continue
-        epsilon = call.attrs.get(f"{name}_norm_epsilon", call.attrs.get("qk_norm_epsilon", NORM_EPSILON))
-        by_head = replace(call, attrs={"epsilon": epsilon})
-        normal = reduction.normalised(by_head, q if name == "q" else k, 3, weight, None, centred=False)[0]
-        q, k = (normal, k) if name == "q" else (q, normal)
+    q, k = _normal_heads(call, q, "q", call.optional(14)), _normal_heads(call, k, "k", call.optional(15))
     past_k, past_v = call.optional(3), call.optional(4)
     past = 0 if past_k is None else past_k.shape[SEQUENCE]
     count = q.shape[SEQUENCE]
@@ -248,6 +240,14 @@ def _repeated(build: Builder, x: Value, heads: int) -> Value:
         build.reshape(x, (batch, groups, 1, count, size)), (batch, groups, heads // groups, count, size)
     )
     return build.reshape(wide, (batch, heads, count, size))
+
+
+def _normal_heads(call: Call, x: Value, name: str, weight: Value | None) -> Value:
+    """Return [B, N, S, H] over the root of the mean square of each head, times a weight [H]; `x` without one."""
+    if weight is None:
+        return x
+    epsilon = float(call.attrs.get(f"{name}_norm_epsilon", call.attrs.get("qk_norm_epsilon", NORM_EPSILON)))
+    return reduction.normalised(call.build, x, 3, weight, None, epsilon, centred=False)[0]
 
 
 def _attend(call: Call, q: Value, k: Value, v: Value, masks: list[Value], sink: Value | None = None) -> Value:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 X: Expr = ("in", 0)
 Y: Expr = ("in", 1)
 QUICK_ALPHA = 1.702  # of QuickGelu, by default
+EPSILON = 1e-5  # of SimplifiedLayerNormalization, by default, as of LayerNormalization
 LEAST_EPSILON = 1e-12  # of what is added or looked up before it is normalised, by default
 # Activations that a product can end with -> its handler and the names of its parameters.
 _ACTIVATIONS: dict[str, tuple[Callable[[Call], Value], tuple[str, ...]]] = {
@@ -106,7 +107,7 @@ def skip_layer_norm(call: Call) -> list[Value]:
     total = build.elementwise(("add", X, Y), [x, skip])
     if bias is not None:
         total = build.elementwise(("add", X, Y), [total, bias])
-    result, *moments = _normalised(call, total, scale, shift, simplified)
+    result, *moments = _normalised(call, total, scale, shift, centred=not simplified)
     return [result, *moments, total]
 
 
@@ -114,14 +115,14 @@ def simplified_layer_norm(call: Call) -> list[Value]:
     """SimplifiedLayerNormalization: x over the root of the mean of its squares."""
     x = call.input(0)
     axis = call.axis(int(call.attrs.get("axis", -1)), len(x.shape))
-    result, _, inverse = reduction.normalised(call, x, axis, call.input(1), None, centred=False)
+    epsilon = float(call.attrs.get("epsilon", EPSILON))
+    result, _, inverse = reduction.normalised(call.build, x, axis, call.input(1), None, epsilon, centred=False)
     return [result, inverse]
 
 
-def _normalised(call: Call, x: Value, scale: Value, shift: Value | None, simplified: bool = False) -> list[Value]:
-    epsilon = {"epsilon": call.attrs.get("epsilon", LEAST_EPSILON)}
-    whole = replace(call, attrs=call.attrs | epsilon)
-    return reduction.normalised(whole, x, len(x.shape) - 1, scale, shift, centred=not simplified)
+def _normalised(call: Call, x: Value, scale: Value, shift: Value | None, centred: bool = True) -> list[Value]:
+    epsilon = float(call.attrs.get("epsilon", LEAST_EPSILON))
+    return reduction.normalised(call.build, x, len(x.shape) - 1, scale, shift, epsilon, centred)
 
 
 def embed_layer_norm(call: Call) -> list[Value]:

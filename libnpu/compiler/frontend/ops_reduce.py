@@ -13,6 +13,7 @@ from libnpu.compiler.frontend.infer import infer_shape
 from libnpu.compiler.frontend.unsigned import is_unsigned_word, ordered, ordered_value
 
 if TYPE_CHECKING:
+    from libnpu.compiler.frontend.builder import Builder
     from libnpu.compiler.frontend.call import Call
     from libnpu.compiler.ir import Expr, Value
 
@@ -104,16 +105,17 @@ def layer_norm(call: Call) -> list[Value]:
     axis = call.axis(int(call.attrs.get("axis", -1)), len(x.shape))
     call.expect_broadcast(1, x.shape)
     call.expect_broadcast(2, x.shape)
-    return normalised(call, x, axis, scale, bias)[: call.output_count]
+    return normalised(call.build, x, axis, scale, bias, _epsilon(call))[: call.output_count]
 
 
-def normalised(call: Call, x: Value, axis: int, scale: Value, bias: Value | None, centred: bool = True) -> list[Value]:
+def normalised(
+    build: Builder, x: Value, axis: int, scale: Value, bias: Value | None, epsilon: float, centred: bool = True
+) -> list[Value]:
     """Return `x` normalised over the axes from `axis` on, times scale plus bias, and in float32 the mean and the inverse deviation.
 
     If not `centred`, the mean is not taken off, and the deviation is the root of the mean square.
     """
-    build = call.build
-    normal, *moments = _normalise(call, x, list(range(axis, len(x.shape))), centred)
+    normal, *moments = _normalise(build, x, list(range(axis, len(x.shape))), epsilon, centred)
     result = build.elementwise(("mul", X, Y), [normal, scale])
     if bias is not None:
         result = build.elementwise(("add", X, Y), [result, bias])
@@ -134,7 +136,7 @@ def mean_variance_norm(call: Call) -> Value:
     """MeanVarianceNormalization: by the operator's formula. The body in its schema takes a difference of squares instead, which cancels."""
     x, build = call.input(0), call.build
     axes = [call.axis(axis, len(x.shape)) for axis in call.attrs.get("axes", (0, 2, 3))]
-    moved, variance, _ = _moments(call, x, axes)
+    moved, variance, _ = _moments(build, x, axes)
     return build.elementwise(("div", X, ("add", ("sqrt", Y), ("const", 1e-9))), [moved, variance])
 
 
@@ -142,24 +144,30 @@ def instance_norm(call: Call) -> Value:
     x, scale, bias = call.input(0), call.input(1), call.input(2)
     call.expect(1, x.shape[1:2])
     call.expect(2, x.shape[1:2])
-    normal, _, _ = _normalise(call, x, list(range(2, len(x.shape))))
+    normal, _, _ = _normalise(call.build, x, list(range(2, len(x.shape))), _epsilon(call))
     shape = (x.shape[1], *[1] * (len(x.shape) - 2))
     scaled = call.build.elementwise(("mul", X, Y), [normal, call.build.reshape(scale, shape)])
     return call.build.elementwise(("add", X, Y), [scaled, call.build.reshape(bias, shape)])
 
 
-def _normalise(call: Call, x: Value, axes: list[int], centred: bool = True) -> tuple[Value, Value, Value]:
+def _epsilon(call: Call) -> float:
+    return float(call.attrs.get("epsilon", 1e-5))
+
+
+def _normalise(
+    build: Builder, x: Value, axes: list[int], epsilon: float, centred: bool = True
+) -> tuple[Value, Value, Value]:
     """Return (x - mean) / sqrt(variance + epsilon), the mean and the inverse root."""
-    build = call.build
-    epsilon = float(call.attrs.get("epsilon", 1e-5))
-    moved, variance, mean = _moments(call, x, axes, centred)
+    moved, variance, mean = _moments(build, x, axes, centred)
     inverse = build.elementwise(("rsqrt", ("add", X, ("const", epsilon))), [variance])
     return build.elementwise(("mul", X, Y), [moved, inverse]), mean, inverse
 
 
-def _moments(call: Call, x: Value, axes: list[int], centred: bool = True) -> tuple[Value, Value, Value]:
-    """Return x - mean, the variance and the mean; the centred values are squared, so nothing cancels."""
-    build = call.build
+def _moments(build: Builder, x: Value, axes: list[int], centred: bool = True) -> tuple[Value, Value, Value]:
+    """Return x - mean, the variance and the mean; if not `centred`, x, the mean square and the mean.
+
+    The centred values are squared, so nothing cancels.
+    """
     mean = build.reduce(x, "mean", axes, True)
     moved = build.elementwise(("sub", X, Y), [x, mean]) if centred else x
     return moved, build.reduce(build.elementwise(("mul", X, X), [moved]), "mean", axes, True), mean
