@@ -17,6 +17,7 @@ from libnpu.compiler.frontend import ops_scatter as scatter
 from libnpu.compiler.frontend import ops_signal as signal
 from libnpu.compiler.frontend import ops_trigonometry as trigonometry
 from libnpu.compiler.frontend import ops_window as window
+from libnpu.compiler.frontend.channel_blocks import DOMAIN as BLOCKED_DOMAIN
 from libnpu.compiler.frontend.ops_attention import CONTRIBUTED as ATTENTION
 from libnpu.compiler.frontend.ops_blocked import BLOCKED
 from libnpu.compiler.frontend.ops_blockwise import BLOCKWISE
@@ -29,6 +30,7 @@ from libnpu.compiler.frontend.ops_ngrams import tf_idf
 from libnpu.compiler.frontend.ops_qlinear import QLINEAR
 from libnpu.compiler.frontend.ops_quantised import CONTRIBUTED, QUANTISED, quantize
 from libnpu.compiler.frontend.ops_sample import affine_grid, grid_sample
+from libnpu.compiler.frontend.source import FOREIGN_DOMAIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -157,10 +159,10 @@ FOREIGN: dict[tuple[str, str], Handler] = {
     (domain, name): handler
     for domain, table in (
         (
-            "com.microsoft",
+            FOREIGN_DOMAIN,
             CONTRIBUTED | QLINEAR | ATTENTION | fused.FUSED | BLOCKWISE | recurrence.CONTRIBUTED | EARLIER,
         ),
-        ("com.microsoft.nchwc", BLOCKED),
+        (BLOCKED_DOMAIN, BLOCKED),
         ("ai.onnx.ml", FEATURES),
     )
     for name, handler in table.items()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from libnpu.compiler.ir import Graph, Node, Value
 
-_LOOKED_AT = 256  # bytes of a constant that tell most apart
+_LOOKED_AT = 256  # elements of a constant that tell most apart
 
 
 def hoist(graph: Graph) -> Graph:

@@ -29,6 +29,7 @@ from libnpu.compiler.frontend.source import (
     declared_shape,
     domain_of,
     input_shapes,
+    is_standard,
     may_lack_data,
     opset_of,
     spelled_shape,
@@ -212,7 +213,7 @@ class Walk:
         """Return the results of one node, "" for those that the source leaves out."""
         self.build.layer = name
         domain, own = domain_of(node), (node.domain, node.op_type) in self.functions
-        if not own and domain == "" and onnx.defs.has(node.op_type, self.opset, ""):
+        if not own and is_standard(node, self.opset):
             check_version(node.op_type, self.opset, name)
             check_types(node.op_type, self.opset, name, inputs)
             known = self._constants(node, name, inputs)
@@ -240,7 +241,7 @@ class Walk:
             values = [call.checked(value) for value in (result if isinstance(result, list) else [result])]
             return self._named(node, values, first)
         function = self.functions.get((node.domain, node.op_type)) or self._schema_body(node, inputs)
-        if function is None and not (domain == "" and onnx.defs.has(node.op_type, self.opset, "")):
+        if function is None and not is_standard(node, self.opset):
             where = f"domain {domain!r}" if domain else f"operator set {self.opset}"
             raise Unsupported(f"node {name}: operator {node.op_type} of {where}")
         if function is None:
@@ -366,7 +367,7 @@ class Walk:
 
     def _schema_body(self, node: onnx.NodeProto, inputs: list[Value | None]) -> onnx.FunctionProto | None:
         """Return the body that ONNX's schema gives for the operator at these operand types, None without one."""
-        if domain_of(node) or not onnx.defs.has(node.op_type, self.opset, ""):
+        if not is_standard(node, self.opset):
             return None
         schema = onnx.defs.get_schema(node.op_type, self.opset, "")
         if schema.has_function:

@@ -104,6 +104,11 @@ def domain_of(node: onnx.NodeProto) -> str:
     return "" if node.domain in STANDARD_DOMAINS else str(node.domain)
 
 
+def is_standard(node: onnx.NodeProto, opset: int) -> bool:
+    """Whether the standard has a node's operator, in its own domain, at `opset`."""
+    return domain_of(node) == "" and bool(onnx.defs.has(node.op_type, opset, ""))
+
+
 def input_shapes(model: onnx.ModelProto, overrides: Mapping[str, Shape]) -> dict[str, Shape]:
     """Return the static shape of each graph input that is not an initialiser.
 
@@ -246,9 +251,7 @@ def _rename_foreign(skeleton: onnx.ModelProto) -> None:
     strange = [
         node
         for node in all_nodes(skeleton.graph)
-        if domain_of(node) == ""
-        and (node.domain, node.op_type) not in functions
-        and not onnx.defs.has(node.op_type, opset, "")
+        if domain_of(node) == "" and (node.domain, node.op_type) not in functions and not is_standard(node, opset)
     ]
     for node in strange:
         node.domain = FOREIGN_DOMAIN
@@ -287,9 +290,8 @@ def _check_operators(model: onnx.ModelProto, foreign: Container[tuple[str, str]]
     opset = opset_of(model)
     functions = {(function.domain, function.name) for function in model.functions}
     for node in all_nodes(model.graph):
-        domain = domain_of(node)
-        known = (node.domain, node.op_type) in functions or (domain, node.op_type) in foreign
-        if not known and not (domain == "" and onnx.defs.has(node.op_type, opset, "")):
+        known = (node.domain, node.op_type) in functions or (domain_of(node), node.op_type) in foreign
+        if not known and not is_standard(node, opset):
             where = f"node {node.name or ', '.join(node.output)}"
             domain = f"domain {node.domain!r}" if node.domain else f"operator set {opset}"
             raise Unsupported(f"{where}: operator {node.op_type} of {domain} is unknown")
