@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 from libnpu.compiler.program import Engine
 from libnpu.compiler.quality.late_pixels import late_pixels_ps
-from libnpu.compiler.quality.late_weights import late_weights_ps, reads_all
-from libnpu.compiler.quality.work import PS_PER_SECOND, Work, node_work
+from libnpu.compiler.quality.late_weights import late_weights_ps
+from libnpu.compiler.quality.reach import reads_all
+from libnpu.compiler.quality.work import Work, ddr_ps, node_work
 
 if TYPE_CHECKING:
     from npu_model.profile import Profile
@@ -65,13 +66,11 @@ def lower_bound(graph: Graph, profile: Profile, tiles: int) -> LowerBound:
     chains = _chains(graph, works, units, memory_ps)
     heads, tails = _heads(graph, works, chains, memory_ps), _tails(graph, works, memory_ps)
     engines = {engine: _engine_ps(engine, count, works, heads, tails) for engine, count in units.items()}
-    dma = profile.dma
-    rate = min(profile.ddr.bytes_per_second, dma.bytes_per_cycle * dma.clock_hz * profile.dma_ports)
     ddr_bytes = _ddr_bytes(graph)
     found = {
         "DPU": engines[Engine.DPU],
         "SHAVE": engines[Engine.SHAVE],
-        "DDR": memory_ps + ddr_bytes * PS_PER_SECOND / rate,
+        "DDR": memory_ps + ddr_ps(profile, ddr_bytes),
         "critical path": max((chain.end_ps for chain in chains.values()), default=0.0) + memory_ps,
         "late weights": max(
             late_weights_ps(graph, works, units, profile, tiles), late_pixels_ps(graph, profile, tiles)

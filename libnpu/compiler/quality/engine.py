@@ -110,16 +110,6 @@ def _ppe(operand: int, dpu: Dpu) -> int:
     return dpu.ppe_float_elements_per_cycle if dtypes.is_float(operand) else dpu.ppe_elements_per_cycle
 
 
-def live_outputs(inputs: int, outputs: int, kernel: int, stride: int, dilation: int, pad: int) -> list[int]:
-    """Return along one axis, for each tap of a kernel, how many outputs read an input there and no padding."""
-    found = []
-    for tap in range(kernel):
-        first = max(-(-(pad - tap * dilation) // stride), 0)
-        last = min((inputs - 1 + pad - tap * dilation) // stride, outputs - 1)
-        found.append(max(0, last - first + 1))
-    return found
-
-
 def _blocks(layer: Layer, pixels: tuple[int, int]) -> int:
     if layer.is_line:
         return -(-prod(pixels) // BLOCK_PIXELS**2)

@@ -17,7 +17,7 @@ from npu_model import dtypes
 from npu_model.dtypes import code_of_numpy
 
 from libnpu.compiler.quality.reach import CONVOLUTIONS, POOLINGS, PRODUCTS, Line, axes, constant_weights, weight_bytes
-from libnpu.compiler.quality.work import PS_PER_SECOND
+from libnpu.compiler.quality.work import PS_PER_SECOND, ddr_ps
 
 if TYPE_CHECKING:
     from npu_model.profile import Profile
@@ -38,8 +38,7 @@ class _Cone(NamedTuple):
 
 def late_pixels_ps(graph: Graph, profile: Profile, tiles: int) -> float:
     """Return the bound in picoseconds; 0 where no product with a whole image has weights that CMX does not hold."""
-    dma, best = profile.dma, 0.0
-    rate = min(profile.ddr.bytes_per_second, dma.bytes_per_cycle * dma.clock_hz * profile.dma_ports)
+    best = 0.0
     cmx_bytes = profile.cmx.workspace_bytes * tiles
     makers = {value: node for node in graph.nodes for value in node.outputs}
     for node in graph.nodes:
@@ -52,7 +51,7 @@ def late_pixels_ps(graph: Graph, profile: Profile, tiles: int) -> float:
         behind = _behind(graph, node) - cmx_bytes
         for there, ps in enumerate(work_ps[1:]):  # when one pixel more has its first element
             late = weight_bytes(weights, node) * (pixels - there) // pixels + behind
-            best = max(best, ps + max(late, 0) * PS_PER_SECOND / rate)
+            best = max(best, ps + ddr_ps(profile, max(late, 0)))
     return best
 
 
@@ -107,7 +106,9 @@ def _least_work_ps(graph: Graph, image: Value, profile: Profile, tiles: int) -> 
             channels = source.shape[1] if mixes else cone.channels if node.op in POOLINGS else 1
             _widen(cones, source, _Cone(channels, y.behind(cone.rows), x.behind(cone.columns)))
             if mixes:
-                reached = (np.array(_least(line, axis.live())) for line, axis in ((cone.rows, y), (cone.columns, x)))
+                reached = (
+                    np.array(_least(line, axis.live_taps())) for line, axis in ((cone.rows, y), (cone.columns, x))
+                )
                 more_rows, all_columns = np.diff(next(reached), prepend=0), next(reached)
                 code = dtypes.name(code_of_numpy(source.dtype))
                 a_second = profile.dpu.macs_per_cycle[code] * profile.dpu.clock_hz * tiles

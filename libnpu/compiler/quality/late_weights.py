@@ -13,8 +13,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from libnpu.compiler.quality.reach import CONVOLUTIONS, POOLINGS, PRODUCTS, Line, axes, constant_weights, weight_bytes
-from libnpu.compiler.quality.work import PS_PER_SECOND
+from libnpu.compiler.quality.reach import (
+    CONVOLUTIONS,
+    POOLINGS,
+    PRODUCTS,
+    Line,
+    axes,
+    constant_weights,
+    reads_all,
+    weight_bytes,
+)
+from libnpu.compiler.quality.work import ddr_ps
 
 if TYPE_CHECKING:
     from npu_model.profile import Profile
@@ -24,7 +33,6 @@ if TYPE_CHECKING:
     from libnpu.compiler.quality.work import Work
 
 _CUTS = 8  # layers that are looked at, the most promising first; chosen: a bound that fewer give is as true
-_TAKE_ALL = ("Elementwise", "Reduce", "Softmax", "Reshape", "Transpose", "Concat", "Expand", "Pad", *PRODUCTS)
 
 
 class _Reach(NamedTuple):
@@ -45,8 +53,6 @@ def late_weights_ps(graph: Graph, works: list[Work], units: dict[Engine, int], p
     left = sum(weight_bytes(value, node) for node, value in weights.items())
     if left <= cmx_bytes:
         return 0.0
-    dma = profile.dma
-    rate = min(profile.ddr.bytes_per_second, dma.bytes_per_cycle * dma.clock_hz * profile.dma_ports)
     work_of = dict(zip(graph.nodes, works, strict=True))
     done = dict.fromkeys(units, 0.0)
     hopes: list[tuple[float, int]] = []
@@ -55,7 +61,7 @@ def late_weights_ps(graph: Graph, works: list[Work], units: dict[Engine, int], p
             done[work.engine] += work.work_ps + work.start_ps / units[work.engine]
         left -= weight_bytes(weights[node], node) if node in weights else 0
         if node.op in CONVOLUTIONS and left > cmx_bytes:
-            hopes.append((max(done.values()) + (left - cmx_bytes) * PS_PER_SECOND / rate, index))
+            hopes.append((max(done.values()) + ddr_ps(profile, left - cmx_bytes), index))
     best = 0.0
     for hope_ps, index in sorted(hopes, reverse=True)[:_CUTS]:
         if hope_ps > best:
@@ -65,7 +71,7 @@ def late_weights_ps(graph: Graph, works: list[Work], units: dict[Engine, int], p
                 if work.engine is not None:
                     sums[work.engine] += work.work_ps + work.start_ps / units[work.engine]
             late = _late_bytes(graph, index, weights) - cmx_bytes
-            best = max(best, max(sums.values()) + max(late, 0) * PS_PER_SECOND / rate)
+            best = max(best, max(sums.values()) + ddr_ps(profile, max(late, 0)))
     return best
 
 
@@ -78,13 +84,6 @@ def _whole_makers(graph: Graph, last: int) -> list[Node]:
             found.append(node)
             needed |= {makers[v] for v in node.inputs if v is not None and v in makers and reads_all(node, v)}
     return found
-
-
-def reads_all(node: Node, value: Value) -> bool:
-    """Whether a node takes every element of one of its operands."""
-    if node.op in (*CONVOLUTIONS, *POOLINGS):
-        return node.inputs[0] is value and all(axis.reads_all() for axis in axes(node))
-    return node.op in _TAKE_ALL
 
 
 def _late_bytes(graph: Graph, cut: int, weights: dict[Node, Value]) -> int:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 CONVOLUTIONS = ("Conv", "ConvInteger")
 POOLINGS = ("MaxPool", "AvgPool")
 PRODUCTS = ("MatMul", "MatMulInteger")
+_TAKE_ALL = ("Elementwise", "Reduce", "Softmax", "Reshape", "Transpose", "Concat", "Expand", "Pad", *PRODUCTS)
 
 
 class Line(NamedTuple):
@@ -59,8 +60,14 @@ class Axis(NamedTuple):
         high = (line.high - 1) * self.stride - self.pad + (self.kernel - 1) * self.dilation + 1
         return Line(np.clip(low, 0, self.inputs), np.clip(high, 0, self.inputs))
 
-    def live(self) -> NDArray[np.int64]:
-        """Return how many taps of each output read an input, no padding."""
+    def live_outputs(self) -> list[int]:
+        """Return for each tap how many outputs read an input there, no padding."""
+        whole = Line(np.zeros(1, np.int64), np.full(1, self.inputs))
+        found = [self.lines(tap, whole) for tap in range(self.kernel)]
+        return [max(0, int(line.high[0] - line.low[0])) for line in found]
+
+    def live_taps(self) -> NDArray[np.int64]:
+        """Return for each output at how many taps it reads an input, no padding."""
         at = np.arange(self.outputs)[:, None] * self.stride - self.pad + np.arange(self.kernel) * self.dilation
         return np.asarray(((at >= 0) & (at < self.inputs)).sum(axis=1))
 
@@ -70,7 +77,15 @@ class Axis(NamedTuple):
         return self.taps(Line(each, each + 1)) > 0
 
 
+def reads_all(node: Node, value: Value) -> bool:
+    """Whether a node takes every element of one of its operands."""
+    if node.op in (*CONVOLUTIONS, *POOLINGS):
+        return node.inputs[0] is value and all(axis.reads_all() for axis in axes(node))
+    return node.op in _TAKE_ALL
+
+
 def constant_weights(node: Node) -> Value | None:
+    """Return the constant that a convolution or product multiplies with; None where both operands are computed."""
     value = node.inputs[1] if node.op in (*CONVOLUTIONS, *PRODUCTS) else None
     return value if value is not None and value.const is not None else None
 

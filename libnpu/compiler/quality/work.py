@@ -15,7 +15,8 @@ from libnpu.compiler.lower.byte_sums import byte_sum
 from libnpu.compiler.lower.eltwise import engine_operation
 from libnpu.compiler.lower.passes import passes_cycles, passes_of
 from libnpu.compiler.program import Engine
-from libnpu.compiler.quality.engine import Layer, least_cycles, least_eltwise_cycles, live_outputs
+from libnpu.compiler.quality.engine import Layer, least_cycles, least_eltwise_cycles
+from libnpu.compiler.quality.reach import CONVOLUTIONS, POOLINGS, PRODUCTS, axes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from libnpu.compiler.ir import Graph, Node, Value
 
 PS_PER_SECOND = 10**12
-_PRODUCTS = {"Conv": "Conv", "ConvInteger": "Conv", "MatMul": "MatMul", "MatMulInteger": "MatMul"}
 _UNITS = 1024  # between the two sizes that a kernel's rate is taken from; chosen: whole vectors of every type
 _ELEMENTS = 1 << 18  # of the larger one of the two at most: far from what the core's watchdog stops
 
@@ -45,7 +45,7 @@ class Work:
 
 def node_work(graph: Graph, node: Node, profile: Profile, tiles: int) -> Work:
     """Return the work of `node` on `tiles` tiles of `profile`."""
-    if node.op in _PRODUCTS or node.op in ("MaxPool", "AvgPool"):
+    if node.op in (*CONVOLUTIONS, *POOLINGS, *PRODUCTS):
         return _matrix(node, profile, tiles)
     if node.op == "Elementwise" and (byte_sum(node) is not None or engine_operation(graph, node) is not None):
         value = node.outputs[0]
@@ -102,8 +102,8 @@ def _attention(node: Node, profile: Profile, tiles: int) -> Work:
 
 
 def _matrix(node: Node, profile: Profile, tiles: int) -> Work:
-    layer = _product(node) if _PRODUCTS.get(node.op) == "MatMul" else _windowed(node)
-    macs = layer.images * prod(layer.pixels) * layer.channels * _taps(node) if node.op in _PRODUCTS else 0
+    layer = _product(node) if node.op in PRODUCTS else _windowed(node)
+    macs = layer.images * prod(layer.pixels) * layer.channels * _taps(node) if node.op not in POOLINGS else 0
     return _dpu(profile, tiles, least_cycles(layer, profile.dpu), macs)
 
 
@@ -111,7 +111,7 @@ def _taps(node: Node) -> int:
     """Return the multiply-accumulates of one element of a product's result."""
     source, weight = node.inputs[0], node.inputs[1]
     assert source is not None and weight is not None
-    return int(source.shape[-1] if _PRODUCTS[node.op] == "MatMul" else prod(weight.shape[1:]))
+    return int(source.shape[-1] if node.op in PRODUCTS else prod(weight.shape[1:]))
 
 
 def _product(node: Node) -> Layer:
@@ -129,18 +129,13 @@ def _windowed(node: Node) -> Layer:
     """Return a convolution or pooling of two dimensions."""
     source, out = node.inputs[0], node.outputs[0]
     assert source is not None
-    weight = node.inputs[1] if node.op in _PRODUCTS else None
-    kernel = [int(k) for k in (weight.shape[2:] if weight is not None else node.attrs["kernel"])]
+    weight = node.inputs[1] if node.op in CONVOLUTIONS else None
+    windows = axes(node)
+    kernel = [window.kernel for window in windows]
     groups = int(node.attrs["group"]) if weight is not None else 1
     own = weight is None or 1 < groups == source.shape[1] == weight.shape[0]
     images, channels, *pixels = out.shape
-    strides, pads, dilations = node.attrs["strides"], node.attrs["pads"], node.attrs.get("dilations", (1, 1))
-    taps = [
-        [pixels[k]] * kernel[k]
-        if own
-        else live_outputs(source.shape[2 + k], pixels[k], kernel[k], strides[k], dilations[k], pads[k])
-        for k in (0, 1)
-    ]
+    taps = [[window.outputs] * window.kernel if own else window.live_outputs() for window in windows]
     is_line = min(kernel) == 1
     if is_line:  # rows, or columns, do not know each other: those of all images may be one plane
         images, pixels[0], taps[0] = 1, images * pixels[0], [images * rows for rows in taps[0]]
@@ -236,6 +231,13 @@ def _rate(program: kernels.Program, sides: Callable[[int], list[_Side]], element
 
 def _size(value: Value) -> int:
     return int(prod(value.shape))
+
+
+def ddr_ps(profile: Profile, size_bytes: int) -> float:
+    """Return the time that DMA takes at least to move so many bytes to or from DDR: what all ports carry, and memory gives."""
+    dma = profile.dma
+    rate = min(profile.ddr.bytes_per_second, dma.bytes_per_cycle * dma.clock_hz * profile.dma_ports)
+    return size_bytes * PS_PER_SECOND / rate
 
 
 def _ps(cycles: float, clock_hz: int) -> float:

@@ -16,7 +16,7 @@ from libnpu.compiler.lower import lower
 from libnpu.compiler.pipeline import compile_graph
 from libnpu.compiler.program import Engine, TileOp
 from libnpu.compiler.quality import LowerBound, explain, late_pixels, lower_bound, measures
-from libnpu.compiler.quality.engine import Layer, least_cycles, live_outputs
+from libnpu.compiler.quality.engine import Layer, least_cycles
 from libnpu.compiler.quality.reach import Axis
 from libnpu.compiler.quality.work import node_work
 from libnpu.compiler.schedule import FeasibleMemoryScheduler, Queue, Schedule, ScheduledOp
@@ -106,7 +106,9 @@ def random_layer(rng, op):
     channels, depth = groups * int(rng.integers(1, 300)), int(rng.integers(1, 200))
     own = op in ("depthwise", "max")
     taps = [
-        [pixels[k]] * kernel[k] if own else live_outputs(inputs[k], pixels[k], kernel[k], stride, dilation, pads[k])
+        [pixels[k]] * kernel[k]
+        if own
+        else Axis(kernel[k], stride, dilation, pads[k], inputs[k], pixels[k]).live_outputs()
         for k in (0, 1)
     ]
     layer = Layer(
@@ -126,7 +128,7 @@ def pieces(rng, size):
 
 def test_a_layer_in_one_piece_takes_little_more_than_its_bound():
     """3 x 3 over whole blocks: the bound leaves out start-up and the last results only."""
-    taps = (tuple(live_outputs(64, 64, 3, 1, 1, 1)),) * 2
+    taps = (tuple(Axis(3, 1, 1, 1, 64, 64).live_outputs()),) * 2
     layer = Layer(1, (64, 64), 64, 1, 64, taps, False, dtypes.F16, dtypes.F16, dtypes.F16)
     macs = 64 * 64 * 64 * 64 * 9 / PROFILE.dpu.macs_per_cycle["f16"]
     assert least_cycles(layer, PROFILE.dpu) == macs + 16 * PROFILE.dpu.context_cycles
@@ -204,7 +206,9 @@ def test_so_many_pixels_of_an_image_are_never_made_with_less_work(sketch, kernel
     height, width = image.shape[2:]
     found = late_pixels._least_work_ps(graph, image, PROFILE, 2)
     mac_ps = PS / (PROFILE.dpu.macs_per_cycle["f16"] * PROFILE.dpu.clock_hz * 2)
-    taps = np.outer(*(Axis(kernel, stride, 1, pad, n, m).live() for n, m in zip((8, 9), first.shape[2:], strict=True)))
+    taps = np.outer(
+        *(Axis(kernel, stride, 1, pad, n, m).live_taps() for n, m in zip((8, 9), first.shape[2:], strict=True))
+    )
     least = [np.inf] * (height * width + 1)
     for chosen in product((False, True), repeat=min(height * width, 10)):
         pixels = np.zeros((height, width), bool)
