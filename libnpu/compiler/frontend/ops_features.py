@@ -16,6 +16,7 @@ from libnpu.compiler.frontend.source import ModelError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from libnpu.compiler.frontend.builder import Builder
     from libnpu.compiler.frontend.call import Call
     from libnpu.compiler.ir import Expr, Value
 
@@ -27,16 +28,15 @@ SINGLE = np.dtype(np.float32)
 def array_feature_extractor(call: Call) -> Value:
     """ArrayFeatureExtractor: some columns; of one row without a dimension for it, a row."""
     x, places, build = call.input(0), call.input(1), call.build
-    table = build.reshape(x, (1, *x.shape)) if len(x.shape) == 1 else x
     row = build.reshape(places, (math.prod(places.shape),))
-    return movement.gather(replace(call, op="Gather", inputs=[table, row], attrs={"axis": -1}))
+    return movement.gather(replace(call, op="Gather", inputs=[_table(build, x), row], attrs={"axis": -1}))
 
 
 def binarizer(call: Call) -> Value:
     """Binarizer: 1 above a threshold, else 0."""
-    x, one = call.input(0), _number(call.input(0), 1)
+    x = call.input(0)
     above: Expr = ("gt", X, _number(x, float(call.attrs.get("threshold", 0.0))))
-    return call.build.elementwise(("where", above, one, _number(x, 0)), [x])
+    return call.build.elementwise(("where", above, _number(x, 1), _number(x, 0)), [x])
 
 
 def _number(x: Value, number: float) -> Expr:
@@ -73,7 +73,7 @@ def normalizer(call: Call) -> Value:
     if norm not in measures:
         raise ModelError(f"node {call.name}: {call.op}: norm {norm!r}, one of {', '.join(measures)}")
     each, kind = measures[norm]
-    real = x if x.dtype == SINGLE else build.elementwise(_as_float(x), [x], SINGLE)
+    real = _single(build, x)
     total = build.reduce(build.elementwise(each, [real]), kind, [len(x.shape) - 1], True)
     size: Expr = ("sqrt", Y) if norm == "L2" else Y
     return build.elementwise(("where", ("eq", Y, ("const", 0.0)), X, ("div", X, size)), [real, total])
@@ -83,8 +83,8 @@ def feature_vectorizer(call: Call) -> Value:
     """FeatureVectorizer: tables side by side, as float32."""
     build = call.build
     parts = [call.input(index) for index in range(len(call.inputs))]
-    tables = [build.reshape(x, (1, *x.shape)) if len(x.shape) == 1 else x for x in parts]
-    wide = [x if x.dtype == SINGLE else build.elementwise(_as_float(x), [x], SINGLE) for x in tables]
+    tables = [_table(build, x) for x in parts]
+    wide = [_single(build, table) for table in tables]
     return wide[0] if len(wide) == 1 else build.emit("Concat", wide, {"axis": 1})
 
 
@@ -99,13 +99,23 @@ def linear_regressor(call: Call) -> Value:
     constants = [build.const(np.ascontiguousarray(weights.T), f"{call.name}.coefficients")]
     if "intercepts" in call.attrs:
         constants.append(build.const(np.asarray(call.attrs["intercepts"], np.float32), f"{call.name}.intercepts"))
-    real = x if x.dtype == SINGLE else build.elementwise(_as_float(x), [x], SINGLE)
+    real = _single(build, x)
     result = matrix.gemm(replace(call, op="Gemm", inputs=[real, *constants], attrs={}))
     return result if transform == "NONE" else build.elementwise(("sigmoid", X), [result])
 
 
 def _as_float(x: Value) -> Expr:
     return X if is_float(x) else ("cast_f32", X)
+
+
+def _single(build: Builder, x: Value) -> Value:
+    """Return `x` as float32."""
+    return x if x.dtype == SINGLE else build.elementwise(_as_float(x), [x], SINGLE)
+
+
+def _table(build: Builder, x: Value) -> Value:
+    """Return features without an axis of examples as those of one."""
+    return build.reshape(x, (1, *x.shape)) if len(x.shape) == 1 else x
 
 
 def _columns(call: Call, name: str, x: Value, default: float | None) -> Value:

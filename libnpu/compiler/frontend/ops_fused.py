@@ -47,8 +47,9 @@ def gelu(call: Call) -> Value:
 
 
 def quick_gelu(call: Call) -> Value:
-    alpha = float(call.attrs.get("alpha", QUICK_ALPHA))
-    return call.build.elementwise(("mul", X, ("sigmoid", ("mul", ("const", alpha), X))), [call.input(0)])
+    """QuickGelu: Swish with an alpha of its own by default."""
+    alpha = call.attrs.get("alpha", QUICK_ALPHA)
+    return element.activation(replace(call, op="Swish", attrs={"alpha": alpha}))
 
 
 def activated(call: Call, value: Value, parameters: dict[str, Any]) -> Value:

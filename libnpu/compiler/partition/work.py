@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from libnpu.compiler.partition.survey import SourceNode, Survey
 
-# Operators that multiply and add: -> the operand with the weights, the axis of the output channels behind groups.
+# Convolutions -> the operand with the weights [output channels, channels of a group, kernel...].
 CONVOLUTIONS = {"Conv": 1, "ConvInteger": 1, "DeformConv": 1, "FusedConv": 1, "QLinearConv": 3}
-PRODUCTS = dict.fromkeys(
+# Operators that multiply what the last axis of their first operand has, or the one before if `transA` says so.
+PRODUCTS = frozenset(
     ("MatMul", "MatMulInteger", "MatMulNBits", "QLinearMatMul", "Gemm", "FusedMatMul", "TransposeMatMul", "FusedGemm", "QGemm",
-     "MatMulIntegerToFloat", "DynamicQuantizeMatMul"), 0
+     "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "LinearRegressor")
 )  # fmt: skip
 # Operators with products inside that nobody counts here.
 UNCOUNTED = frozenset(
