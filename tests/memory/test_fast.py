@@ -23,6 +23,7 @@ from libnpu.trace.slices import slices_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "memory.md"
 KIB, MIB = 1 << 10, 1 << 20
 PROFILES = ["npu-37xx", "npu-40xx", "npu-37xx+edge-soc"]
 LINK = {"npu-37xx": 27e9, "npu-40xx": 136e9, "npu-37xx+edge-soc": 51.2e9, "npu-40xx+edge-soc": 51.2e9, "unit": 65.5e9}
@@ -308,6 +309,14 @@ def seeded_blob(model, profile):
 @pytest.mark.parametrize(("cpu", "priority"), [(0.0, 0), (0.4, 0), (0.6, 7)])
 def test_whole_models_within_five_percent_alone_and_fifteen_beside_the_cpu(model, profile, cpu, priority):
     assert abs(model_error(seeded_blob(model, profile), profile, cpu, priority)) <= (0.15 if cpu else 0.05)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("model", ["ResNet-50", "SqueezeNet", "ShuffleNet"])
+def test_the_document_says_what_full_gives_beside_fast(model):
+    errors = [model_error(seeded_blob(model.lower().replace("-", ""), profile), profile) for profile in PROFILES]
+    cells = [f"{1 / (1 + off) - 1:+.1%}".replace("%", " %") for off in errors]
+    assert f"\n| {model} | {' | '.join(cells)} |\n" in DOCUMENT.read_text()
 
 
 def random_case(seed):
