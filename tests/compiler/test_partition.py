@@ -220,6 +220,31 @@ def test_what_the_back_end_cannot_do_goes_to_the_host_by_the_node_that_it_names(
     assert {node.reason for node in compiled.parts.host_nodes} == {"not supported: softmax of (2, 3)"}
 
 
+@pytest.mark.parametrize(
+    ("op", "shape", "weights", "attrs", "macs"),
+    [
+        ("Conv", (1, 4, 5, 5), (6, 2, 3, 3), {"group": 2}, 6 * 9 * 2 * 9),  # outputs · window's pixels · taps
+        ("MatMul", (2, 3, 4), (4, 5), {}, 2 * 3 * 5 * 4),
+        ("Gemm", (4, 3), (4, 5), {"transA": 1}, 3 * 5 * 4),
+        ("LinearRegressor", (2, 3), None, {"domain": "ai.onnx.ml", "coefficients": [1.0] * 6, "targets": 2}, 2 * 2 * 3),
+        ("LSTM", (5, 1, 3), (1, 16, 3), {"hidden_size": 4}, None),
+    ],
+)
+def test_multiplications_on_the_host_are_counted(op, shape, weights, attrs, macs, make_model, monkeypatch):
+    def refuse(builder, node):
+        raise Unsupported("products")
+
+    for name in ("Conv", "MatMul"):
+        monkeypatch.setitem(LOWERINGS, name, refuse)
+    constants = {} if weights is None else {"w": np.ones(weights, np.float32)}
+    constants |= {"r": np.ones((1, 16, 4), np.float32)} if op == "LSTM" else {}
+    model = make_model([(op, ["x", *constants], ["y"], attrs)], {"x": (np.float32, shape)}, ["y"], constants)
+    declared = [2, 2] if op == "LinearRegressor" else None  # whose shape onnx does not infer
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, declared))
+    (part,) = in_parts(model).parts.parts
+    assert part.macs == macs
+
+
 def test_an_output_without_elements_is_the_hosts(make_model):
     compiled = in_parts(
         make_model([("Relu", ["x"], ["y"], {}), ("Shape", ["x"], ["z"], {"start": 1, "end": 1})],
