@@ -112,6 +112,10 @@ def test_bursts_of_64_bytes_get_14_1():
     assert random_4k(chained(EDGE, 2)) == pytest.approx(14.1, rel=0.05)
 
 
+def test_bursts_of_128_bytes_get_11_percent_less_than_the_21_7_that_are_quoted():
+    assert random_4k(chained(EDGE)) / 21.7 - 1 == pytest.approx(-0.114, abs=0.005)
+
+
 def test_b42_with_background_traffic_they_get_7_9_and_in_chained_bursts_18_3():
     assert random_4k(EDGE, cpu=4) == pytest.approx(7.9, rel=0.10)
     assert random_4k(chained(EDGE), cpu=4) == pytest.approx(18.3, rel=0.10)
@@ -154,14 +158,14 @@ def test_b24_r033_cpu_traffic_takes_a_quarter_to_a_third_of_the_npus_bandwidth_a
     assert -0.35 <= flits / 0.40 - 1 <= -0.25
     beats = sum(memory.counters.channels[i].data_ticks for i in range(4)) / 4
     assert beats / (memory.counters.cycles * EDGE.ticks_per_second // EDGE.noc.clock_hz) < 0.9
-    assert share_link(0.72, system=EDGE)[0] / 0.40 - 1 == pytest.approx(-0.42, abs=0.02)
+    assert share_link(0.72, system=EDGE)[0] / 0.40 - 1 == pytest.approx(-0.406, abs=0.005)  # beyond the range
 
 
 def test_b25_r109_the_load_at_which_the_port_is_92_percent_full_costs_little_and_neighbours_show_their_own_load():
     load = min((0.56, 0.58, 0.60, 0.62), key=lambda load: abs(share_link(load)[1] - 0.92))
     flits, full, memory = share_link(load)
     assert full == pytest.approx(0.92, abs=0.03)
-    assert -0.10 < flits / 0.40 - 1 < 0
+    assert flits / 0.40 - 1 == pytest.approx(-0.012, abs=0.005)  # 8 % are quoted: not met, see docs/silicon.md
     assert occupancy(memory, BACK, NPU, 1) == pytest.approx(
         flits, abs=0.03
     )  # of 16 credits, each flit has one for 16 cycles
