@@ -45,7 +45,10 @@ def verify(image: BlobImage, profile: Profile | None = None) -> list[Problem]:
 
 
 def prove(image: BlobImage, profile: Profile | None = None, faults_only: bool = False) -> list[Problem]:
-    """Return what is missing in the proof that `image` has one result, whatever order its tasks run in; see proof.py."""
+    """Return what is missing in the proof that `image` has one result, whatever order its tasks run in; see proof.py.
+
+    With `faults_only` without what is only slow.
+    """
     from libnpu.blob import proof
 
     return proof.prove(image, profile, faults_only)

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
     from libnpu.blob.walk import Step
 
-    Clock = NDArray[
-        np.int64
-    ]  # by engine: how many of its tasks; those of one engine start and end in order, so a count names them
+    # By engine: how many of its tasks; those of one engine start and end in order, so a count names them.
+    Clock = NDArray[np.int64]
 
 
 class Order:
@@ -40,18 +39,19 @@ class Order:
         posted: dict[int, Clock] = {}  # virtual barrier -> what has ended when it is ready
         taken: dict[int, Clock] = {}  # ... when all who wait for it have started, which they do when it is ready
         prefix: list[Clock] = [nothing]  # [n]: what has ended when all virtual barriers below n have retired
-        join = np.maximum
         for number, (step, engine) in enumerate(zip(steps, self.engine, strict=True)):
             while len(prefix) <= step.start_after + 1:
                 virtual = len(prefix) - 1
-                prefix.append(join(prefix[-1], taken[virtual] if virtual in taken else posted.get(virtual, nothing)))
+                prefix.append(
+                    np.maximum(prefix[-1], taken[virtual] if virtual in taken else posted.get(virtual, nothing))
+                )
             ended = ends[engine]
             if step.start_after >= 0:
-                ended = join(ended, prefix[step.start_after + 1])
+                ended = np.maximum(ended, prefix[step.start_after + 1])
             for virtual in step.waits:
-                ended = join(ended, posted.get(virtual, nothing))
+                ended = np.maximum(ended, posted.get(virtual, nothing))
             for virtual in step.waits:
-                taken[virtual] = join(taken[virtual], ended) if virtual in taken else ended
+                taken[virtual] = np.maximum(taken[virtual], ended) if virtual in taken else ended
             started.append(ended)
             tasks = self._tasks[engine]
             self.position.append(len(tasks))
@@ -60,7 +60,7 @@ class Order:
             done[engine] = len(tasks)
             ends[engine] = done
             for virtual in step.posts:
-                posted[virtual] = join(posted[virtual], done) if virtual in posted else done
+                posted[virtual] = np.maximum(posted[virtual], done) if virtual in posted else done
         self.ended: list[list[int]] = np.array(started, np.int64).tolist()
         """By task and engine: how many tasks have surely ended when it starts; a task may run beside those that come behind them."""
 

@@ -217,9 +217,8 @@ def _schedule(
     schedulers: list[FeasibleMemoryScheduler] = []
     leaves_few = True
     limit = options.prefetching_level_limit if level > 0 else 0
-    for grain, shares_few in (
-        _WAYS if level > 1 and limit else _WAYS[:1]
-    ):  # what waits for each load has nothing to choose
+    ways = _WAYS if level > 1 and limit else _WAYS[:1]  # what waits for each load has nothing to choose
+    for grain, shares_few in ways:
         if shares_few and grain == 1 and not leaves_few:
             continue
         try:

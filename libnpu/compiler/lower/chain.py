@@ -115,9 +115,8 @@ def _emit_bands(builder: Builder, jobs: list[Job], plan: TilePlan, stores: list[
     first, last = with_dense_channels(builder, jobs[0]), jobs[-1]
     jobs = [first, *jobs[1:]]
     weights = [job.weights.load(builder, job.node, 0, job.out.shape[3]) for job in jobs]
-    held: list[tuple[View, int] | None] = [None] * len(
-        jobs
-    )  # of each job: the rows of the band before, and the first of them
+    # Of each job: the rows of the band before, and the first of them.
+    held: list[tuple[View, int] | None] = [None] * len(jobs)
     ends = [0] * len(jobs)
     for batch in batches(row_tiles_of(last.out.shape[0], last.out.shape[1], plan.rows), builder.tiles):
         parts = [_parts(jobs, band, ends) for band in batch]

@@ -35,9 +35,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 MPE_PIXELS = 16  # pixels of a MAC block, which a matmul fills from its rows one after the other
 _MEMORY_ORDER = (0, 1, 2, 3)
-SMALL_PARTS = (
-    1 << 10
-)  # bytes of a task's result, chosen: to store as much, or to add to it, takes less than the start of a task
+# Bytes of a task's result, chosen: to store as much, or to add to it, takes less than the start of a task.
+SMALL_PARTS = 1 << 10
 MOST_WHOLE = 1 << 16  # bytes of a result that waits for all of its tasks, chosen: the last store is that much longer
 
 

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from npu_model.profile import Profile
 
 PS_PER_SECOND = 10**12
-LONG_PS = (
-    3_000_000  # what a unit's part of an operation takes at least, to be cut for the sake of others; chosen by trials
-)
+# What a unit's part of an operation takes at least, to be cut for the sake of others; chosen by trials.
+LONG_PS = 3_000_000
 GRAIN_PERCENT = 12  # that more tasks may cost, for the sake of others; chosen by trials
 USE_MARGIN = 2  # of the time in which a unit uses weights, chosen: it waits for its turn and for barriers, too
 SLACK_PERCENT = 3  # of predicted time that fewer tasks may cost; chosen by trials: what the prediction leaves out
@@ -117,14 +116,12 @@ def plan_tiles(
             plan for tile in tiles for plan in _candidates(geometry, *tile, cycles[tile], room, profile, copies, units)
         ]
         if plans:
-            limit_ps = (
-                min(plan.cost_ps for plan in plans) * (100 + (SLACK_PERCENT if grain == 1 else GRAIN_PERCENT)) // 100
-            )
+            slack = SLACK_PERCENT if grain == 1 else GRAIN_PERCENT
+            limit_ps = min(plan.cost_ps for plan in plans) * (100 + slack) // 100
             wanted = max(1, min(grain * units, limit_ps // LONG_PS))
             plans = [plan for plan in plans if plan.cost_ps <= limit_ps]
-            work_ps = (
-                min(plan.work_ps for plan in plans) * (100 + GRAIN_PERCENT) // 100
-            )  # which hides behind loads here only
+            # Work beyond that of others hides behind loads here only.
+            work_ps = min(plan.work_ps for plan in plans) * (100 + GRAIN_PERCENT) // 100
             return min(
                 (p for p in plans if p.work_ps <= work_ps),
                 key=lambda p: (
@@ -196,9 +193,8 @@ def _candidates(
         core_ps = (tasks * geometry.parts + transfers) * core_cycles * PS_PER_SECOND // core.clock_hz
         # The inputs of a group come when those of the group before have gone.
         waits_ps = max(0, row_tiles - group) * act * PS_PER_SECOND // rate if group > 1 else 0
-        waits_ps += (
-            copied_cycles * PS_PER_SECOND // (profile.dma.clock_hz * profile.dma_ports)
-        )  # the next task takes them
+        # What is copied is what the next task takes.
+        waits_ps += copied_cycles * PS_PER_SECOND // (profile.dma.clock_hz * profile.dma_ports)
         cost_ps = max(dma_ps, dpu_ps, core_ps) + exposed_ps + waits_ps
         tile_bytes = act + out + other + inner + held
         return TilePlan(rows, channels, outside, keep, tile_bytes, cost_ps, dpu_ps, tasks, channel_tiles, group)

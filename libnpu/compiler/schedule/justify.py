@@ -38,9 +38,10 @@ def late_order(plan: FeasibleMemoryScheduler, schedule: Schedule) -> list[int]:
         for engine, waiting in ready.items():
             while waiting and idle[engine]:
                 index = -heappop(waiting)[1]
-                path_ps = ops[index].path_ps
-                start_ps = max(now, path_free) if path_ps else now  # backward, the latency comes last
-                path_free = start_ps + path_ps if path_ps else path_free
+                start_ps, path_ps = now, ops[index].path_ps
+                if path_ps:
+                    start_ps = max(now, path_free)  # backward, the latency comes last
+                    path_free = start_ps + path_ps
                 lasts_ps[index] = start_ps + max(ops[index].cost_ps, 1)
                 idle[engine] -= 1
                 heappush(running, (lasts_ps[index], index))

@@ -59,9 +59,8 @@ class SchedulerPass:
         self.core_free = 0  # when the management core is, that puts tasks into the queues one after the other
         self.now = 0
         self.free_at: dict[Queue, int] = dict.fromkeys(plan.queues, 0)
-        self.starts = {
-            queue: deque([0] * core.fifo_depth, core.fifo_depth) for queue in plan.queues
-        }  # of the latest tasks
+        # Of the latest tasks, as many as a queue holds.
+        self.starts = {queue: deque([0] * core.fifo_depth, core.fifo_depth) for queue in plan.queues}
         self.units: dict[Engine, list[Queue]] = {e: [q for q in self.free_at if q.engine == e] for e in Engine}
         self.heads: dict[Engine, list[int]] = {
             e: [i for i in range(len(ops) - 1, -1, -1) if ops[i].engine == e] for e in (Engine.DPU, Engine.SHAVE)
@@ -80,9 +79,8 @@ class SchedulerPass:
         self.since: dict[Buffer, int] = {}
         self.saved: dict[Buffer, DdrTensor | int] = {}  # evicted: where its bytes are (an int: the load to run again)
         self.clean: dict[Buffer, DdrTensor | int] = {}  # resident, and DDR has the same bytes
-        self.written: set[Buffer] = (
-            set()
-        )  # by an operation, a load included: another load does not bring all of its bytes
+        # By an operation, a load included: another load does not bring all of its bytes.
+        self.written: set[Buffer] = set()
         self.homes: dict[Buffer, DdrTensor] = {}
         self.busy: dict[Buffer, int] = {}  # scheduled operations that touch it and have not retired
         self.uses_left = {buffer: len(uses) for buffer, uses in plan.uses.items()}
@@ -441,7 +439,8 @@ class SchedulerPass:
         start = max(self.now, ready_at, self.free_at[queue], self.core_free)
         starts.append(start)
         end = start + max(self._cost_ps(index, queue) if index >= 0 else op.cost_ps, 1)
-        if op.path_ps:  # which serves one after the other, as fast as it is: ports overlap latency, and what they lose on short runs
+        if op.path_ps:
+            # The path serves one after the other, as fast as it is: ports overlap latency, and what they lose on short runs.
             self.path_free = max(start + self.dma_latency_ps, self.path_free) + op.path_ps
             end = max(end, self.path_free)
         self.free_at[queue] = end
