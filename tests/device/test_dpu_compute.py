@@ -72,6 +72,7 @@ class Case:
     out: int = C.NPU_DT_F16
     seed: int = 1
     table: bool = False
+    offset: int | None = None  # of all channels
     fields: dict = field(default_factory=dict)
 
     def __post_init__(self):
@@ -88,9 +89,10 @@ class Case:
         self.wt_values = draw(rng, self.wt, wt_shape)
         self.scales = rng.uniform(0.5, 2, self.out_z).astype(np.float32)
         self.biases = rng.uniform(-2, 2, self.out_z).astype(np.float32)
-        self.offsets = rng.integers(
-            -(1 << 20), 1 << 20, self.out_z
-        )  # that floats and sums of two values take no notice of
+        # Floats and sums of two values take no notice of them.
+        self.offsets = rng.integers(-(1 << 20), 1 << 20, self.out_z)
+        if self.offset is not None:
+            self.offsets[:] = self.offset
         self.fields = {"ppe_scale": 1.0, "clamp_low": -np.inf, "clamp_high": np.inf} | self.fields
 
     def memory(self):
@@ -198,15 +200,17 @@ class Case:
         other = exact(self.act2_values[y, x, z]) - wt_zero
         return act(y, x, z) + other if self.op == "add" else act(y, x, z) * other
 
-    def offset(self, z):
-        is_of_integers = self.act not in FLOATS and self.op in ("conv", "dwconv", "matmul")
-        return int(self.offsets[z]) if self.table and is_of_integers else 0
+    def with_offset(self, total, z):
+        """The sum and the channel's offset, wrapped at 32 bits, where there is one."""
+        if not self.table or self.act in FLOATS or self.op not in ("conv", "dwconv", "matmul"):
+            return total
+        return (int(total) + int(self.offsets[z]) + 2**31) % 2**32 - 2**31
 
     def expected(self):
         f32 = np.float32
         out = np.empty((self.out_y, self.out_x, self.out_z), NUMPY[self.out])
         for y, x, z in np.ndindex(out.shape):
-            v = f32(self.accumulate(y, x, z) + self.offset(z))
+            v = f32(self.with_offset(self.accumulate(y, x, z), z))
             v = f32(v * (self.scales[z] if self.table else f32(self.fields["ppe_scale"])))
             v = f32(v + (self.biases[z] if self.table else f32(self.fields.get("ppe_bias", 0))))
             fn = self.fields.get("ppe_fn", C.NPU_PPE_NONE)
@@ -269,6 +273,7 @@ CASES = {
         fields={"act_zero_point": 255, "wt_zero_point": 0},
     ),
     "conv i8 groups to f32": Case("conv", (3, 3, 4), 4, groups=2, act=I8, wt=I8, out=F32, table=True),
+    "conv i8 offsets that wrap": Case("conv", (3, 3, 300), 9, act=I8, wt=I8, out=I32, table=True, offset=2**31 - 1),
     "dwconv": Case("dwconv", (6, 5, 7), kernel=(3, 3), pad=(1, 1, 1, 1)),
     "dwconv stride dilation": Case("dwconv", (9, 8, 3), kernel=(3, 2), stride=(2, 1), dilation=(1, 3), pad=(1, 2, 0, 1)),
     "dwconv f32": Case("dwconv", (5, 5, 3), kernel=(5, 5), pad=(2, 2, 2, 2), act=F32, wt=F32, out=F32),
@@ -276,9 +281,12 @@ CASES = {
         "dwconv", (5, 5, 3), kernel=(3, 3), pad=(1, 1, 1, 1), act=U8, wt=U8, out=U8,
         fields={"act_zero_point": 128, "wt_zero_point": 127, "out_zero_point": 128, "ppe_scale": 0.003},
     ),
+    "dwconv u8 offsets": Case("dwconv", (5, 5, 3), kernel=(3, 3), act=U8, wt=U8, out=F32, table=True, fields={"act_zero_point": 128}),
+    "dwconv i8 offsets that wrap": Case("dwconv", (5, 5, 9), kernel=(3, 3), act=I8, wt=I8, out=I32, table=True, offset=2**31 - 1),
     "matmul": Case("matmul", (1, 9, 12), 5),
     "matmul one row": Case("matmul", (1, 1, 33), 17),
     "matmul i8": Case("matmul", (1, 5, 40), 6, act=I8, wt=I8, out=C.NPU_DT_I16, fields={"ppe_scale": 0.01}),
+    "matmul i8 offsets": Case("matmul", (1, 5, 40), 6, act=I8, wt=I8, out=F32, table=True),
     "maxpool": Case("maxpool", (7, 6, 5), kernel=(3, 3), stride=(2, 2), pad=(1, 1, 1, 1)),
     "maxpool f32": Case("maxpool", (5, 5, 3), kernel=(2, 3), act=F32, out=F32),
     "maxpool u8": Case("maxpool", (5, 5, 3), kernel=(3, 3), pad=(1, 1, 1, 1), act=U8, out=U8, fields={"act_zero_point": 7, "out_zero_point": 7}),
@@ -292,6 +300,7 @@ CASES = {
     "mul f32": Case("mul", (4, 5, 6), act=F32, out=F32, table=True),
     "mul i8": Case("mul", (4, 5, 6), act=I8, out=C.NPU_DT_U16, fields={"act_zero_point": -100, "wt_zero_point": 50}),
     "add u8 to i8": Case("add", (2, 3, 4), act=U8, out=I8, fields={"act_zero_point": 128, "wt_zero_point": 128}),
+    "add i8 table": Case("add", (4, 5, 6), act=I8, out=F32, table=True),
     "f16 to f32": Case("conv", (3, 3, 4), 3, out=F32),
     "f32 overflows f16": Case("conv", (3, 3, 4), 3, fields={"ppe_scale": 60000.0}),
 }  # fmt: skip
