@@ -72,7 +72,7 @@ def test_vpunn_is_met_on_the_held_out_half_but_for_rows_that_profiled_ones_speak
 
 def test_no_profiled_convolution_of_npu_40xx_takes_fewer_cycles_than_whole_blocks_need(workloads, predicted):
     for _, profile, measured, _ in tables.same_kind(workloads, predicted):
-        assert min(said for said, _ in measured) >= (1 if profile == "npu-40xx" else 0.95)
+        assert min(said for said, _ in measured) >= (1 if profile == "npu-40xx" else 0.96)
 
 
 def test_what_vpunn_predicts_and_others_profiled_is_within_five_percent_of_both(workloads):
