@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from libnpu.compiler.ir import Expr
 
 _BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
+_LARGEST = 255  # byte, and zero point of bytes
 _SAME = 1e-5  # relative difference of scales that are meant to be one; all pairs are looked at anyway
 
 Linear = tuple[float, float, float]  # a · first + b · second + c
@@ -49,7 +50,7 @@ def _fields(expr: Expr, dtype: np.dtype[Any], out: np.dtype[Any]) -> dict[str, A
     if found is None:
         return None
     (first, second, bias), act, zero = found
-    if not first > 0 or abs(first - second) > _SAME * first:
+    if not 0 < first <= np.finfo(np.float32).max or abs(first - second) > _SAME * first:
         return None
     fields = ppe_fields(act) | {"op": C.NPU_DPU_ELTWISE_ADD, "ppe_scale": float(np.float32(first))}
     fields |= {"ppe_bias": float(np.float32(bias)), "out_zero_point": zero}
@@ -66,7 +67,7 @@ def _rounded(expr: Expr) -> tuple[Linear, tuple[Any, ...] | None, int] | None:
         if place is None or any(place[:2]):
             return None
         moved, zero = moved[1], place[2]
-    if moved[0] != "round" or zero != int(zero):
+    if moved[0] != "round" or not zero.is_integer() or abs(zero) > _LARGEST:
         return None
     act: tuple[Any, ...] | None = None
     scaled, factor = moved[1], 1.0
