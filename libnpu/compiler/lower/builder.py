@@ -51,7 +51,7 @@ SMALL = 0.25  # of CMX, and half a tile: a value of at most this lives there
 LARGE = 0.42  # of CMX, and FILL of a tile: so does one of at most this, when it and what lives there then take no more than CROWDED
 CROWDED = 0.67
 WAITING = 1 / 16  # of CMX: a value of at least this goes to DDR where it would wait in CMX while others need the room
-LONG = 8  # nodes that it would wait for, at least; chosen by trials
+LONG = 8  # nodes that it would wait for, at least; both chosen by trials
 FILL = 0.9  # of CMX that one operation should need, what lives there included; the rest is room for gaps
 CHANNELS_LAST: Order = (0, 2, 3, 1)
 _CHANNELS_LAST_OPS = frozenset({"Conv", "ConvInteger", "MaxPool", "AvgPool"})
@@ -452,8 +452,10 @@ class Builder:
                 self.copy(self.place(value), source, _identity(value), "copy")
         self._cost_dma()
         self._cost_dpu()
+        used = {access.target for op in self.ops for access in (*op.reads, *op.writes)}
+        ddr = [tensor for tensor in self.ddr if tensor.kind != DdrKind.SCRATCH or tensor in used]  # a chain needs no home
         program = TileProgram(
-            self.graph.name, self.ops, self.ddr, self.constants, self.macs, self.weight_bytes, self.leaves_few
+            self.graph.name, self.ops, ddr, self.constants, self.macs, self.weight_bytes, self.leaves_few
         )
         mirror(program, self.profile, self.tiles, self.tile_bytes)
         return program

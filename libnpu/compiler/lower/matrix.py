@@ -238,7 +238,10 @@ def lower_sliding(builder: Builder, node: Node) -> None:
 
 
 def defers(builder: Builder, node: Node) -> bool:
-    """Leave an element-wise node to the node of the matrix engine that alone reads its large result: that makes the pieces it takes."""
+    """Leave an element-wise node to the node of the matrix engine that alone reads its large result: that makes the pieces it takes.
+
+    False where it has to be lowered by itself.
+    """
     value, then = node.outputs[0], builder.only_consumer(node.outputs[0])
     if then is None or then.op not in _SLIDING or then.inputs[0] is not value or len(node.inputs) > 1:
         return False

@@ -36,6 +36,13 @@ def test_every_output_byte_is_written_exactly_once(case, cmx_bytes, graph_of):
             assert (byte_counts([a for op in program.ops for a in op.writes], tensor) == 1).all()
 
 
+@pytest.mark.parametrize("keeps_values", [True, False])
+def test_scratch_of_a_program_is_read_or_written(case, keeps_values, graph_of):
+    program = lower(graph_of(case), PROFILE, keeps_values=keeps_values)
+    used = {access.target for op in program.ops for access in (*op.reads, *op.writes)}
+    assert [tensor.name for tensor in program.ddr if tensor.kind == DdrKind.SCRATCH and tensor not in used] == []
+
+
 def test_matrices_that_share_the_left_one_are_one_product(graph_of):
     program = lower(graph_of("one_left"), PROFILE)
     assert sum(op.engine == Engine.DPU and op.payload.invariant["op"] == C.NPU_DPU_MATMUL for op in program.ops) == 4
