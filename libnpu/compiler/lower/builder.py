@@ -453,7 +453,7 @@ class Builder:
         self._cost_dma()
         self._cost_dpu()
         used = {access.target for op in self.ops for access in (*op.reads, *op.writes)}
-        ddr = [tensor for tensor in self.ddr if tensor.kind != DdrKind.SCRATCH or tensor in used]  # a chain needs no home
+        ddr = [tensor for tensor in self.ddr if tensor.kind != DdrKind.SCRATCH or tensor in used]
         program = TileProgram(
             self.graph.name, self.ops, ddr, self.constants, self.macs, self.weight_bytes, self.leaves_few
         )
