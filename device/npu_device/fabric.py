@@ -67,7 +67,7 @@ class Fabric:
         self.mmu = Mmu(self.dram, lambda: self.interrupts.raise_cause(C.NPU_ICB_MMU_EVENT))
         self.cmx = Cmx(profile.tiles, profile.cmx.workspace_bytes)
         self.programs = ProgramCache()
-        self.known_runs = KnownRuns(profile.memory_system.dram.access_bytes)
+        self.known_runs = KnownRuns(profile, self.programs)
         self.program_plans: dict[tuple[bytes, int, int, int], DmaPlan] = {}  # of shave_operations
         self.scratch = Scratch()
         self.overflows = Overflows()

@@ -245,14 +245,14 @@ class ShaveEngine(Engine[ShaveTask]):
         """Run the program, up to where it needs another engine; hold its stores back until that time."""
         fabric, space = self.fabric, task.slot.space
         try:
-            key = None
+            invocation = None
             if isinstance(task, BlockTask):
                 text = task.text
             else:
                 text = space.view(task.text_va, task.code_bytes, False).tobytes()
                 if not fabric.compute:
-                    key = fabric.known_runs.key(text, task.args_va, space)
-            known = fabric.known_runs.get(key)
+                    invocation = fabric.known_runs.invocation(text, task.args_va, space)
+            known = fabric.known_runs.get(invocation, space)
             if known is None:
                 task.rows = fabric.programs.rows(text)
                 machine = Machine(task.args_va, space, fabric.profile.shave, fabric.compute, self._ddr_access_bytes)
@@ -270,7 +270,7 @@ class ShaveEngine(Engine[ShaveTask]):
                 self._account(task, 0)
                 return
             self._run(task)
-            fabric.known_runs.keep(key, machine)
+            fabric.known_runs.keep(invocation, machine)
         except ShaveFault as fault:
             task.slot.fail(C.NPU_JOB_SHAVE_FAULT, fault.error_detail, task)
 

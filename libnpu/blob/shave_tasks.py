@@ -10,6 +10,7 @@ import numpy as np
 from npu_abi import C
 from npu_model.footprint import Box, Dims
 from npu_model.shave_decode import ProgramCache, run_closed
+from npu_model.shave_free import freed, pointer_of
 from npu_model.shave_machine import Machine
 from npu_model.shave_pointers import address_words
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 ARGS_VA = C.NPU_VA_LOW_BASE
 SYMBOLS_VA = 1 << 40  # symbols get address ranges from here on, above everything that a blob can name directly,
 SYMBOL_STEP = 1 << 32  # of a multiple of this size, with as much free before the next
-FREE_VA, FREE_STEP = 1 << 46, 1 << 40  # where pointers point, one after the other, when their values do not matter
 INVOCATIONS, RANGES = ".npu.tasks.shave_invocation", ".npu.tasks.shave_range"
 
 
@@ -99,16 +99,14 @@ class ShaveTasks:
         code, args_va = self._program(index)
         first = args_va - ARGS_VA
         size = int(self._image.tasks[INVOCATIONS]["args_bytes"][index]) if args_va else 0
-        block = self._arguments.content[max(first, 0) : max(first, 0) + size].copy()
-        values = block[: size // 8 * 8].view(np.int64)
+        block = self._arguments.content[max(first, 0) : max(first, 0) + size].tobytes()
+        values = np.frombuffer(block[: size // 8 * 8], np.int64)
         candidates = frozenset((8 * np.flatnonzero(values >= C.NPU_CMX_BASE)).tolist())
         words = self._words.get((code, candidates))
         if words is None:
             words = self._words[code, candidates] = sorted(address_words(code, candidates))
-        pointers = [int(values[word // 8]) for word in words]
-        for number, word in enumerate(words):
-            values[word // 8] = FREE_VA + number * FREE_STEP
-        key = code, block.tobytes()
+        block, pointers = freed(block, words)
+        key = code, block
         found = self._touched.get(key)
         if found is None:
             found = self._touched[key] = self._run_free(code, args_va, block)
@@ -116,9 +114,9 @@ class ShaveTasks:
         reads, writes = ([Box(places[p] + addr, width, dims) for p, addr, width, dims in boxes] for boxes in found)
         return reads, writes
 
-    def _run_free(self, code: bytes, args_va: int, block: NDArray[np.uint8]) -> tuple[list[Free], list[Free]]:
+    def _run_free(self, code: bytes, args_va: int, block: bytes) -> tuple[list[Free], list[Free]]:
         """Run a program with `block` as its arguments, in which the pointers are free."""
-        machine = Machine(args_va, _Arguments(block, args_va), self._profile.shave, False)
+        machine = Machine(args_va, _Arguments(np.frombuffer(block, np.uint8), args_va), self._profile.shave, False)
         run_closed(machine, self._programs.rows(code))
         result = machine.result()
         arguments = range(args_va, args_va + len(block))
@@ -129,12 +127,10 @@ def _free(boxes: Iterable[Box]) -> list[Free]:
     """Return boxes by the pointer that they are reached by, those of one joined that can be."""
     by_pointer: dict[int, list[Box]] = {}
     for box in boxes:
-        number = max((box.addr - FREE_VA + FREE_STEP // 2) // FREE_STEP + 1, 0)
-        by_pointer.setdefault(number, []).append(box)
+        number, offset = pointer_of(box.addr)
+        by_pointer.setdefault(number, []).append(Box(offset, box.width, box.dims))
     return [
-        (number, box.addr - (FREE_VA + (number - 1) * FREE_STEP if number else 0), box.width, box.dims)
-        for number, group in by_pointer.items()
-        for box in coalesce(group)
+        (number, box.addr, box.width, box.dims) for number, group in by_pointer.items() for box in coalesce(group)
     ]
 
 

@@ -543,7 +543,7 @@ def test_fp16_functions_round_as_if_in_fp32(name):
         )
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (5, 96), (3, 16384)])
+@pytest.mark.parametrize("shape", [(1, 4), (5, 96), (3, 16384), (2, 65536)])
 def test_unpack_makes_two_weights_of_a_byte(shape):
     packed = np.random.default_rng(1).integers(0, 256, shape, np.uint8)
     found = execute(unpack(), [packed], (shape[0], 2 * shape[1]), np.uint8)

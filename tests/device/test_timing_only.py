@@ -163,7 +163,7 @@ def ran(compute, blocks):
         blob.add_shave(program, memory + place, 24)
     done = rig.execute(rig.inference(blob))
     assert done.job_status == C.NPU_JOB_SUCCESS
-    known = len(rig.device.fabric.known_runs._machines)
+    known = len(rig.device.fabric.known_runs._known)
     return (rig.device.counters(), done.end_ps - done.start_ps, rig.device.drain_trace()), known
 
 
@@ -172,9 +172,10 @@ def ran(compute, blocks):
     [
         ([(64 * n, 9, CMX) for n in range(6)], 1),
         ([(64 * n, 9 + n % 2, CMX) for n in range(8)], 2),
-        ([(64 * n, 9, CMX + 4096 * (n % 2)) for n in range(8)], 2),
+        ([(64 * n, 9, CMX + 4096 * (n % 2)) for n in range(8)], 1),
         ([(64 * n, 9, 20 * (n % 3)) for n in range(9)], 3),  # in DDR, of which whole accesses move
         ([(64 * n + 48 * (n % 2), 9, CMX) for n in range(8)], 2),  # as are arguments
+        ([(64 * n, 9, 20 if n % 2 else CMX) for n in range(8)], 2),
     ],
 )
 def test_programs_that_have_run_with_the_same_arguments_cost_the_same(blocks, kinds):
@@ -182,6 +183,40 @@ def test_programs_that_have_run_with_the_same_arguments_cost_the_same(blocks, ki
     found, known = ran(False, blocks)
     assert found == expected
     assert (known, unused) == (kinds, 0)
+
+
+@pytest.mark.parametrize("compute", [True, False])
+def test_a_program_that_has_run_faults_where_its_pointer_takes_it_out_of_cmx(compute):
+    rig = Rig("npu-37xx", compute=compute)
+    arguments, text = rig.alloc(64), rig.alloc(ROW)
+    blob = Blob()
+    blob.add_shave(blob.add_range(text, len(ROW)), arguments, 24)
+    buffer = rig.inference(blob)
+    end = CMX + rig.device.profile.cmx.workspace_bytes
+    for pointer, status in (
+        (CMX, C.NPU_JOB_SUCCESS),
+        (end - 40, C.NPU_JOB_SUCCESS),
+        (end - 36, C.NPU_JOB_CTX_VIOLATION),
+        (CMX, C.NPU_JOB_SUCCESS),
+    ):
+        rig.memory(arguments)[8:24] = np.array([9, pointer], np.int64).view(np.uint8)
+        done = rig.execute(buffer)
+        assert done.job_status == status
+        assert done.error_detail == (end if status else 0)
+
+
+def test_an_address_that_a_program_computes_with_is_part_of_what_its_cost_depends_on():
+    text = assemble("ldm r8, r1, 8, 2\nli r2, 4096\nrem r3, r9, r2\nbeq r3, r0, end\nnop\nnop\nend:\nhalt\n")
+    rig = Rig("npu-37xx", compute=False)
+    arguments, program = rig.alloc(64), rig.alloc(text)
+    blob = Blob()
+    blob.add_shave(blob.add_range(program, len(text)), arguments, 24)
+    buffer, insns = rig.inference(blob), [0]
+    for pointer in (CMX, CMX + 64, CMX, CMX + 64):
+        rig.memory(arguments)[16:24] = np.array([pointer], np.int64).view(np.uint8)
+        rig.execute(buffer)
+        insns.append(rig.device.counters()[C.NPU_PMU_SHAVE_INSNS])
+    assert np.diff(insns).tolist() == [5, 7, 5, 7]
 
 
 def test_what_a_program_costs_is_found_again_when_its_arguments_change():

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 INT8 = np.dtype(np.int8)
 UINT4 = np.dtype(ml_dtypes.uint4)  # 8 less stands for a number: two to a byte in memory
+PACKED_TOGETHER = 8  # of them, two to each byte of a word
 _CARRIERS = frozenset({"MaxPool", "AvgPool", "Reshape", "Transpose", "Slice", "Concat", "Expand", "Pad"})
 _PRODUCTS = frozenset({"Conv", "MatMul"})
 

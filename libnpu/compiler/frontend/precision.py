@@ -20,7 +20,7 @@ float16. Constants inside of expressions stay float32.
 Constants beyond float16's range are saturated and noted with the layer's name. Hollow ones stay hollow.
 
 "int8", for plans: as "fp16", but for the values of `narrow.py`. "int4", for plans: as "int8", but constant weights of MatMul are
-uint4, where they fill whole bytes.
+uint4, where both halves of a row's weights fill whole words.
 """
 
 from __future__ import annotations
@@ -31,7 +31,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from npu_model import casts
 
-from libnpu.compiler.frontend.narrow import INT8, UINT4, is_carrier, is_narrow_product, narrow_values, quantised
+from libnpu.compiler.frontend.narrow import (
+    INT8,
+    PACKED_TOGETHER,
+    UINT4,
+    is_carrier,
+    is_narrow_product,
+    narrow_values,
+    quantised,
+)
 from libnpu.compiler.frontend.rewriting import Rewriter
 from libnpu.compiler.hollow import hollow, is_hollow
 from libnpu.compiler.ir import Graph, Node, Value
@@ -150,7 +158,12 @@ class _Policy:
             )
             bias = node.op in ("Conv", "MatMul") and value is node.inputs[2]
             if self.int8 and is_narrow_product(node) and value is node.inputs[1]:
-                packs = self.int4 and node.op == "MatMul" and len(value.shape) == 2 and value.shape[0] % 2 == 0
+                packs = (
+                    self.int4
+                    and node.op == "MatMul"
+                    and len(value.shape) == 2
+                    and value.shape[0] % PACKED_TOGETHER == 0
+                )
                 kind = UINT4 if packs else INT8
                 return Value(value.name, value.shape, kind, hollow(value.shape, kind))
             return self._constant(node, value, SINGLE if wide or bias else self._inside(value))

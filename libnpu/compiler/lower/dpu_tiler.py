@@ -51,7 +51,7 @@ class Geometry:
     copied_bytes: Callable[[int], int] = lambda rows: 0  # from CMX to CMX, of a task of `rows`
     inner_bytes: Callable[[int, int], int] = lambda rows, channels: 0  # of what a task writes and only it reads
     weights_stay: bool = False  # in CMX, where another operation has brought them or will find them
-    weights_as_stored: bool = False  # constants that the engine takes as they come
+    constant_weights: bool = False  # that a task brings in
 
 
 @dataclass(slots=True, frozen=True)
@@ -170,7 +170,7 @@ def _candidates(
     dpu_ps = -(-tasks // units) * cycles * PS_PER_SECOND // profile.dpu.clock_hz
     fetched = 0 if geometry.weights_stay else weights
     sets = min(copies, channel_tiles)
-    if geometry.weights_as_stored and fetched:
+    if geometry.constant_weights and fetched:
         # While the ports fill the buffers of some units the others work.
         filled_ps = weights * profile.dma_ports * PS_PER_SECOND // rate * (units // profile.dma_ports - 1)
         used_ps = row_tiles * cycles * PS_PER_SECOND // profile.dpu.clock_hz

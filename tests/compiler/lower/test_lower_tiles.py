@@ -215,7 +215,7 @@ def test_units_hold_one_tile_of_weights_each_where_ports_take_longer_to_fill_the
         act_per_channel=False,
         parts=1,
         task_cycles=lambda tiles: [c * cycles for _, c in tiles],
-        weights_as_stored=True,
+        constant_weights=True,
     )
     one = 1472 << 10
     plan = plan_tiles(geometry, (one * 6, one * 6, one), load_profile("npu-40xx"), True, "product", units=6)
