@@ -118,6 +118,8 @@ class Task:
         first, columns, nbytes = block.part.start_z, block.part.size_z, block.source.size_bytes
         source = view(block.source.address, (nbytes,), (1,), BYTE, False) if nbytes else np.empty(0, np.uint8)
         weights = view(convolution.weights_address, (columns * convolution.filter_bytes,), (1,), BYTE, False)
+        if self._inv.has_small_weights:
+            weights = _unpacked(weights, self._inv.wt_dtype)
         table = None
         if self._inv.wt_table_addr:
             address = self._inv.wt_table_addr + first * WEIGHT_ENTRY_BYTES
@@ -234,6 +236,10 @@ class Task:
         inv = self._inv
         size = dtypes.size_bytes(inv.wt_dtype)
         depth = inv.kernel_y * inv.kernel_x * inv.group_in_z
+        if inv.has_small_weights:
+            shape, strides = (high - low, inv.filter_bytes), (inv.filter_bytes, 1)
+            packed = self._view(inv.wt_addr + low * inv.filter_bytes, shape, strides, BYTE, False)
+            return self._integers(_unpacked(packed, inv.wt_dtype), dtype)
         return self._constants(inv.wt_addr + low * depth * size, (high - low, depth), (depth * size, size), dtype)
 
     def _depthwise_weights(self, variant: Variant, taps: int) -> Array:
@@ -250,9 +256,12 @@ class Task:
             return casts.f16_to_f64(bits, self._native)
         if dtypes.is_float(inv.wt_dtype):
             return casts.widen(bits, inv.wt_dtype, self._native).astype(dtype, copy=False)
-        values = bits.view(dtypes.numpy_dtype(inv.wt_dtype)).astype(dtype)
-        if inv.wt_zero_point:
-            values -= inv.wt_zero_point
+        return self._integers(bits, dtype)
+
+    def _integers(self, bits: Array, dtype: np.dtype[Any]) -> Array:
+        values = bits.view(dtypes.numpy_dtype(self._inv.wt_dtype)).astype(dtype)
+        if self._inv.wt_zero_point:
+            values -= self._inv.wt_zero_point
         return values
 
     def _ppe(self, variant: Variant) -> Ppe:
@@ -277,6 +286,16 @@ class Task:
             inv.out_dtype,
             offset,
         )
+
+
+def _unpacked(packed: Array, code: int) -> Array:
+    """Return the bits of 4-bit integers, two to a byte along the last axis, as bytes of I8 or U8."""
+    found = np.empty((*packed.shape, 2), np.uint8)
+    np.bitwise_and(packed, 15, out=found[..., 0])
+    np.right_shift(packed, 4, out=found[..., 1])
+    if code == dtypes.I8:
+        found = (found ^ 8) - np.uint8(8)
+    return found.reshape(*packed.shape[:-1], -1)
 
 
 def _largest(dtype: int, zero_point: int) -> int:

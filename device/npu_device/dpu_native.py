@@ -50,9 +50,8 @@ class Convolution:
         settings.exact_below = exact_below(inv.wt_dtype)
         settings.weight_dtype, settings.weight_zero_point, settings.sums = inv.wt_dtype, inv.wt_zero_point, sums
         settings.avx512 = native.avx512
-        filter_bytes = inv.kernel_y * inv.kernel_x * inv.group_in_z * dtypes.size_bytes(inv.wt_dtype)
-        self.weights_address = inv.wt_addr + part.start_z * filter_bytes
-        self.filter_bytes = filter_bytes
+        self.filter_bytes = inv.filter_bytes
+        self.weights_address = inv.wt_addr + part.start_z * self.filter_bytes
         self.scratch_bytes = int(native.lib.npu_convolve_scratch(settings))
 
     def run(self, source: Bytes, weights: Bytes, table: Bytes | None, out: npt.NDArray[Any], scratch: Scratch) -> None:

@@ -22,6 +22,7 @@ WEIGHTED = (CONV, DWCONV, MATMUL)
 _OPS = (*WEIGHTED, MAXPOOL, AVGPOOL, *ELTWISE)
 _OPERANDS = (dtypes.F16, dtypes.BF16, dtypes.F32, dtypes.I8, dtypes.U8)
 _RESULTS = (*_OPERANDS, dtypes.I16, dtypes.U16, dtypes.I32)
+DPU_FLAGS = C.NPU_DPU_FLAG_COUNT_PAD | C.NPU_DPU_FLAG_WEIGHTS_4BIT
 
 MAX_TASK_WORK = 1 << 36  # terms of one variant: more than any operands in a CMX of 2 MiB give
 MAX_TAPS = 1 << 22  # positions along one axis that a variant with gaps between its windows or taps may list
@@ -168,6 +169,17 @@ class Invariant:
         return dtypes.is_float(self.act_dtype)
 
     @property
+    def has_small_weights(self) -> bool:
+        """Whether weights are 4 bits, two to a byte."""
+        return bool(self.flags & C.NPU_DPU_FLAG_WEIGHTS_4BIT)
+
+    @property
+    def filter_bytes(self) -> int:
+        """Bytes of the weights of an output channel, in CONV and MATMUL."""
+        size = self.kernel_y * self.kernel_x * self.group_in_z * dtypes.size_bytes(self.wt_dtype)
+        return size // 2 if self.has_small_weights else size
+
+    @property
     def out_shifts(self) -> list[int]:
         """How far from `out_addr` the output is written: 0, and the distances of the other tiles of `out_tiles`."""
         own = (self.out_addr - C.NPU_CMX_BASE) // C.NPU_CMX_TILE_STRIDE
@@ -270,6 +282,13 @@ class Invariant:
                 raise DescriptorError(
                     f"DPU wt_dtype {name_of('npu_dtype', self.wt_dtype)} does not go with act_dtype "
                     f"{name_of('npu_dtype', self.act_dtype)}"
+                )
+        if self.has_small_weights:
+            elements = self.kernel_y * self.kernel_x * self.group_in_z
+            if self.op not in (CONV, MATMUL) or self.is_float or elements % 2:
+                raise DescriptorError(
+                    f"DPU weights of 4 bits: {name_of('npu_dpu_op', self.op)} of {name_of('npu_dtype', self.act_dtype)} with {elements} weights "
+                    "a channel; integers of CONV and MATMUL have them, an even number a channel"
                 )
         if not self.is_float:
             second = self.wt_dtype if self.has_weights else self.act_dtype

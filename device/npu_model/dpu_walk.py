@@ -109,7 +109,10 @@ class Walk:
         columns = np.where(keeps, row_columns * ints(self.inv, "kernel_y"), BLOCK_PIXELS * self.taps)
         own = self.pixel_blocks * BLOCK_PIXELS * columns * lines(self.channels * act)
         shared = live * BLOCK_PIXELS**2 * lines(self.depth * act) * np.maximum(self.groups, self.channel_contexts)
-        array_weights = self.channels * self.taps * lines(self.depth * weight) * self.pixel_contexts
+        depth_bytes = self.depth * weight
+        if (halved := ints(self.inv, "flags") & C.NPU_DPU_FLAG_WEIGHTS_4BIT != 0).any():
+            depth_bytes = np.where(halved, ceil_div(depth_bytes, 2), depth_bytes)
+        array_weights = self.channels * self.taps * lines(depth_bytes) * self.pixel_contexts
         own_weights = self.taps * lines(self.channels * weight) * self.pixel_contexts
         pixels = np.where(self.array, shared, own)
         channels = np.select([self.array, self.depthwise, self.eltwise], [array_weights, own_weights, own], 0)

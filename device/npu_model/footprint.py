@@ -205,11 +205,10 @@ def _dpu_writes(invariant: Invariant, variant: Variant) -> list[Box]:
 
 
 def _weights_box(invariant: Invariant, variant: Variant) -> Box:
-    size = dtypes.size_bytes(invariant.wt_dtype)
-    taps = invariant.kernel_x * invariant.kernel_y
     if invariant.op == descriptors.DWCONV:
+        size, taps = dtypes.size_bytes(invariant.wt_dtype), invariant.kernel_x * invariant.kernel_y
         return box(invariant.wt_addr + variant.start_z * size, variant.size_z * size, [(taps, invariant.out_z * size)])
-    filter_bytes = taps * invariant.group_in_z * size
+    filter_bytes = invariant.filter_bytes
     return box(invariant.wt_addr + variant.start_z * filter_bytes, variant.size_z * filter_bytes)
 
 

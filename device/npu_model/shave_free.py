@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from npu_model.shave_pointers import WORD
 
-FREE_VA, FREE_STEP = 1 << 46, 1 << 40  # where pointers point, one after the other; chosen: beyond all that is addressed else
+# Where pointers point, one after the other; chosen: beyond all that is addressed else.
+FREE_VA, FREE_STEP = 1 << 46, 1 << 40
 
 
 def freed(block: bytes, words: Sequence[int]) -> tuple[bytes, tuple[int, ...]]:

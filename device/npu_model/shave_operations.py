@@ -72,7 +72,7 @@ def dpu_records(
     for name, value in expected.items():
         if int(record[name]) != value:
             raise DescriptorError(f"DPU {name} {int(record[name]):#x} of an operation of a program must be {value:#x}")
-    if int(record["flags"]) & ~C.NPU_DPU_FLAG_COUNT_PAD:
+    if int(record["flags"]) & ~descriptors.DPU_FLAGS:
         raise DescriptorError(f"DPU flags {int(record['flags']):#x} has bits that are not in enum npu_dpu_flag")
     if int(record["mpe_grid"]) > C.NPU_MPE_4X16:
         raise DescriptorError(f"DPU mpe_grid {int(record['mpe_grid'])} is not in enum npu_mpe_grid")

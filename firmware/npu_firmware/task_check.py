@@ -91,7 +91,7 @@ def dpu(profile: Profile, tiles: int, records: Records, variants: Records, numbe
         return
     op = _int(records, "op")
     refuse((op > C.NPU_DPU_ELTWISE_MUL) | (_int(records, "ppe_fn") > C.NPU_PPE_LRELU), bad_code, number)
-    refuse((_int(records, "flags") & ~C.NPU_DPU_FLAG_COUNT_PAD) != 0, bad_code, number)
+    refuse((_int(records, "flags") & ~descriptors.DPU_FLAGS) != 0, bad_code, number)
     refuse((_int(records, "tile") >= tiles) | (_int(records, "mpe_grid") > C.NPU_MPE_4X16), bad_code, number)
     refuse(_int(records, "out_tiles") >> tiles != 0, bad_code, number)
     refuse(_bad_types(profile, records, op), bad_code, number)
@@ -105,6 +105,10 @@ def dpu(profile: Profile, tiles: int, records: Records, variants: Records, numbe
     refuse((op == descriptors.CONV) & (groups == 0), bad_code, number)
     groups = np.maximum(groups, 1)
     refuse(np.where(array_op, (in_z % groups != 0) | (out_z % groups != 0), in_z != out_z), bad_code, number)
+    small = _int(records, "flags") & C.NPU_DPU_FLAG_WEIGHTS_4BIT != 0
+    taps = np.where(window, _int(records, "kernel_x") * _int(records, "kernel_y"), 1)
+    of_bytes = _one_of(_int(records, "act_dtype"), (dtypes.I8, dtypes.U8))
+    refuse(small & ~(array_op & of_bytes & (taps * (in_z // groups) % 2 == 0)), bad_code, number)
     _operands(profile, tiles, records, op, array_op, window, groups, number)
     owner = np.repeat(np.arange(len(records)), count)
     place = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(first, count)
@@ -177,6 +181,7 @@ def _operands(
     tensor("out", out_x, out_y, out_z, out, everything)
     depth = np.where(array_op, in_z // groups, 1)
     weights = out_z.astype(np.float64) * taps * depth * weight
+    weights = np.where(_int(records, "flags") & C.NPU_DPU_FLAG_WEIGHTS_4BIT, weights / 2, weights)
     weighted = _one_of(op, descriptors.WEIGHTED)
     _inside(profile, tiles, _int(records, "wt_addr"), weights, weighted, bad_code, number)
     table = out_z.astype(np.float64) * WEIGHT_ENTRY_BYTES

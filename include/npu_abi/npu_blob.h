@@ -115,6 +115,8 @@ _Static_assert(sizeof(struct npu_dma_task) == 128, "npu_dma_task");
 /* Tensors are [Y][X][Z], Z (channels) dense; stride_y and stride_x are bytes. All operands in CMX.
  * Weights are dense [out_z][kernel_y][kernel_x][in_z / groups] (CONV), [kernel_y][kernel_x][out_z] (DWCONV).
  * MATMUL: act is [1][in_x = M][in_z = K], weights [out_z = N][K]. CONV and MATMUL share everything else.
+ * WEIGHTS_4BIT, of CONV and MATMUL of integers: weights are dense 4-bit integers, two to a byte, the first in the lower half; of wt_dtype I8
+ * in two's complement, of U8 0..15. The filter of a channel has an even number of them.
  * Result: acc (float64 for float types, rounded to float32; int32 for integer types), then the PPE:
  *   acc of CONV, DWCONV and MATMUL of integers + offset of the channel's weight table entry, wrapped to int32, if there is one;
  *   v = acc * scale + bias, scale and bias from the weight table entry of the channel when wt_table_addr != 0,
@@ -124,7 +126,7 @@ _Static_assert(sizeof(struct npu_dma_task) == 128, "npu_dma_task");
  *   tensor (or kernel area with COUNT_PAD) divided by the count, rounded once to float32. MAXPOOL: padding never wins. */
 enum npu_dpu_op { NPU_DPU_CONV = 0, NPU_DPU_DWCONV = 1, NPU_DPU_MATMUL = 2, NPU_DPU_MAXPOOL = 3, NPU_DPU_AVGPOOL = 4, NPU_DPU_ELTWISE_ADD = 5, NPU_DPU_ELTWISE_MUL = 6 };
 enum npu_ppe_fn { NPU_PPE_NONE = 0, NPU_PPE_RELU = 1, NPU_PPE_LRELU = 2 /* v < 0: v * lrelu_slope */ };
-enum npu_dpu_flag { NPU_DPU_FLAG_COUNT_PAD = 1 };
+enum npu_dpu_flag { NPU_DPU_FLAG_COUNT_PAD = 1, NPU_DPU_FLAG_WEIGHTS_4BIT = 2 };
 struct npu_dpu_invariant {
     uint32_t act_addr; uint32_t act2_addr;            /* act2: ELTWISE only */
     uint32_t wt_addr;  uint32_t wt_table_addr;        /* 0 = none */

@@ -129,9 +129,7 @@ def _free(boxes: Iterable[Box]) -> list[Free]:
     for box in boxes:
         number, offset = pointer_of(box.addr)
         by_pointer.setdefault(number, []).append(Box(offset, box.width, box.dims))
-    return [
-        (number, box.addr, box.width, box.dims) for number, group in by_pointer.items() for box in coalesce(group)
-    ]
+    return [(number, box.addr, box.width, box.dims) for number, group in by_pointer.items() for box in coalesce(group)]
 
 
 def _addresses(sizes: dict[str, int]) -> dict[str, int]:

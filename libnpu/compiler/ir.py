@@ -11,9 +11,14 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
+import numpy as np
+
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
+
+INT4, UINT4 = np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4)  # of constant weights alone
+SMALL_INTEGERS = (INT4, UINT4)
 
 # Operators of the canonical graph -> attributes (name: meaning). All shapes are static, all values NumPy-typed.
 OPS: dict[str, dict[str, str]] = {
@@ -37,7 +42,7 @@ OPS: dict[str, dict[str, str]] = {
         "ending": "Ending or None",
     },
     "MatMulInteger": {"zeros": "zero points of both operands", "ending": "Ending or None"},
-    # inputs as those of Conv and MatMul, int8 or uint8 each, no bias; the result is int32, or what the ending makes. The sums stay below 2^24.
+    # inputs as those of Conv and MatMul, int8 or uint8 each (constant weights int4 or uint4 too), no bias; the result is int32, or what the ending makes. The sums stay below 2^24.
     "MaxPool": {"kernel": "[y, x]", "strides": "[y, x]", "pads": "[t, l, b, r]", "dilations": "[y, x]"},
     "AvgPool": {"kernel": "[y, x]", "strides": "[y, x]", "pads": "[t, l, b, r]", "count_include_pad": "bool"},
     # Vector engine, element by element with NumPy broadcasting: one node may hold a whole fused expression.
@@ -158,8 +163,8 @@ class Value:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its elements, none of which shares a byte with another; constants of uint4 take half of it in DDR."""
-        return prod(self.shape) * self.dtype.itemsize
+        """Bytes of its elements: of 4-bit integers two share one."""
+        return prod(self.shape) * self.dtype.itemsize // (2 if self.dtype in SMALL_INTEGERS else 1)
 
 
 @dataclass(slots=True, eq=False)

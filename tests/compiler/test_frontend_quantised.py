@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from npu_abi import C
 from onnx import helper
 
 import libnpu
@@ -234,6 +235,81 @@ def test_products_between_pairs_are_those_of_integers(
             assert not any(value.dtype == np.int32 for node in graph.nodes for value in node.outputs)
         with device.load(compile_graph(graph, CompileOptions()).blob) as blob:
             np.testing.assert_array_equal(np.rint(blob.run(feeds)["y"] / 0.07), np.rint(want / 0.07))
+
+
+def packed(blob):
+    """Whether the engine reads weights two to a byte, by product."""
+    invariants = blob.tasks[".npu.tasks.dpu_invariant"]
+    return [bool(each["flags"] & C.NPU_DPU_FLAG_WEIGHTS_4BIT) for each in invariants]
+
+
+@pytest.mark.parametrize(
+    ("shape", "weights", "attrs", "small"),
+    [
+        ((2, 8, 9, 9), (16, 8, 3, 3), {"pads": [1] * 4, "strides": [2, 1]}, True),
+        ((1, 6, 9), (8, 6, 5), {}, True),
+        ((1, 3, 9, 9), (8, 3, 3, 3), {}, False),  # 27 weights do not fill bytes
+        ((1, 8, 9, 9), (8, 1, 3, 2), {"group": 8}, False),
+        ((1, 8, 9, 9), (8, 4, 3, 2), {"group": 2}, False),
+        ((1, 2, 5, 6, 7), (4, 2, 2, 3, 1), {}, False),  # a product of taps, whose weights are on the left
+    ],
+)
+@pytest.mark.parametrize(("kind", "ends"), [(I8, (-8, 7)), (U8, (0, 15))])
+def test_weights_of_4_bits_are_two_to_a_byte(
+    make_model, oracle, device, random, shape, weights, attrs, small, kind, ends
+):
+    w = random.integers(ends[0], ends[1], weights, endpoint=True).astype(kind)
+    w.flat[:2] = ends
+    feeds = {"x": whole(random, U8, *shape)}
+    model = make_model(
+        [("ConvInteger", ["x", "w", "zx", "zw"], ["y"], attrs)],
+        feeds,
+        ["y"],
+        {"w": w, "zx": np.array(131, U8), "zw": np.array(3, kind)},
+    )
+    compiled = compile_graph(load(model), CompileOptions())
+    assert packed(compiled.image) == [small] * len(packed(compiled.image))
+    with device.load(compiled.blob) as blob:
+        np.testing.assert_array_equal(blob.run(feeds)["y"], oracle(model, feeds)["y"])
+    w.flat[0] = ends[1] + 1
+    model = make_model([("ConvInteger", ["x", "w"], ["y"], attrs)], feeds, ["y"], {"w": w})
+    assert not any(packed(compile_graph(load(model), CompileOptions()).image))
+
+
+@pytest.mark.parametrize("kind", ["int4", "uint4"])
+@pytest.mark.parametrize("each", [False, True], ids=["tensor", "channel"])
+@pytest.mark.parametrize("depth", [64, 63])
+def test_products_with_dequantised_weights_of_4_bits_are_those_of_integers(
+    make_model, oracle, device, random, kind, each, depth
+):
+    zero = 0 if kind == "int4" else 8
+    scales = random.uniform(0.002, 0.01, 24).astype(F32) if each else scalar(0.005)
+    w = (random.integers(-8, 8, (depth, 24)) + zero).astype(kind)
+    nodes, feeds, constants = quantised_pairs("MatMul", random, (3, depth), w, scales)
+    constants["zw"] = np.full(scales.shape, zero).astype(kind)
+    model = make_model(nodes, feeds, ["y"], constants, opset=21)
+    graph = load(model)
+    assert [node.inputs[1].dtype.name for node in graph.nodes if node.op == "MatMulInteger"] == [
+        kind if depth == 64 else kind.replace("4", "8")
+    ]
+    compiled = compile_graph(graph, CompileOptions())
+    assert packed(compiled.image) == [depth == 64]
+    assert len(compiled.image.weights) == 24 * (32 if depth == 64 else 63) + 24 * 16
+    with device.load(compiled.blob) as blob:
+        np.testing.assert_array_equal(np.rint(blob.run(feeds)["y"] / 0.07), np.rint(oracle(model, feeds)["y"] / 0.07))
+
+
+def test_weights_of_4_bits_that_two_products_share_are_in_memory_once(make_model, oracle, device, random):
+    w = random.integers(-8, 8, (32, 24)).astype(I8)
+    feeds = {"a": whole(random, U8, 5, 32), "b": whole(random, I8, 7, 32)}
+    nodes = [("MatMulInteger", ["a", "w"], ["y"], {}), ("MatMulInteger", ["b", "w"], ["z"], {})]
+    model = make_model(nodes, feeds, ["y", "z"], {"w": w})
+    graph = load(model)
+    first, second = (node.inputs[1] for node in graph.nodes)
+    assert first is second
+    with device.load(compile_graph(graph, CompileOptions()).blob) as blob:
+        for name, found in blob.run(feeds).items():
+            np.testing.assert_array_equal(found, oracle(model, feeds)[name])
 
 
 def test_a_product_with_a_bias_of_another_scale_is_right_as_floats(make_model, oracle, device, random):

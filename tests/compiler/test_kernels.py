@@ -24,7 +24,6 @@ from libnpu.compiler.kernels import (
     reduce,
     softmax,
     unary,
-    unpack,
 )
 
 PROFILE = load_profile("npu-40xx")
@@ -541,10 +540,3 @@ def test_fp16_functions_round_as_if_in_fp32(name):
         np.testing.assert_array_equal(
             apply((name, X), x, out=np.float16), apply((name, X), x.astype(np.float32), out=np.float16)
         )
-
-
-@pytest.mark.parametrize("shape", [(1, 4), (5, 96), (3, 16384), (2, 65536)])
-def test_unpack_makes_two_weights_of_a_byte(shape):
-    packed = np.random.default_rng(1).integers(0, 256, shape, np.uint8)
-    found = execute(unpack(), [packed], (shape[0], 2 * shape[1]), np.uint8)
-    np.testing.assert_array_equal(found, np.concatenate([packed % 16, packed // 16], axis=1))

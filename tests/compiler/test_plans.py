@@ -186,14 +186,14 @@ def test_int8_weights_take_a_byte_and_the_engine_multiplies_and_adds_int8():
     assert by_layer["first"] == 16 * 16 * 9 + 16 * 16  # with the table of the bias
 
 
-def test_int4_weights_of_a_product_take_half_a_byte_and_become_bytes_in_cmx():
+def test_int4_weights_of_a_product_take_half_a_byte():
     image = plan(network(bare), precision="int4").image
     by_layer = {layer.name: layer.nbytes for layer in weights_by_layer(image)}
     assert (by_layer["second"], by_layer["last"]) == (16 * 16 * 9, 144 * 64 // 2)
     invariants = image.tasks[".npu.tasks.dpu_invariant"]
-    products = invariants[invariants["wt_zero_point"] == 8]
+    products = invariants[invariants["flags"] == C.NPU_DPU_FLAG_WEIGHTS_4BIT]
     assert len(products)
-    assert set(products["wt_dtype"]) == {dtypes.U8}
+    assert set(products["wt_dtype"]) == {dtypes.I8}
     assert set(products["act_dtype"]) == {dtypes.I8}
 
 

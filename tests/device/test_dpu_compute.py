@@ -73,6 +73,7 @@ class Case:
     seed: int = 1
     table: bool = False
     offset: int | None = None  # of all channels
+    small: bool = False  # weights of 4 bits
     fields: dict = field(default_factory=dict)
 
     def __post_init__(self):
@@ -87,6 +88,9 @@ class Case:
         self.act_values = draw(rng, self.act, self.shape)
         self.act2_values = draw(rng, self.act, self.shape)
         self.wt_values = draw(rng, self.wt, wt_shape)
+        if self.small:
+            self.wt_values //= 16
+            self.fields = {"flags": C.NPU_DPU_FLAG_WEIGHTS_4BIT} | self.fields
         self.scales = rng.uniform(0.5, 2, self.out_z).astype(np.float32)
         self.biases = rng.uniform(-2, 2, self.out_z).astype(np.float32)
         # Floats and sums of two values take no notice of them.
@@ -105,7 +109,7 @@ class Case:
         for name, values in (
             ("act", self.act_values),
             ("act2", self.act2_values),
-            ("wt", self.wt_values),
+            ("wt", packed(self.wt_values) if self.small else self.wt_values),
             ("table", entries),
         ):
             raw = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
@@ -233,6 +237,11 @@ def draw(rng, dtype, shape):
     return rng.integers(info.min, info.max, shape, endpoint=True).astype(NUMPY[dtype])
 
 
+def packed(values):
+    flat = values.reshape(-1).astype(int) % 16
+    return (flat[::2] + 16 * flat[1::2]).astype(np.uint8)
+
+
 def over(memory):
     def view(address, shape, strides, dtype, write):
         try:
@@ -274,6 +283,10 @@ CASES = {
     ),
     "conv i8 groups to f32": Case("conv", (3, 3, 4), 4, groups=2, act=I8, wt=I8, out=F32, table=True),
     "conv i8 offsets that wrap": Case("conv", (3, 3, 300), 9, act=I8, wt=I8, out=I32, table=True, offset=2**31 - 1),
+    "conv of 4 bits": Case("conv", (4, 5, 6), 5, (3, 3), pad=(1, 1, 1, 1), act=U8, wt=I8, out=I32, small=True, fields={"act_zero_point": 131}),
+    "conv of 4 bits, groups": Case("conv", (3, 3, 20), 6, groups=2, act=I8, wt=U8, out=F32, table=True, small=True, fields={"wt_zero_point": 8}),
+    "matmul of 4 bits": Case("matmul", (1, 5, 40), 7, act=I8, wt=I8, out=F32, table=True, small=True, fields={"wt_zero_point": -3}),
+    "matmul of 4 bits, one row": Case("matmul", (1, 1, 66), 19, act=U8, wt=U8, out=I32, small=True, fields={"wt_zero_point": 7}),
     "dwconv": Case("dwconv", (6, 5, 7), kernel=(3, 3), pad=(1, 1, 1, 1)),
     "dwconv stride dilation": Case("dwconv", (9, 8, 3), kernel=(3, 2), stride=(2, 1), dilation=(1, 3), pad=(1, 2, 0, 1)),
     "dwconv f32": Case("dwconv", (5, 5, 3), kernel=(5, 5), pad=(2, 2, 2, 2), act=F32, wt=F32, out=F32),
@@ -449,6 +462,18 @@ def test_eltwise_broadcasts_a_second_operand_without_strides(helper):
         ({"out_stride_x": 2}, "output stride 2 is smaller than the 12 bytes"),
         ({"act_dtype": U8, "wt_dtype": I8, "act_zero_point": 256}, r"act_zero_point 256 is not in \[0, 255\]"),
         ({"act_dtype": U8, "wt_dtype": I8, "wt_zero_point": -129}, r"wt_zero_point -129 is not in \[-128, 127\]"),
+        (
+            {"flags": C.NPU_DPU_FLAG_WEIGHTS_4BIT},
+            "weights of 4 bits: NPU_DPU_CONV of NPU_DT_F16 with 6 weights a channel",
+        ),
+        (
+            {"act_dtype": U8, "wt_dtype": I8, "flags": C.NPU_DPU_FLAG_WEIGHTS_4BIT, "groups": 2},
+            "NPU_DPU_CONV of NPU_DT_U8 with 3 weights",
+        ),
+        (
+            {"op": C.NPU_DPU_DWCONV, "act_dtype": U8, "wt_dtype": I8, "flags": C.NPU_DPU_FLAG_WEIGHTS_4BIT},
+            "4 bits: NPU_DPU_DWCONV",
+        ),
         ({"act_stride_y": 0}, "input stride 0 is smaller than the 12 bytes"),
     ],
 )

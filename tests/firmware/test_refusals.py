@@ -102,7 +102,8 @@ CASES = [
     (2, 0, "act_dtype", C.NPU_DT_F64, C.NPU_PARSE_BAD_DPU),
     (2, 0, "out_dtype", 200, C.NPU_PARSE_BAD_DPU),
     (2, 0, "ppe_fn", 9, C.NPU_PARSE_BAD_DPU),
-    (2, 0, "flags", 2, C.NPU_PARSE_BAD_DPU),
+    (2, 0, "flags", 4, C.NPU_PARSE_BAD_DPU),
+    (2, 0, "flags", C.NPU_DPU_FLAG_WEIGHTS_4BIT, C.NPU_PARSE_BAD_DPU),  # of floating point
     (2, 0, "in_z", 0, C.NPU_PARSE_BAD_DPU),
     (2, 0, "tile", 1, C.NPU_PARSE_BAD_DPU),
     (2, 0, "mpe_grid", 3, C.NPU_PARSE_BAD_DPU),

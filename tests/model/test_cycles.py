@@ -188,6 +188,17 @@ def test_slow_reads_and_writes_set_the_pace():
     assert dpu_cycles(NPU37, *wide).tolist() == [200 + 64 * 64 * 64 * 4 // 64 + 256 * 64 * 4 // 64]
 
 
+def test_weights_of_4_bits_are_read_in_half_the_time():
+    u8 = {"act_dtype": C.NPU_DT_U8, "wt_dtype": C.NPU_DT_U8}
+    acts = 16 * 1024 * 16  # a block of 16 rows; 16 contexts of 64 channels
+    for flags, weights in ((0, 1024 * 1024), (C.NPU_DPU_FLAG_WEIGHTS_4BIT, 1024 * 512)):
+        task = dpu(C.NPU_DPU_MATMUL, (1, 1), 1024, 1024, flags=flags, out_dtype=C.NPU_DT_F16, **u8)
+        assert read_bytes(NPU37, *task).tolist() == [weights + acts]
+        assert dpu_cycles(NPU37, *task).tolist() == [200 + weights // 32 + 64 * 2 // 64]
+    odd = dpu(C.NPU_DPU_CONV, (4, 4), 16, 66, kernel=(3, 3), flags=C.NPU_DPU_FLAG_WEIGHTS_4BIT, **u8)
+    assert read_bytes(NPU37, *odd).tolist() == [16 * 9 * 96 + 16 * 9 * 64]  # a line more for the pixels alone
+
+
 def test_an_output_that_goes_to_several_tiles_leaves_by_the_line():
     task = dpu(C.NPU_DPU_CONV, (112, 112), 16, 32, act_dtype=C.NPU_DT_U8, wt_dtype=C.NPU_DT_U8, out_dtype=C.NPU_DT_U8)
     one, four = (int(dpu_cycles(NPU40, *task, write_tiles=tiles)[0]) for tiles in (1, 4))

@@ -154,6 +154,13 @@ def test_matmul_reads_its_rows_and_columns():
     assert writes == [Box(OUT + 2 * 40 + 4 * 2, 10, ((3, 40),))]
 
 
+def test_weights_of_4_bits_are_two_to_a_byte():
+    fields = {"flags": C.NPU_DPU_FLAG_WEIGHTS_4BIT, "act_dtype": C.NPU_DT_I8, "wt_dtype": C.NPU_DT_I8}
+    record = dpu(C.NPU_DPU_CONV, (4, 4, 10), 20, kernel=(3, 3), **fields)
+    reads, _ = dpu_footprint(record, variant(0, 2, 0, 2, 4, 5))
+    assert reads[1] == Box(WT + 4 * 45, 5 * 45)
+
+
 def test_an_output_for_several_tiles_is_written_in_each():
     stride, out = C.NPU_CMX_TILE_STRIDE, C.NPU_CMX_BASE + C.NPU_CMX_TILE_STRIDE + 64
     record = dpu(C.NPU_DPU_MATMUL, (1, 10, 8), 20, out_addr=out, out_tiles=0b111)

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import ml_dtypes
 import numpy as np
 
 if TYPE_CHECKING:
     from libnpu.compiler.ir import Expr, Graph, Node, Value
 
 INT8 = np.dtype(np.int8)
-UINT4 = np.dtype(ml_dtypes.uint4)  # 8 less stands for a number: two to a byte in memory
-PACKED_TOGETHER = 8  # of them, two to each byte of a word
 _CARRIERS = frozenset({"MaxPool", "AvgPool", "Reshape", "Transpose", "Slice", "Concat", "Expand", "Pad"})
 _PRODUCTS = frozenset({"Conv", "MatMul"})
 

@@ -13,6 +13,7 @@ from libnpu.compiler.frontend.builder import Dequantised
 from libnpu.compiler.frontend.source import ModelError
 
 if TYPE_CHECKING:
+    from libnpu.compiler.frontend.builder import Builder
     from libnpu.compiler.frontend.call import Call
     from libnpu.compiler.ir import Expr, Value
 
@@ -73,6 +74,12 @@ def quantize(call: Call) -> Value:
     return build.elementwise(("cast_i32", inside), inputs, target)
 
 
+def _widened(build: Builder, value: Value) -> Value:
+    """Return a constant of 4-bit integers as one of bytes."""
+    wide = {"int4": np.int8, "uint4": np.uint8}.get(value.dtype.name)
+    return value if wide is None or value.const is None else build.const(value.const.astype(wide), value.name)
+
+
 def dequantize(call: Call) -> Value:
     """DequantizeLinear: (x - zero point) · scale. Constants become one; what is not in blocks is noted as `Dequantised`."""
     x, scale, zero, build = call.input(0), call.input(1), call.optional(2), call.build
@@ -87,6 +94,7 @@ def dequantize(call: Call) -> Value:
         inputs = [x, *(spread(call, x, value) for value in operands[1:])]
         result = build.elementwise(("mul", ("cast_f32", whole), Y), inputs, scale.dtype)
     if len(scale.shape) <= 1:
+        x, zero = _widened(build, x), None if zero is None else _widened(build, zero)
         build.dequantised[result] = Dequantised(x, scale, zero, int(call.attrs.get("axis", 1)) % max(len(x.shape), 1))
     return result
 

@@ -17,10 +17,11 @@ They are float32 while an Elementwise or Reduce node reads them:
   from them is not wide for that.
 A constant operand is float32 in a wide Elementwise node, in one of integers alone or that gives integers, or as a bias, which the engine adds to the float32 sum, else
 float16. Constants inside of expressions stay float32.
+Constant weights of products of integers that take 4 bits are int4 or uint4.
 Constants beyond float16's range are saturated and noted with the layer's name. Hollow ones stay hollow.
 
 "int8", for plans: as "fp16", but for the values of `narrow.py`. "int4", for plans: as "int8", but constant weights of MatMul are
-uint4, where both halves of a row's weights fill whole words.
+int4, where those of an output fill whole bytes.
 """
 
 from __future__ import annotations
@@ -31,18 +32,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from npu_model import casts
 
-from libnpu.compiler.frontend.narrow import (
-    INT8,
-    PACKED_TOGETHER,
-    UINT4,
-    is_carrier,
-    is_narrow_product,
-    narrow_values,
-    quantised,
-)
+from libnpu.compiler.frontend.narrow import INT8, is_carrier, is_narrow_product, narrow_values, quantised
 from libnpu.compiler.frontend.rewriting import Rewriter
 from libnpu.compiler.hollow import hollow, is_hollow
-from libnpu.compiler.ir import Graph, Node, Value
+from libnpu.compiler.ir import INT4, UINT4, Graph, Node, Value
 from libnpu.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -80,6 +73,7 @@ class _Policy:
         self.notes: list[str] = list(graph.notes)
         self.new: dict[Value, Value] = {}
         self.casts: dict[tuple[Value, np.dtype[Any]], Value] = {}
+        self.small: dict[Value, Value] = {}  # weights of 4 bits, by those of 8
         self.names = {value.name for node in graph.nodes for value in node.outputs}
         self.names |= {value.name for value in graph.inputs}
 
@@ -158,14 +152,10 @@ class _Policy:
             )
             bias = node.op in ("Conv", "MatMul") and value is node.inputs[2]
             if self.int8 and is_narrow_product(node) and value is node.inputs[1]:
-                packs = (
-                    self.int4
-                    and node.op == "MatMul"
-                    and len(value.shape) == 2
-                    and value.shape[0] % PACKED_TOGETHER == 0
-                )
-                kind = UINT4 if packs else INT8
+                kind = INT4 if self.int4 and node.op == "MatMul" and _fill_bytes(node, value) else INT8
                 return Value(value.name, value.shape, kind, hollow(value.shape, kind))
+            if node.op in ("ConvInteger", "MatMulInteger") and value is node.inputs[1] and _fill_bytes(node, value):
+                return self._small(value)
             return self._constant(node, value, SINGLE if wide or bias else self._inside(value))
         new = self.new[value]
         if self.int8 and (is_narrow_product(node) or (is_carrier(node) and node.outputs[0] in self.narrow)):
@@ -182,6 +172,16 @@ class _Policy:
         if self.half:
             return HALF
         return SINGLE if value.dtype.name in ("float64", "bfloat16") else value.dtype
+
+    def _small(self, value: Value) -> Value:
+        """Return weights of integers as such of 4 bits, where that is all they take."""
+        array = value.const
+        assert array is not None
+        if value not in self.small:
+            kind, ends = (INT4, (-8, 7)) if array.dtype == INT8 else (UINT4, (0, 15))
+            fits = not is_hollow(array) and array.min() >= ends[0] and array.max() <= ends[1]
+            self.small[value] = Value(value.name, value.shape, kind, array.astype(kind)) if fits else value
+        return self.small[value]
 
     def _constant(self, node: Node, value: Value, target: np.dtype[Any]) -> Value:
         assert value.const is not None
@@ -295,6 +295,13 @@ def _is_word(node: Node) -> bool:
     return node.attrs["expr"][0] == "cast_f32" and any(
         value is not None and value.dtype.itemsize >= 4 for value in node.inputs
     )
+
+
+def _fill_bytes(node: Node, weights: Value) -> bool:
+    """Whether the engine takes weights of 4 bits: those of an output fill whole bytes, of one group."""
+    if node.op in ("Conv", "ConvInteger"):
+        return node.attrs["group"] == 1 and prod(weights.shape[1:]) % 2 == 0
+    return len(weights.shape) >= 2 and prod(weights.shape[:-2]) == 1 and weights.shape[-2] % 2 == 0
 
 
 def _of_integers(node: Node) -> bool:

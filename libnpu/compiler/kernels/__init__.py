@@ -16,7 +16,6 @@ from libnpu.compiler.kernels.program import ArgsTemplate, Operand, Program
 from libnpu.compiler.kernels.rope import rope
 from libnpu.compiler.kernels.rows import argmax, reduce, softmax
 from libnpu.compiler.kernels.turning import unary
-from libnpu.compiler.kernels.unpack import unpack
 from libnpu.errors import Unsupported
 
 __all__ = [
@@ -35,5 +34,4 @@ __all__ = [
     "rope",
     "softmax",
     "unary",
-    "unpack",
 ]

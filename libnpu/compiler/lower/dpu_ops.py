@@ -21,7 +21,7 @@ from libnpu.compiler.lower.eltwise import block_rows
 from libnpu.compiler.lower.errors import CompileError
 from libnpu.compiler.lower.invariant import variant_channels, variants
 from libnpu.compiler.lower.view import View, aligned
-from libnpu.compiler.lower.weights import ActivationWeights, ConstantWeights, Loaded, PackedWeights, WeightSource
+from libnpu.compiler.lower.weights import ActivationWeights, ConstantWeights, Loaded, WeightSource
 from libnpu.compiler.program import Buffer, DpuPayload
 
 if TYPE_CHECKING:
@@ -329,7 +329,7 @@ def geometry_of(builder: Builder, job: Job) -> Geometry:
         parts=1 + (job.follower is not None) + (0 if tail is None else max(1, len(tail.passes))),
         task_cycles=lambda tiles: task_cycles(builder, job, tiles),
         weights_stay=isinstance(job.weights, ConstantWeights) and job.weights.stays,
-        constant_weights=isinstance(job.weights, ConstantWeights | PackedWeights),
+        constant_weights=isinstance(job.weights, ConstantWeights),
         inner_bytes=inner_bytes,
     )
 

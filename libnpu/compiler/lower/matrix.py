@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from npu_abi import C
 
-from libnpu.compiler.frontend.narrow import UINT4
+from libnpu.compiler.ir import SMALL_INTEGERS
 from libnpu.compiler.lower.builder import SMALL
 from libnpu.compiler.lower.chain import Chain, Link
 from libnpu.compiler.lower.dpu_ops import Job, Window, emit_job
@@ -21,7 +21,7 @@ from libnpu.compiler.lower.passes import passes_of
 from libnpu.compiler.lower.pooling import in_two_steps
 from libnpu.compiler.lower.tail import Head, tail_of
 from libnpu.compiler.lower.view import View, dense
-from libnpu.compiler.lower.weights import ActivationWeights, ConstantWeights, NoWeights, PackedWeights, WeightSource
+from libnpu.compiler.lower.weights import ActivationWeights, ConstantWeights, NoWeights, WeightSource
 from libnpu.compiler.program import DdrKind, DdrTensor
 from libnpu.errors import Unsupported
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 _FLOATS = (np.dtype(np.float16), np.dtype(np.float32))
 _BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
-UINT4_ZERO = 8  # what stands for 0
 _NHWC = (0, 2, 3, 1)
 _NWHC = (0, 2, 1, 3)  # of a channels-last view: rows and columns exchanged
 _BLOCK_ROWS = 4  # pixel rows of a MAC block
@@ -61,7 +60,7 @@ def _is_operand(builder: Builder, node: Node, value: Value) -> bool:
 
 def _weights_of(array: NDArray[Any], source: Value, node: Node) -> NDArray[Any]:
     """Return constant weights in the type that goes with `source`: of integers their own."""
-    return array if _is_integer(node) else array.astype(source.dtype, copy=False)
+    return array if _is_integer(node) or array.dtype in SMALL_INTEGERS else array.astype(source.dtype, copy=False)
 
 
 def _fields(node: Node, scale: float = 1.0) -> dict[str, Any]:
@@ -70,6 +69,9 @@ def _fields(node: Node, scale: float = 1.0) -> dict[str, Any]:
     fields = ppe_fields(node.attrs.get("act") if ending is None else ending.act, scale)
     if _is_integer(node):
         fields["act_zero_point"], fields["wt_zero_point"] = node.attrs["zeros"]
+    weights = node.inputs[1]
+    if weights is not None and weights.dtype in SMALL_INTEGERS:
+        fields["flags"] = C.NPU_DPU_FLAG_WEIGHTS_4BIT
     if ending is not None:
         fields["out_zero_point"] = ending.zero
     return fields
@@ -347,14 +349,9 @@ def lower_matmul(builder: Builder, node: Node) -> None:
     factor = float(node.attrs.get("scale", 1.0))
     table, fields = _table(node, n, factor), _fields(node, factor)
     batch = value.shape[:-2]
-    if right.const is not None and prod(right.shape[:-2]) == 1 and prod(left.shape[:-2]) == prod(batch):
-        source: ConstantWeights | PackedWeights
-        if right.dtype == UINT4:
-            source, fields["wt_zero_point"] = PackedWeights((n, k), ConstantWeights(None, 0, *table)), UINT4_ZERO
-        else:
-            source = _shared_weights(builder, node, (k, n), table)
-        if _one_matmul(builder, node, source, fields):
-            return
+    is_one = right.const is not None and prod(right.shape[:-2]) == 1 and prod(left.shape[:-2]) == prod(batch)
+    if is_one and _one_matmul(builder, node, _shared_weights(builder, node, (k, n), table), fields):
+        return
     if table[0] is None and _one_left(builder, node, fields, factor):
         return
     a, out = builder.home(left), builder.place(value, order_in_views(builder, value))

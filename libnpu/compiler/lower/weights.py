@@ -11,11 +11,9 @@ import numpy as np
 from npu_abi import dtype as record_dtype
 from npu_abi import sizeof
 
-from libnpu.compiler.hollow import hollow
-from libnpu.compiler.kernels.unpack import unpack
-from libnpu.compiler.lower.shave_tiler import launch
+from libnpu.compiler.ir import INT4, SMALL_INTEGERS
 from libnpu.compiler.lower.view import View, aligned, dense
-from libnpu.compiler.program import Access, Buffer, Ref
+from libnpu.compiler.program import Access, Ref
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,8 +21,6 @@ if TYPE_CHECKING:
     from libnpu.compiler.ir import Node
     from libnpu.compiler.lower.builder import Builder
 
-_BYTE = np.dtype(np.uint8)
-_PIECE = 1 << 18  # weights that one task unpacks, about; chosen: the start of a task is a small part of it
 ENTRY_BYTES = sizeof("npu_dpu_weight_entry")
 
 
@@ -73,7 +69,10 @@ class NoWeights:
 
 @dataclass(slots=True)
 class ConstantWeights:
-    """`weights` has the output channel on `axis`, in the memory order that the engine reads; either part may be absent."""
+    """`weights` has the output channel on `axis`, in the memory order that the engine reads; either part may be absent.
+
+    Those of 4 bits share a byte in twos.
+    """
 
     weights: NDArray[Any] | None
     axis: int
@@ -86,8 +85,15 @@ class ConstantWeights:
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
-        """Type of the elements."""
-        return None if self.weights is None else self.weights.dtype
+        """Type of the elements that the engine multiplies."""
+        if self.weights is None or not self.are_small:
+            return None if self.weights is None else self.weights.dtype
+        return np.dtype(np.int8 if self.weights.dtype == INT4 else np.uint8)
+
+    @property
+    def are_small(self) -> bool:
+        """Whether the weights have 4 bits."""
+        return self.weights is not None and self.weights.dtype in SMALL_INTEGERS
 
     @property
     def has_table(self) -> bool:
@@ -100,7 +106,7 @@ class ConstantWeights:
         if self.weights is None:
             return table
         per_channel: int = self.weights.nbytes // self.weights.shape[self.axis]
-        return table + per_channel * channels
+        return table + (per_channel // 2 if self.are_small else per_channel) * channels
 
     def load(self, builder: Builder, node: Node, c0: int, c1: int) -> Loaded:
         """Load one block; its constant enters the weights section on first use."""
@@ -133,43 +139,16 @@ class ConstantWeights:
             entries["bias"] = self.bias[c0:c1]
             table = entries.tobytes()
             table += bytes(aligned(len(table)) - len(table))
-        return table + (np.ascontiguousarray(self._part(c0, c1)).tobytes() if self.weights is not None else b"")
+        if self.weights is None:
+            return table
+        part = np.ascontiguousarray(self._part(c0, c1))
+        return table + (_pairs(part) if self.are_small else part.tobytes())
 
 
-@dataclass(slots=True)
-class PackedWeights:
-    """Constant weights [N, K] of 4 bits in a plan: they cross DDR two to a byte, and SHAVEs make bytes of them in CMX."""
-
-    shape: tuple[int, int]
-    table: ConstantWeights
-    blocks: dict[tuple[int, int], View] = field(default_factory=dict)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the elements that the engine multiplies."""
-        return _BYTE
-
-    def tile_bytes(self, channels: int) -> int:
-        """Return packed and unpacked weights of `channels` channels, and the table."""
-        columns = self.shape[1]
-        return aligned(channels * columns) + aligned(channels * columns // 2) + self.table.tile_bytes(channels)
-
-    def load(self, builder: Builder, node: Node, c0: int, c1: int) -> Loaded:
-        """Load one block and unpack it, in pieces that several SHAVEs take."""
-        rows, columns = c1 - c0, self.shape[1]
-        table = self.table.load(builder, node, c0, c1)
-        if (c0, c1) not in self.blocks:
-            self.blocks[c0, c1] = builder.constant(
-                hollow((rows, columns // 2), _BYTE), f"{node.name}.weights[{c0}:{c1}]"
-            )
-        packed = builder.fetch(self.blocks[c0, c1], (0, 1), node, "weights")
-        whole = dense(Buffer(f"{node.name}.unpacked.{len(builder.ops)}", rows * columns), (rows, columns), _BYTE)
-        program, step = unpack(), -(-rows // max(1, rows * columns // _PIECE))
-        for row in range(0, rows, step):
-            count = min(step, rows - row)
-            part, out = packed.sliced((row, 0), (count, columns // 2)), whole.sliced((row, 0), (count, columns))
-            launch(builder, node, program, [part, out], [part.shape, out.shape])
-        return Loaded({"wt_addr": whole.ref, **table.refs}, [whole.access(), *table.reads])
+def _pairs(weights: NDArray[Any]) -> bytes:
+    """Return 4-bit integers in twos, the first in the lower half of a byte."""
+    halves = weights.astype(np.int8).view(np.uint8).reshape(-1, 2) & 15
+    return (halves[:, 0] | halves[:, 1] << 4).tobytes()
 
 
 @dataclass(slots=True)

@@ -89,8 +89,6 @@ def _ddr_bytes(graph: Graph) -> int:
 
     def taken(value: Value) -> int:
         whole, parts = value.nbytes, 0
-        if value.dtype.name == "uint4":
-            return whole // 2
         if value in outputs:
             return whole
         for node in readers.get(value, ()):

@@ -94,8 +94,7 @@ def weight_bytes(weights: Value, node: Node) -> int:
     """Return the bytes that weights take in DDR: in the type of the operand that they are multiplied with."""
     source = node.inputs[0]
     assert source is not None
-    size = prod(weights.shape) * min(weights.dtype.itemsize, source.dtype.itemsize)
-    return size // 2 if weights.dtype.name == "uint4" else size
+    return min(weights.nbytes, prod(weights.shape) * source.dtype.itemsize)
 
 
 def axes(node: Node) -> tuple[Axis, Axis]:

@@ -224,7 +224,8 @@ def _after(node, operands, errors, results, opset, inside, rng):
         if node.op == "Mod":
             have *= REACH  # a step, as high as the divisor, which is off as well
         if not is_float(array.dtype):
-            if node.op == "QLinearSoftmax":  # onnxruntime's: times the whole part of 1 / scale, a step off at most; rounded
+            # onnxruntime takes shares times the whole part of 1 / scale, a step off at most, and rounds.
+            if node.op == "QLinearSoftmax":
                 have += 2.0
             if node.op in BETWEEN or node.op == "DynamicQuantizeLinear":
                 # Cut to an integer, which it may be but for a rounding; the scale follows from the elements that are moved with one.
