@@ -105,6 +105,15 @@ def test_bounds_know_sums_in_any_order_and_logarithms_of_what_is_near_one():
     assert (bounds(Model(18, [node], {"x": x}, {}, ["y"], values), "fp32")["y"] >= 2 * 2.0**-24).all()
 
 
+def test_a_value_that_is_two_operands_is_rounded_in_two_places():
+    """x · k + k is nearly nothing where x is nearly -1: what is left is as wrong as k."""
+    x, k = np.array([[[0.75, -1.0, 0.25], [1.0, -0.75, -0.75]]], np.float32), np.array([2.5, 1.75], np.float32)
+    node = Node("InstanceNormalization", ("x", "k", "k"), ("y",), {"epsilon": 1e-5})
+    values = {"x": x, "k": k, "y": evaluate(node, [x, k, k], 15)[0]}
+    found = bounds(Model(15, [node], {"x": x}, {"k": k}, ["y"], values), "fp32")["y"]
+    assert (found >= 2.0**-24 * k[:, None]).all()
+
+
 def test_bounds_follow_the_types_and_what_operators_do_with_errors():
     limits = {precision: bounds(chain(), precision) for precision in ("fp32", "fp16")}
     assert not limits["fp32"]["x"].any()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import warnings
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -203,7 +204,9 @@ def _after(node, operands, errors, results, opset, inside, rng):
         for array, error in zip(operands, errors, strict=True)
     ]
     wide = [None if a is None else a.astype(np.float64) if is_float(a.dtype) else a for a in operands]
-    base, compute, is_wide = _wide_results(node, wide, results, opset)
+    # A value that is two operands is rounded in two places.
+    apart = replace(node, inputs=tuple(name and f"{name}.{index}" for index, name in enumerate(node.inputs)))
+    base, compute, is_wide = _wide_results(apart, wide, results, opset)
     if compute is None:
         return [np.full(array.shape, np.inf) for array in results]
     spread = [np.zeros(array.shape) for array in results]
