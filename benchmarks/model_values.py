@@ -135,7 +135,7 @@ def _half(array: NDArray[Any]) -> NDArray[Any]:
     """Return float32 numbers rounded to float16, those beyond it saturated."""
     if array.dtype != np.float32:
         return array
-    return np.clip(array, -HALF_MAX, HALF_MAX).astype(np.float16).astype(np.float32)
+    return np.asarray(np.clip(array, -HALF_MAX, HALF_MAX), np.float16).astype(np.float32)
 
 
 def _error(have: NDArray[Any], want: NDArray[Any], of_one: bool) -> float:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.model_values import Case, row, topology, wrong
+from benchmarks.model_values import Case, _half, row, topology, wrong
 
 
 def case(expected, of_one=(), steps=False):
@@ -57,3 +57,9 @@ def test_squeezenet_is_right_and_its_scores_are_judged():
     assert len(judged.expected) == 2
     cells, right = row(judged, "fp16", run=True)
     assert right and cells[2] == "yes"
+
+
+def test_a_number_without_axes_stays_an_array():
+    half = _half(np.float32(1.0001).reshape(()))
+    assert isinstance(half, np.ndarray)
+    assert (half.shape, half.dtype, float(half)) == ((), np.float32, 1.0)
