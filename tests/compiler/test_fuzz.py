@@ -114,6 +114,15 @@ def test_a_value_that_is_two_operands_is_rounded_in_two_places():
     assert (found >= 2.0**-24 * k[:, None]).all()
 
 
+def test_differences_from_a_mean_are_as_wrong_as_the_mean():
+    x = np.array([[[0.007, -0.862], [1.4216147661209106, 1.3230462074279785]]], np.float32)
+    k, b = np.array([1.25, 1.0], np.float32), np.zeros(2, np.float32)
+    node = Node("InstanceNormalization", ("x", "k", "b"), ("y",), {"epsilon": 1e-5})
+    values = {"x": x, "k": k, "b": b, "y": evaluate(node, [x, k, b], 18)[0]}
+    found = bounds(Model(18, [node], {"x": x}, {"k": k, "b": b}, ["y"], values), "fp32")["y"]
+    assert (found[0, 1] >= 2.0**-24 * 1.37 / np.std(x[0, 1])).all()
+
+
 def test_bounds_follow_the_types_and_what_operators_do_with_errors():
     limits = {precision: bounds(chain(), precision) for precision in ("fp32", "fp16")}
     assert not limits["fp32"]["x"].any()

@@ -59,6 +59,10 @@ FROM_ONE = names("""
     AffineGrid Elu Selu Celu Gelu RNN GRU LSTM HannWindow HammingWindow BlackmanWindow LogSoftmax ReduceLogSumExp SoftmaxCrossEntropyLoss
     BiasGelu FastGelu SkipLayerNormalization SkipSimplifiedLayerNormalization EmbedLayerNormalization
 """)
+# Through differences from a mean, whose rounding is large beside them; a function of the operands says nothing of it.
+CENTRED = names("""
+    InstanceNormalization LayerNormalization GroupNormalization BatchNormalization MeanVarianceNormalization SkipLayerNormalization EmbedLayerNormalization
+""")
 # Places between elements, which onnxruntime has in float32.
 BETWEEN = frozenset({"Resize", "Upsample", "GridSample"})
 # The reference is wrong in these for some opsets or attributes; what onnxruntime lacks of them is not drawn.
@@ -238,6 +242,8 @@ def _after(node, operands, errors, results, opset, inside, rng):
             continue
         unit, tiny = _inside(array.dtype, inside)
         own = np.abs(array.astype(np.float64) - before.astype(np.float64))  # onnxruntime's
+        if node.op in CENTRED and is_wide and array is results[0]:
+            own += REACH * unit / UNITS["float32"] * _roundings(apart, wide, moved, opset, compute, rng)
         if not is_wide and not exact:
             own += _slack(node) * UNITS[array.dtype.name] * np.abs(array.astype(np.float64)).max(initial=0)
         have += own
@@ -253,6 +259,21 @@ def _after(node, operands, errors, results, opset, inside, rng):
             pixels = np.abs(operands[0].astype(np.float64)).max(initial=0)
             have += 4 * UNITS["float32"] * max(*operands[0].shape, *array.shape) * pixels
     return spread
+
+
+def _roundings(node, wide, moved, opset, compute, rng):
+    """Return how far onnxruntime in float32 is from float64 near these operands, at most."""
+    found = 0.0
+    for corner in range(CORNERS):
+        there = [_at_corner(a, m, corner, index, rng) for index, (a, m) in enumerate(zip(wide, moved, strict=True))]
+        single = [a.astype(np.float32) if a is not None and a.dtype == np.float64 else a for a in there]
+        try:
+            have = evaluate(node, single, opset)[0].astype(np.float64)
+        except Refused:
+            return found
+        exact = compute([a.astype(np.float64) if a is not None and is_float(a.dtype) else a for a in single])[0]
+        found = np.maximum(found, np.abs(have - exact))
+    return found
 
 
 def _is_narrow(operands, results):
