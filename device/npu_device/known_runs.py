@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
+from npu_model.shave_faults import ShaveFault
 from npu_model.shave_free import freed, pointer_of
 from npu_model.shave_machine import Machine
 from npu_model.shave_pointers import WORD, address_words, argument_bytes
@@ -109,10 +110,16 @@ class KnownRuns:
         return known.machine
 
     def keep(self, invocation: Invocation | None, machine: Machine) -> None:
-        """Keep a machine; only one that has halted without another engine's help is the same every time."""
+        """Keep a machine; only one that has halted without another engine's help is the same every time, wherever its pointers are."""
         if invocation is None or machine.suspension is not None or machine.starts:
             return
-        self._known[invocation.key] = Known(machine, self._spans(invocation))
+        try:
+            spans = self._spans(invocation)
+        except (
+            ShaveFault
+        ):  # it takes part of the watchdog's share that some of its accesses continue those through another pointer
+            return
+        self._known[invocation.key] = Known(machine, spans)
         if len(self._known) > KEPT:
             self._known.popitem(last=False)
 

@@ -8,17 +8,19 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+from npu_model.shave_memory import ADDRESS_LIMIT
 from npu_model.shave_pointers import WORD
 
 # Where pointers point, one after the other; chosen: beyond all that is addressed else.
 FREE_VA, FREE_STEP = 1 << 46, 1 << 40
+FREE_POINTERS = (ADDRESS_LIMIT - FREE_VA) // FREE_STEP - 1  # as many as there are addresses for
 
 
 def freed(block: bytes, words: Sequence[int]) -> tuple[bytes, tuple[int, ...]]:
-    """Return `block` with free pointers in place of `words`, offsets of 64-bit integers; and what these were."""
+    """Return `block` with free pointers in place of the first FREE_POINTERS of `words`, offsets of 64-bit integers; and what these were."""
     content = bytearray(block)
     pointers = []
-    for number, word in enumerate(words):
+    for number, word in enumerate(words[:FREE_POINTERS]):
         pointers.append(int.from_bytes(block[word : word + WORD], "little"))
         struct.pack_into("<Q", content, word, FREE_VA + number * FREE_STEP)
     return bytes(content), tuple(pointers)

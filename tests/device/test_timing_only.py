@@ -219,6 +219,40 @@ def test_an_address_that_a_program_computes_with_is_part_of_what_its_cost_depend
     assert np.diff(insns).tolist() == [5, 7, 5, 7]
 
 
+def outcomes(compute, text, blocks):
+    """Run a program with each of some argument blocks; return status, error and time of each run, and the counters."""
+    rig = Rig("npu-37xx", compute=compute)
+    arguments, program = rig.alloc(4096), rig.alloc(text)
+    blob = Blob()
+    blob.add_shave(blob.add_range(program, len(text)), arguments, 8 * len(blocks[0]))
+    buffer, found = rig.inference(blob), []
+    for block in blocks:
+        rig.memory(arguments)[: 8 * len(block)] = np.array(block, np.int64).view(np.uint8)
+        done = rig.execute(buffer)
+        found.append((done.job_status, done.error_detail, done.end_ps - done.start_ps))
+    return found, rig.device.counters()
+
+
+def test_a_program_with_more_pointers_than_can_be_told_apart_costs_the_same():
+    text = assemble("ld.i64 r9, r1, 2000\nli r2, 1\nsetvl r2, r2\nli r5, 4\nvld.f32 v0, r9, r5, r5, 0\nhalt\n")
+    blocks = [[CMX + 4096 * (n % 2) + 64 * word for word in range(251)] for n in range(3)]
+    expected = outcomes(True, text, blocks)
+    assert [status for status, *_ in expected[0]] == [C.NPU_JOB_SUCCESS] * 3
+    assert outcomes(False, text, blocks) == expected
+
+
+def test_the_watchdog_counts_the_same_wherever_pointers_are():
+    """Places that continue each other are one to it: with others between them the same program is too much."""
+    text = assemble(
+        "ldm r8, r1, 8, 2\nli r2, 1\nsetvl r2, r2\nli r5, 4\nli r3, 24000\nli r4, 0\nloop:\nvld.f32 v0, r8, r5, r5, 0\n"
+        "mov r6, r8\nmov r8, r9\nmov r9, r6\naddi r4, r4, 1\nblt r4, r3, loop\nhalt\n"
+    )
+    blocks = [[0, CMX, CMX + 4], [0, CMX + 64, CMX + 68], [0, CMX, CMX + 64]]
+    expected = outcomes(True, text, blocks)
+    assert [status for status, *_ in expected[0]] == [C.NPU_JOB_SUCCESS, C.NPU_JOB_SUCCESS, C.NPU_JOB_SHAVE_FAULT]
+    assert outcomes(False, text, blocks) == expected
+
+
 def test_what_a_program_costs_is_found_again_when_its_arguments_change():
     rig = Rig("npu-37xx", compute=False)
     arguments, text = rig.alloc(4096), rig.alloc(ROW)
