@@ -299,6 +299,18 @@ def test_products_with_dequantised_weights_of_4_bits_are_those_of_integers(
         np.testing.assert_array_equal(np.rint(blob.run(feeds)["y"] / 0.07), np.rint(oracle(model, feeds)["y"] / 0.07))
 
 
+@pytest.mark.parametrize("op", ["MatMulInteger", "MatMul"])
+@pytest.mark.parametrize(("left", "right"), [((3, 4), (1, 4, 6)), ((2, 3, 4), (1, 1, 4, 6)), ((4,), (1, 4, 6))])
+def test_constant_weights_may_have_more_axes_than_what_they_are_multiplied_with(
+    make_model, oracle, device, random, op, left, right
+):
+    kind = I8 if op == "MatMulInteger" else F32
+    feeds = {"x": random.integers(-9, 9, left).astype(kind)}
+    model = make_model([(op, ["x", "w"], ["y"], {})], feeds, ["y"], {"w": random.integers(-8, 8, right).astype(kind)})
+    with device.load(compile_graph(load(model, precision="fp32"), CompileOptions(precision="fp32")).blob) as blob:
+        np.testing.assert_array_equal(blob.run(feeds)["y"], oracle(model, feeds)["y"])
+
+
 def test_weights_of_4_bits_that_two_products_share_are_in_memory_once(make_model, oracle, device, random):
     w = random.integers(-8, 8, (32, 24)).astype(I8)
     feeds = {"a": whole(random, U8, 5, 32), "b": whole(random, I8, 7, 32)}

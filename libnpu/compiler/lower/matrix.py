@@ -395,7 +395,7 @@ def _one_matmul(builder: Builder, node: Node, source: WeightSource, fields: dict
     """Emit all batches as the rows of one matrix, with a sum that follows; False when the output's rows are not at one distance."""
     left, value = node.inputs[0], node.outputs[0]
     assert left is not None
-    a, rank = builder.home(left), len(value.shape)
+    a, rank = builder.home(left).broadcast((*value.shape[:-1], left.shape[-1])), len(value.shape)
     rows, order = prod(value.shape[:-1]), tuple(range(rank))
 
     def matrix(view: View) -> View | None:
