@@ -94,6 +94,8 @@ class KnownRuns:
         candidates = tuple(WORD * number for number, value in enumerate(values) if BASE <= value < END)
         words = self._words.get((text, candidates))
         if words is None:
+            if len(self._words) >= KEPT:
+                self._words.clear()
             words = self._words[text, candidates] = sorted(address_words(text, frozenset(candidates)))
         block, pointers = freed(block, words)
         key = text, block, args_va % self._access_bytes, space.ssid, space.era, len(space.tiles)
@@ -115,9 +117,7 @@ class KnownRuns:
             return
         try:
             spans = self._spans(invocation)
-        except (
-            ShaveFault
-        ):  # it takes part of the watchdog's share that some of its accesses continue those through another pointer
+        except ShaveFault:  # of the watchdog: apart, accesses do not continue those through another pointer
             return
         self._known[invocation.key] = Known(machine, spans)
         if len(self._known) > KEPT:

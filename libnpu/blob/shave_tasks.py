@@ -10,6 +10,7 @@ import numpy as np
 from npu_abi import C
 from npu_model.footprint import Box, Dims
 from npu_model.shave_decode import ProgramCache, run_closed
+from npu_model.shave_faults import ShaveFault
 from npu_model.shave_free import freed, pointer_of
 from npu_model.shave_machine import Machine
 from npu_model.shave_pointers import address_words
@@ -105,17 +106,20 @@ class ShaveTasks:
         words = self._words.get((code, candidates))
         if words is None:
             words = self._words[code, candidates] = sorted(address_words(code, candidates))
-        block, pointers = freed(block, words)
-        key = code, block
+        free_block, pointers = freed(block, words)
+        key = code, free_block
         found = self._touched.get(key)
         if found is None:
-            found = self._touched[key] = self._run_free(code, args_va, block)
+            try:
+                found = self._touched[key] = self._run(code, args_va, free_block)
+            except ShaveFault:  # of the watchdog perhaps: apart, accesses do not continue those through another pointer
+                found = self._run(code, args_va, block)
         places = [0, *pointers]
         reads, writes = ([Box(places[p] + addr, width, dims) for p, addr, width, dims in boxes] for boxes in found)
         return reads, writes
 
-    def _run_free(self, code: bytes, args_va: int, block: bytes) -> tuple[list[Free], list[Free]]:
-        """Run a program with `block` as its arguments, in which the pointers are free."""
+    def _run(self, code: bytes, args_va: int, block: bytes) -> tuple[list[Free], list[Free]]:
+        """Run a program with `block` as its arguments, in which pointers may be free."""
         machine = Machine(args_va, _Arguments(np.frombuffer(block, np.uint8), args_va), self._profile.shave, False)
         run_closed(machine, self._programs.rows(code))
         result = machine.result()
