@@ -80,13 +80,22 @@ def places(path: str) -> list[Place]:
     for name, tensor in weights_of(model.graph):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             entries = {entry.key: entry.value for entry in tensor.external_data}
-            size = prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+            size = -(-prod(tensor.dims) * _bits(tensor) // 8)
             location = entries.get("location", "")
             found.append(Place(name, location, int(entries.get("offset", 0)), int(entries.get("length", size))))
         else:
             offset, size = inside.get(name, (None, 0))
             found.append(Place(name, Path(path).name, offset, size))
     return found
+
+
+def _bits(tensor: onnx.TensorProto) -> int:
+    """Return the bits that an element takes in a file: numbers of less than a byte share one."""
+    import ml_dtypes
+    import onnx
+
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    return int(ml_dtypes.iinfo(dtype).bits) if dtype.name in ("int2", "uint2", "int4", "uint4") else 8 * dtype.itemsize
 
 
 def _inside(data: bytes) -> Iterator[tuple[str, tuple[int, int]]]:

@@ -1,5 +1,7 @@
 """`npu export` and `npu mem-analyze`: the model that is written has the nodes and values of the one that was given, whose bytes alone lie elsewhere."""
 
+import json
+
 import numpy as np
 import onnx
 import pytest
@@ -77,3 +79,19 @@ def test_a_model_that_is_not_valid_is_refused(npu, tmp_path, monkeypatch, comman
     status, out, err = npu(*command, "m.onnx")
     assert (status, out) == (1, "")
     assert err.startswith("npu: error: ") and message in err
+
+
+def test_weights_of_4_bits_beside_a_model_take_half_a_byte(npu, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    weights = TensorProto(name="w", data_type=TensorProto.INT4, dims=[3, 5], data_location=TensorProto.EXTERNAL)
+    weights.external_data.add(key="location", value="data")
+    (tmp_path / "data").write_bytes(bytes(8))
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["d"]),
+        helper.make_node("MatMul", ["x", "d"], ["y"]),
+    ]
+    ends = ([helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, size])] for name, size in (("x", 3), ("y", 5)))
+    graph = helper.make_graph(nodes, "g", *ends, [weights, numpy_helper.from_array(np.float32(2), "s")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), "m.onnx")
+    _, out, _ = npu("mem-analyze", "m.onnx", "--json")
+    assert [(each["name"], each["size_bytes"]) for each in json.loads(out)["weights"]] == [("w", 8)]
