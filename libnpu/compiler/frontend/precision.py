@@ -179,7 +179,7 @@ class _Policy:
         assert array is not None
         if value not in self.small:
             kind, ends = (INT4, (-8, 7)) if array.dtype == INT8 else (UINT4, (0, 15))
-            fits = not is_hollow(array) and array.min() >= ends[0] and array.max() <= ends[1]
+            fits = not is_hollow(array) and array.min(initial=0) >= ends[0] and array.max(initial=0) <= ends[1]
             self.small[value] = Value(value.name, value.shape, kind, array.astype(kind)) if fits else value
         return self.small[value]
 
