@@ -264,8 +264,11 @@ def _after(node, operands, errors, results, opset, inside, rng):
 def _roundings(node, wide, moved, opset, compute, rng):
     """Return how far onnxruntime in float32 is from float64 near these operands, at most."""
     found = 0.0
-    for corner in range(CORNERS):
-        there = [_at_corner(a, m, corner, index, rng) for index, (a, m) in enumerate(zip(wide, moved, strict=True))]
+    for _ in range(CORNERS):
+        there = [
+            a + rng.uniform(-1, 1, a.shape) * m if a is not None and is_float(a.dtype) else a
+            for a, m in zip(wide, moved, strict=True)
+        ]
         single = [a.astype(np.float32) if a is not None and a.dtype == np.float64 else a for a in there]
         try:
             have = evaluate(node, single, opset)[0].astype(np.float64)
