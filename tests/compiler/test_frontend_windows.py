@@ -163,3 +163,25 @@ def test_lp_pool_of_small_numbers_is_right_in_float16(p, make_model, run_on_devi
     )
     got = run_on_device(model, {"x": x}, "fp16")["y"]
     np.testing.assert_allclose(got, np.full((1, 2, 2, 4), 0.004 * 4 ** (1 / p)), rtol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "attrs", "products"),
+    [
+        ((1, 8, 1100), (6, 8, 3), {"dilations": [512], "pads": [512, 512]}, 3),
+        ((2, 4, 900), (6, 2, 3), {"dilations": [300], "group": 2, "strides": [3], "pads": [0, 7]}, 3),
+        ((1, 1, 2000), (5, 1, 1024), {"strides": [320], "pads": [100, 50]}, 1),
+        ((1, 4, 1300), (8, 2, 300), {"strides": [256], "group": 2}, 1),
+        ((1, 4, 1300), (8, 4, 3), {"strides": [300], "dilations": [400]}, 1),
+        ((1, 4, 1300), (8, 4, 1), {"strides": [300], "dilations": [400]}, 1),
+        ((1, 3, 700, 5), (4, 3, 3, 2), {"strides": [260, 2], "dilations": [100, 1], "pads": [3, 1, 0, 1]}, 1),
+        ((1, 2, 400, 900), (4, 2, 2, 2), {"strides": [300, 400]}, 1),
+    ],
+)
+def test_convolutions_with_steps_that_the_engine_does_not_take(x, w, attrs, products, check, rng):
+    constants = {"w": rng.standard_normal(w).astype(np.float32) / 16, "b": rng.standard_normal(w[0]).astype(np.float32)}
+    nodes = [("Conv", ["x", "w", "b"], ["y"], attrs)]
+    graph = check(nodes, {"x": rng.standard_normal(x).astype(np.float32)}, constants=constants)
+    convolutions = [node for node in graph.nodes if node.op == "Conv"]
+    assert len(convolutions) == products
+    assert all(max(*node.attrs["strides"], *node.attrs["dilations"]) <= 255 for node in convolutions)

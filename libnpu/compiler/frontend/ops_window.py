@@ -7,7 +7,7 @@ element; a convolution stacks them beside the channels and is one matrix product
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 X: Expr = ("in", 0)
 Y: Expr = ("in", 1)
 MAX_KERNEL = 255  # npu_dpu_invariant.kernel_x and kernel_y are 8 bits wide
+MAX_STEP = 255  # so are stride_x, dilation_x and those of y
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 _FINITE_SQUARES = 1 / 256  # the square of the largest float16 times this is one
 _LARGEST_POWER = 2.0**15  # of two in float16
@@ -141,9 +142,15 @@ def convolve(call: Call, x: Value, w: Value, bias: Value | None, window: Window,
     build, rank = call.build, window.rank
     if w.shape[1] * group != x.shape[1] or w.shape[0] % group or 0 in w.shape:
         raise ModelError(f"node {call.name}: {call.op} of {x.name} {x.shape} by {w.name} {w.shape}, {group} groups")
-    if w.const is not None and rank <= 2 and max(window.kernel) > MAX_KERNEL:
-        total = _in_parts(call, x, w, window, group)
-        return total if bias is None else build.elementwise(("add", X, Y), [total, _per_channel(build, bias, rank)])
+    if w.const is not None and rank <= 2:
+        dilations = [1 if k == 1 else d for k, d in zip(window.kernel, window.dilations, strict=True)]
+        window = replace(window, dilations=dilations)
+        if max(window.strides) > MAX_STEP:
+            return _in_blocks(call, x, w, bias, window, group, int(np.argmax(window.strides)))
+        too_long = [k > _longest_part(d) for k, d in zip(window.kernel, window.dilations, strict=True)]
+        if any(too_long):
+            total = _in_parts(call, x, w, window, group, too_long.index(True))
+            return total if bias is None else build.elementwise(("add", X, Y), [total, _per_channel(build, bias, rank)])
     own = bias if bias is None or bias.const is not None else None  # what the engine adds by itself
     if w.const is not None and rank <= 2:
         attrs = window.attrs("strides", "pads", "dilations") | {"group": group, "act": None}
@@ -164,20 +171,30 @@ def _per_channel(build: Builder, bias: Value, rank: int) -> Value:
     return build.reshape(bias, (bias.shape[0], *[1] * rank))
 
 
-def _in_parts(call: Call, x: Value, w: Value, window: Window, group: int) -> Value:
-    """Return a convolution whose kernel is longer than the engine's as the sum of those of its parts along the longest axis."""
+def _longest_part(dilation: int) -> int:
+    """Return how many places of a kernel with this dilation the engine takes at once along an axis."""
+    return 1 if dilation > MAX_STEP else MAX_KERNEL
+
+
+def _padded(call: Call, x: Value, window: Window) -> Value:
+    if not any(window.pads):
+        return x
+    pads = [(0, 0), (0, 0), *zip(window.pads[: window.rank], window.pads[window.rank :], strict=True)]
+    return call.build.emit("Pad", [x], {"pads": pads, "value": 0.0})
+
+
+def _in_parts(call: Call, x: Value, w: Value, window: Window, group: int, axis: int) -> Value:
+    """Return a convolution whose kernel the engine does not take along an axis as the sum of those of its parts."""
     build, rank = call.build, window.rank
     assert w.const is not None
     outputs = window.counts(x.shape[2:])
-    if any(window.pads):
-        pads = [(0, 0), (0, 0), *zip(window.pads[:rank], window.pads[rank:], strict=True)]
-        x = build.emit("Pad", [x], {"pads": pads, "value": 0.0})
-    axis = int(np.argmax(window.kernel))
+    x = _padded(call, x, window)
     stride, dilation = window.strides[axis], window.dilations[axis]
+    most = _longest_part(dilation)
     total: Value | None = None
-    for first in range(0, window.kernel[axis], MAX_KERNEL):
+    for first in range(0, window.kernel[axis], most):
         kernel = list(window.kernel)
-        kernel[axis] = min(MAX_KERNEL, window.kernel[axis] - first)
+        kernel[axis] = min(most, window.kernel[axis] - first)
         start = first * dilation
         stop = start + (outputs[axis] - 1) * stride + (kernel[axis] - 1) * dilation + 1
         taps_of_part = (slice(None), slice(None), *[slice(None)] * axis, slice(first, first + kernel[axis]))
@@ -187,6 +204,41 @@ def _in_parts(call: Call, x: Value, w: Value, window: Window, group: int) -> Val
         total = result if total is None else build.elementwise(("add", X, Y), [total, result])
     assert total is not None
     return total
+
+
+def _in_blocks(call: Call, x: Value, w: Value, bias: Value | None, window: Window, group: int, axis: int) -> Value:
+    """Return a convolution with steps that the engine does not take along an axis: what lies in a step become channels.
+
+    Where windows touch, a dilated kernel becomes one with zeros between its weights, and its last step is filled with them.
+    """
+    build, place = call.build, 2 + axis
+    assert w.const is not None
+    stride, dilation, count = window.strides[axis], window.dilations[axis], window.counts(x.shape[2:])[axis]
+    x = _padded(call, x, window)
+    reach = (window.kernel[axis] - 1) * dilation + 1
+    blocks = -(-reach // stride)
+    size = (count - 1 + blocks) * stride
+    x = build.slice(x, {place: (0, min(size, x.shape[place]), 1)})
+    if x.shape[place] < size:
+        pads = [(0, size - x.shape[place] if index == place else 0) for index in range(len(x.shape))]
+        x = build.emit("Pad", [x], {"pads": pads, "value": 0.0})
+    steps = build.reshape(x, (*x.shape[:place], size // stride, stride, *x.shape[place + 1 :]))
+    if blocks == 1:  # windows that do not touch: nothing else of a step
+        steps = build.slice(steps, {place + 1: (0, reach, dilation)})
+        weights = np.expand_dims(w.const, place)
+    else:
+        filled = np.zeros((*w.shape[:place], blocks * stride, *w.shape[place + 1 :]), w.const.dtype)
+        filled[(slice(None),) * place + (slice(0, reach, dilation),)] = w.const
+        weights = filled.reshape(*w.shape[:place], blocks, stride, *w.shape[place + 1 :])
+    order = [0, 1, place + 1, *(index for index in range(2, len(steps.shape)) if index != place + 1)]
+    moved = build.transpose(steps, order)
+    x = build.reshape(moved, (moved.shape[0], math.prod(moved.shape[1:3]), *moved.shape[3:]))
+    weights = weights.transpose(order)
+    weights = np.ascontiguousarray(weights.reshape(len(weights), -1, *weights.shape[3:]))
+    kernel, strides, dilations = list(window.kernel), list(window.strides), list(window.dilations)
+    kernel[axis], strides[axis], dilations[axis] = blocks, 1, 1
+    inner = Window(kernel, strides, dilations, [0] * 2 * window.rank)
+    return convolve(call, x, build.const(weights, w.name), bias, inner, group)
 
 
 def _product_of_taps(call: Call, x: Value, w: Value, window: Window, group: int) -> Value:
