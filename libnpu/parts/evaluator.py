@@ -73,8 +73,10 @@ def _reference(data: bytes) -> Callable[[list[str], dict[str, Any]], list[Any]]:
     import onnx
     from onnx.reference import ReferenceEvaluator
 
+    from libnpu.parts.operators import OPERATORS
+
     try:
-        evaluator = ReferenceEvaluator(onnx.load_from_string(data))
+        evaluator = ReferenceEvaluator(onnx.load_from_string(data), new_ops=OPERATORS)
     except Exception as error:  # of many kinds, without a common one
         raise Unsupported(f"{REFERENCE}: {_first_line(error)}") from None
     return lambda outputs, feeds: list(evaluator.run(outputs, feeds))

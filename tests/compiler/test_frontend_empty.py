@@ -103,3 +103,14 @@ def test_the_index_of_the_largest_of_nothing_is_refused_by_node(make_model):
     model = make_model([("ArgMax", ["x"], ["y"], {"axis": 1})], {"x": (F32, (2, 0))}, ["y"])
     with pytest.raises(ModelError, match=r"node ArgMax_0: ArgMax: no largest element on axis 1 of \(2, 0\)"):
         load(model)
+
+
+@pytest.mark.parametrize("declared", [0, "past"])
+def test_an_empty_input_may_be_given_as_such(make_model, declared):
+    """As the cache of a decoder's first token."""
+    model = make_model(
+        [("Concat", ["p", "x"], ["y"], {"axis": 1})], {"p": (F32, (2, declared)), "x": (F32, (2, 3))}, ["y"]
+    )
+    x = np.arange(6, dtype=F32).reshape(2, 3)
+    graph = load(model, {"p": (2, 0), "x": (2, 3)})
+    np.testing.assert_array_equal(run_reference(graph, {"p": np.empty((2, 0), F32), "x": x})["y"], x)

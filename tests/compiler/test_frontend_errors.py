@@ -7,7 +7,9 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from libnpu.compiler import compile_model
 from libnpu.compiler.frontend import ModelError, load
+from libnpu.compiler.lower import CompileError
 from libnpu.compiler.reference import run_reference
 from libnpu.errors import Unimplemented, Unsupported
 
@@ -64,12 +66,28 @@ def test_missing_shape_names_input_and_is_fixed_by_an_override():
     assert load(relu_model(None), {"x": (4,)}).outputs[0].shape == (4,)
 
 
+def test_a_range_that_no_memory_holds_is_refused_by_name():
+    bounds = [
+        numpy_helper.from_array(np.float32(number), name) for name, number in zip("abc", (0, 1e12, 1), strict=True)
+    ]
+    nodes = [helper.make_node("Range", ["a", "b", "c"], ["r"], name="n7"), helper.make_node("Add", ["x", "r"], ["y"])]
+    with pytest.raises(ModelError, match=r"node n7: Range of 0.0, 1e\+12, 1.0"):
+        load(model_of(nodes, [value_info("x", [1])], [value_info("y", None)], bounds))
+
+
+def test_a_value_too_large_to_count_is_refused_by_name():
+    repeats = numpy_helper.from_array(np.array([1 << 33, 1 << 31]), "k")
+    nodes = [helper.make_node("Tile", ["x", "k"], ["y"])]
+    with pytest.raises(CompileError, match=r"shape \(8589934592, 2, 2147483648, 3\) needs \d+ bytes; device memory"):
+        compile_model(model_of(nodes, [value_info("x", [2, 3])], [value_info("y", None)], [repeats]))
+
+
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
         ({"x": (2, 4)}, r"input x: shape \(2, 4\) contradicts the model's \[batch, 3\]"),
         ({"x": (2, 3, 1)}, "contradicts"),
-        ({"x": (0, 3)}, "contradicts"),
+        ({"x": (-1, 3)}, "contradicts"),
         ({"z": (2, 3)}, "shape given for 'z', which is no input; inputs: x"),
     ],
 )

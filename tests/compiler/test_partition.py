@@ -272,3 +272,18 @@ def test_types_of_other_domains_are_inferred():
     graph = helper.make_graph([node], "g", info[:1], info[1:])
     compiled = in_parts(helper.make_model(graph, opset_imports=[helper.make_opsetid("ai.onnx.ml", 1)], ir_version=10))
     assert sides(compiled) == [["OneHotEncoder"]] and compiled.parts.tensors["y"].shape == (2, 3, 2)
+
+
+def test_an_if_with_a_branch_that_does_not_fit_the_shapes_runs_on_the_host(make_model):
+    """A branch for operands of another rank, that no run of these shapes takes: a model for two sample rates has one."""
+    branches = [("Softmax", ["x"]), ("LRN", ["x"])]
+    node = if_node("c", branches, "y")
+    (other,) = (item.g.node[0] for item in node.attribute if item.g.node[0].op_type == "LRN")
+    other.attribute.append(helper.make_attribute("size", 3))
+    model = model_of(
+        [node, helper.make_node("Relu", ["y"], ["z"])], {"x": (np.float32, (6,)), "c": (np.bool_, ())}, ["z"]
+    )
+    compiled = in_parts(model)
+    assert sides(compiled)[0] == ["If"]
+    (reason,) = (node.reason for node in compiled.parts.host_nodes if node.op == "If")
+    assert "a branch that does not fit" in reason

@@ -311,9 +311,12 @@ class Walk:
         if condition is None or prod(condition.shape) != 1:
             raise Unsupported(f"{refusal}, and is no single one")
         first = len(self.build.nodes)
-        results = [
-            self._graph(graph, [], f"{name}/{word}", body) for word, graph in (("then", then), ("else", otherwise))
-        ]
+        results = []
+        for word, graph in (("then", then), ("else", otherwise)):
+            try:
+                results.append(self._graph(graph, [], f"{name}/{word}", body))
+            except ModelError as error:  # it may be meant for operands of other shapes, and never run for these
+                raise Unsupported(f"{refusal}, and a branch that does not fit: {error}") from error
         for node in self.build.nodes[first:]:
             if node.op == "Gather" and node.inputs[1] is not None and node.inputs[1].const is None:
                 raise Unsupported(f"{refusal}, and a branch that may fault ({node.name})")

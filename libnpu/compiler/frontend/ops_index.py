@@ -251,9 +251,10 @@ def range_(call: Call) -> Value:
     start, limit, delta = (call.build.reshape(call.input(index), ()) for index in range(3))
     declared = call.shape()
     if declared is None or len(declared) != 1:
-        for index, what in enumerate(("start", "limit", "delta")):
-            call.array(index, what)
-    assert declared is not None
+        bounds = [call.array(index, what) for index, what in enumerate(("start", "limit", "delta"))]
+        raise ModelError(
+            f"node {call.name}: Range of {', '.join(str(bound) for bound in bounds)}: no elements, or more than memory holds"
+        )
     count, build = declared[0], call.build
     zero, one = (0.0, 1.0) if is_float(start) else (0, 1)
     number = float(count) if is_float(start) else count

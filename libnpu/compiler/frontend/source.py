@@ -343,7 +343,7 @@ def _static_shape(value: onnx.ValueInfoProto, override: Shape | None) -> Shape:
         fits = len(override) == len(declared) and all(
             size in (None, given) for size, given in zip(declared, override, strict=True)
         )
-        if not fits or min(override, default=1) < 1:
+        if not fits or min(override, default=0) < 0:
             raise ModelError(f"input {value.name}: shape {tuple(override)} contradicts the model's {_spelled(dims)}")
         return tuple(override)
     if None in declared:

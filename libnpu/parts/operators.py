@@ -1,0 +1,69 @@
+"""Operators of onnx's evaluator that are not what ONNX says of them, done right here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.reference.ops.op_loop import Loop as _Loop
+from onnx.reference.ops.op_non_max_suppression import NonMaxSuppression as _NonMaxSuppression
+
+
+class Loop(_Loop):  # type: ignore[misc]  # onnx has no types here
+    """Each scan output gets a new first axis; no condition is a true one; no turn at all leaves scan outputs empty."""
+
+    def _run(
+        self,
+        M: Any,
+        cond: Any,
+        *carried: Any,
+        context: dict[str, Any] | None = None,
+        body: Any = None,
+        attributes: Any = None,
+        bindings: Any = None,
+    ) -> tuple[Any, ...]:
+        inputs, outputs = self.body.input_names, self.body.output_names
+        known = dict(context or {})
+        turns: list[list[Any]] = []
+        goes_on = True if cond is None else cond
+        while goes_on and (M is None or len(turns) < M):
+            number = np.array(len(turns), np.int64)
+            known |= dict(zip(inputs, (number, np.asarray(goes_on, np.bool_), *carried), strict=True))
+            found = self._run_body(known, attributes=attributes, bindings=bindings)
+            goes_on, carried = found[0], tuple(found[1 : len(inputs) - 1])
+            turns.append(found[len(inputs) - 1 :])
+        scanned = range(len(outputs) - len(inputs) + 1)
+        stacked = (np.stack([turn[k] for turn in turns]) if turns else self._nothing(k - len(scanned)) for k in scanned)
+        results: tuple[Any, ...] = self._check_and_fix_outputs((*carried, *stacked))
+        return results
+
+    def _nothing(self, output: int) -> Any:
+        """Return a scan output of no turns, whose open dimensions are 0."""
+        tensor = self.body.proto_.output[output].type.tensor_type
+        sizes = (dim.dim_value for dim in tensor.shape.dim)
+        return np.empty((0, *sizes), onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+
+
+class NonMaxSuppression(_NonMaxSuppression):  # type: ignore[misc]
+    """Limits may be numbers without an axis, or absent: no boxes, and no overlap, are allowed then."""
+
+    def _run(
+        self,
+        boxes: Any,
+        scores: Any,
+        max_output_boxes_per_class: Any = None,
+        iou_threshold: Any = None,
+        score_threshold: Any = None,
+        center_point_box: Any = None,
+    ) -> tuple[Any, ...]:
+        most = (
+            np.zeros(1, np.int64) if max_output_boxes_per_class is None else np.reshape(max_output_boxes_per_class, -1)
+        )
+        overlap = np.zeros(1, np.float32) if iou_threshold is None else np.reshape(iou_threshold, -1)
+        least = None if score_threshold is None else np.reshape(score_threshold, -1)
+        found: tuple[Any, ...] = super()._run(boxes, scores, most, overlap, least, center_point_box)
+        return found
+
+
+OPERATORS = [Loop, NonMaxSuppression]

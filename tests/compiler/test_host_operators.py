@@ -1,0 +1,62 @@
+"""Operators of parts on the host that onnx's evaluator has wrong: as onnxruntime."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from libnpu.parts.evaluator import REFERENCE, HostEvaluator
+
+F32, I64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+
+
+def both(nodes, feeds, outputs):
+    """Return the outputs by the evaluator, and by onnxruntime."""
+    import onnxruntime
+
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in feeds.items()
+    ]
+    graph = helper.make_graph(nodes, "g", inputs, [onnx.ValueInfoProto(name=name) for name in outputs])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    return HostEvaluator(model, REFERENCE).run(feeds, outputs), session.run(list(outputs), feeds)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 3])
+@pytest.mark.parametrize("has_condition", [True, False])
+def test_a_loop_stacks_what_its_turns_give(turns, has_condition):
+    nodes = [
+        helper.make_node("Identity", ["keep"], ["goes_on"]),
+        helper.make_node("Add", ["a", "a"], ["twice"]),
+        helper.make_node("ReduceSum", ["twice"], ["sum"], keepdims=0),
+    ]
+    ends = [("number", I64, []), ("keep", BOOL, []), ("a", F32, [2, 3])]
+    results = [("goes_on", BOOL, []), ("twice", F32, [2, 3]), ("twice", F32, [2, 3]), ("sum", F32, [])]
+    nodes.insert(2, helper.make_node("Identity", ["twice"], ["image"]))
+    results[2] = ("image", F32, [2, 3])
+    body = helper.make_graph(nodes, "body", *([helper.make_tensor_value_info(*e) for e in g] for g in (ends, results)))
+    loop = helper.make_node("Loop", ["n", "c" if has_condition else "", "x"], ["y", "images", "sums"], body=body)
+    feeds = {"n": np.array(turns, np.int64), "x": np.arange(6, dtype=np.float32).reshape(2, 3)}
+    feeds |= {"c": np.array(True)} if has_condition else {}
+    for found, wanted in zip(*both([loop], feeds, ("y", "images", "sums")), strict=True):
+        assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("axes", [(), (1,)])
+@pytest.mark.parametrize(
+    "given", [("most", "overlap", "least"), ("most", "overlap"), ("most",), ("most", "", "least"), ()]
+)
+def test_limits_of_boxes_may_be_numbers_without_an_axis_or_absent(axes, given):
+    rng = np.random.default_rng(3)
+    corners = rng.uniform(0, 1, (1, 12, 2)).astype(np.float32)
+    boxes = np.concatenate([corners, corners + rng.uniform(0.2, 0.6, (1, 12, 2)).astype(np.float32)], 2)
+    limits = {"most": np.int64(4), "overlap": np.float32(0.4), "least": np.float32(0.3)}
+    feeds = {"boxes": boxes, "scores": rng.uniform(0, 1, (1, 2, 12)).astype(np.float32)}
+    feeds |= {name: np.full(axes, limits[name]) for name in given if name}
+    node = helper.make_node("NonMaxSuppression", ["boxes", "scores", *given], ["y"])
+    (found,), (wanted,) = both([node], feeds, ("y",))
+    assert found.shape == wanted.shape
+    np.testing.assert_array_equal(found, wanted)
