@@ -86,3 +86,17 @@ def test_without_residency_every_value_is_in_ddr(make_model):
     feeds = {"x": weights(4, 3, 16)}
     _, moved = run(make_model(nodes, feeds, ["y"]), feeds, cmx_residency=False)
     assert {name for name in moved if name.startswith("scratch")} == {"scratch a", "scratch b"}
+
+
+@pytest.mark.parametrize(("steps", "times"), [(10, 1), (5, 4)])
+def test_weights_of_a_recurrence_are_brought_once(make_model, oracle, steps, times):
+    """As far as they are less than RECURRENT of a tile and there are MANY steps; else they come for each but the first, whose state is 0."""
+    hidden, x = 68, weights(4, steps, 1, 8)
+    constants = {"w": weights(5, 1, 4 * hidden, 8), "r": weights(6, 1, 4 * hidden, hidden)}
+    model = make_model([("LSTM", ["x", "w", "r"], ["", "y"], {"hidden_size": hidden})], {"x": x}, ["y"], constants)
+    found, moved = run(model, {"x": x})
+    size = constants["r"].nbytes
+    assert 0.25 * CMX < size < 0.8 * CMX
+    whole = {name: read for name, (read, _) in moved.items() if name.startswith("weights") and read >= size}
+    assert sum(whole.values()) == times * size, moved
+    np.testing.assert_allclose(found["y"], oracle(model, {"x": x})["y"], rtol=0, atol=1e-5)
