@@ -100,3 +100,15 @@ def test_weights_of_a_recurrence_are_brought_once(make_model, oracle, steps, tim
     whole = {name: read for name, (read, _) in moved.items() if name.startswith("weights") and read >= size}
     assert sum(whole.values()) == times * size, moved
     np.testing.assert_allclose(found["y"], oracle(model, {"x": x})["y"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "depth", "strips_are_long"), [(200, 256, False), (800, 96, True)])
+def test_a_right_matrix_that_comes_in_short_runs_is_transposed_once(make_model, rows, depth, strips_are_long):
+    """Strips of 96 KiB / 11 have 34 bytes of a row of the deep matrix, less than an access of 64; the rows take it several times."""
+    feeds = {"a": weights(7, rows, depth), "b": weights(8, depth, 640)}
+    assert feeds["a"].nbytes > CMX // 2
+    assert feeds["b"].nbytes > CMX
+    model = make_model([("MatMul", ["a", "b"], ["y"], {})], feeds, ["y"])
+    found, moved = run(model, feeds)
+    np.testing.assert_allclose(found["y"], feeds["a"] @ feeds["b"], rtol=0, atol=1e-5)
+    assert (moved["input b"][0] > feeds["b"].nbytes) == strips_are_long

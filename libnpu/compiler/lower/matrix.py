@@ -38,6 +38,7 @@ _BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 _NHWC = (0, 2, 3, 1)
 _NWHC = (0, 2, 1, 3)  # of a channels-last view: rows and columns exchanged
 _BLOCK_ROWS = 4  # pixel rows of a MAC block
+_STRIPS = 11  # of a right matrix that is transposed in CMX, to a tile; so many fit beside what else is there
 
 
 def _image_input(builder: Builder, node: Node) -> Value:
@@ -361,7 +362,7 @@ def lower_matmul(builder: Builder, node: Node) -> None:
     b = None
     if right.const is None:
         b = builder.home(right)
-        if prod(batch) > 1 and k > 1 and b.strides[-2] != b.dtype.itemsize:
+        if (prod(batch) > 1 or _comes_in_short_runs(builder, a, b)) and k > 1 and b.strides[-2] != b.dtype.itemsize:
             # All matrices at once, in the order in which the engine reads them.
             b = builder.transposed_matrices(right, node)
     constants: dict[int, ConstantWeights] = {}
@@ -378,6 +379,16 @@ def lower_matmul(builder: Builder, node: Node) -> None:
                 constants[flat_index] = ConstantWeights(_transposed(_weights_of(one, left, node), (k, n)), 0, *table)
             source_i = constants[flat_index]
         _matmul(builder, node, _matrix(stacked, index), _matrix(out, index), source_i, fields)
+
+
+def _comes_in_short_runs(builder: Builder, a: View, b: View) -> bool:
+    """Whether a right matrix that is transposed for each group of rows comes in runs of less than an access of DDR, several times.
+
+    Then it is transposed once, in DDR.
+    """
+    run_bytes = builder.tile_bytes // _STRIPS // b.shape[-2]
+    does_not_fit = a.nbytes > builder.cmx_bytes // 2 and b.nbytes > builder.tile_bytes
+    return does_not_fit and run_bytes < builder.profile.memory_system.dram.access_bytes
 
 
 def _shared_weights(builder: Builder, node: Node, shape: tuple[int, int], table: _Table) -> ConstantWeights:
