@@ -294,6 +294,8 @@ def _slack(node):
     """Return the roundings of the device in one node, in half steps of what it holds values as."""
     if node.op == "LRN":
         return 8.0  # a square, a sum, a factor, another sum, a power and a quotient
+    if node.op in ("GRU", "LSTM", "RNN"):
+        return 8.0  # gates, products with them and a sum, in each of some steps
     return 1.0 if node.op in EXACT or node.op in ONCE or node.op in MOVES else 4.0
 
 
