@@ -48,6 +48,7 @@ class Layer:
     has_weights: bool = True
     keeps_rows: bool = False  # the device may read a row of a depthwise kernel once
     in_steps: bool = False  # each window may be pooled in parts, which fill blocks
+    has_small_weights: bool = False  # two to a byte
 
 
 def least_cycles(layer: Layer, dpu: Dpu) -> float:
@@ -80,7 +81,10 @@ def least_cycles(layer: Layer, dpu: Dpu) -> float:
             layer.groups / max(act_rates), _cover(layer.channels, _CONTEXT_CHANNELS, tuple(act_rates))
         )
         pixels_least = each_read * max(layer.groups, -(-layer.channels // max(_CONTEXT_CHANNELS)))
-        each_context = layer.channels * tap_count * _lines(layer.depth * weight)
+        depth_bytes = layer.depth * weight
+        if layer.has_small_weights:
+            depth_bytes = -(-depth_bytes // 2)
+        each_context = layer.channels * tap_count * _lines(depth_bytes)
     weights_least = each_context * -(-area // max(_CONTEXT_PIXELS))
     slowest += [
         pixels_cycles,

@@ -11,6 +11,7 @@ from npu_model.dtypes import code_of_numpy
 
 from libnpu.compiler import kernels
 from libnpu.compiler.attention.masks import Masks
+from libnpu.compiler.ir import SMALL_INTEGERS
 from libnpu.compiler.lower.byte_sums import byte_sum
 from libnpu.compiler.lower.eltwise import engine_operation
 from libnpu.compiler.lower.passes import passes_cycles, passes_of
@@ -122,7 +123,9 @@ def _product(node: Node) -> Layer:
     images, rows = (1, prod(out.shape[:-1])) if shared else (prod(out.shape[:-2]), out.shape[-2])
     act, weight, result = (code_of_numpy(v.dtype) for v in (source, source if other.const is not None else other, out))
     taps = ((1,), (rows,))
-    return Layer(images, (1, rows), out.shape[-1], 1, source.shape[-1], taps, True, act, weight, result)
+    small = other.dtype in SMALL_INTEGERS
+    shape = images, (1, rows), out.shape[-1], 1, source.shape[-1]
+    return Layer(*shape, taps, True, act, weight, result, has_small_weights=small)
 
 
 def _windowed(node: Node) -> Layer:
@@ -155,6 +158,7 @@ def _windowed(node: Node) -> Layer:
         has_weights=weight is not None,
         keeps_rows=own and weight is not None and 3 in kernel,
         in_steps=weight is None and max(pixels) == 1,
+        has_small_weights=weight is not None and weight.dtype in SMALL_INTEGERS,
     )
 
 

@@ -65,10 +65,11 @@ def test_a_convolution_is_bound_by_its_weights_or_by_its_work(sketch):
 
 
 OPS = {"conv": C.NPU_DPU_CONV, "depthwise": C.NPU_DPU_DWCONV, "max": C.NPU_DPU_MAXPOOL, "matmul": C.NPU_DPU_MATMUL}
+SMALL = {"conv of 4 bits": "conv", "matmul of 4 bits": "matmul"}  # weights
 
 
 @pytest.mark.parametrize("profile", ["npu-37xx", "npu-40xx"])
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", [*OPS, *SMALL])
 def test_no_cut_of_a_layer_takes_fewer_cycles_than_its_bound(op, profile):
     """Random layers, cut along rows, columns and channels at random, every piece in the fastest grid."""
     device, rng = load_profile(profile), np.random.default_rng(0)
@@ -96,14 +97,17 @@ def test_no_cut_of_a_layer_takes_fewer_cycles_than_its_bound(op, profile):
 
 def random_layer(rng, op):
     """Return a layer, the fields of its invariants but for output channels, and the padding before its first pixel."""
+    small, op = op in SMALL, SMALL.get(op, op)
+    # Few rows, which take as long as their weights.
     kernel = [1, 1] if op == "matmul" else rng.integers(1, 6, 2).tolist()
     stride, dilation = int(rng.integers(1, 3)), int(rng.integers(1, 3)) if op == "conv" else 1
     pads = [int(rng.integers(0, k)) if op == "conv" else 0 for k in kernel]
-    inputs = [1, int(rng.integers(1, 400))] if op == "matmul" else rng.integers(12, 60, 2).tolist()
+    inputs = [1, int(rng.integers(1, 8 if small else 400))] if op == "matmul" else rng.integers(12, 60, 2).tolist()
     stride = 1 if op == "matmul" else stride
     pixels = [(i + 2 * p - (k - 1) * dilation - 1) // stride + 1 for i, p, k in zip(inputs, pads, kernel, strict=True)]
     groups = int(rng.integers(1, 4)) if op == "conv" else 1
-    channels, depth = groups * int(rng.integers(1, 300)), int(rng.integers(1, 200))
+    channels, depth = groups * int(rng.integers(1, 300)), int(rng.integers(1, 200)) * (2 if small else 1)
+    kind = dtypes.I8 if small else dtypes.F16
     own = op in ("depthwise", "max")
     taps = [
         [pixels[k]] * kernel[k]
@@ -112,10 +116,11 @@ def random_layer(rng, op):
         for k in (0, 1)
     ]
     layer = Layer(
-        1, tuple(pixels), channels, groups, 1 if own else depth, tuple(taps), op == "matmul", *[dtypes.F16] * 3,
-        own, op != "max", op == "depthwise" and 3 in kernel,
+        1, tuple(pixels), channels, groups, 1 if own else depth, tuple(taps), op == "matmul", *[kind] * 3,
+        own, op != "max", op == "depthwise" and 3 in kernel, has_small_weights=small,
     )  # fmt: skip
-    fields = {"op": OPS[op], "groups": 1, "in_z": layer.depth, **dict.fromkeys(("act_dtype", "wt_dtype", "out_dtype"), dtypes.F16)}  # fmt: skip
+    fields = {"op": OPS[op], "groups": 1, "in_z": layer.depth, **dict.fromkeys(("act_dtype", "wt_dtype", "out_dtype"), kind)}  # fmt: skip
+    fields["flags"] = C.NPU_DPU_FLAG_WEIGHTS_4BIT if small else 0
     for k, axis in enumerate("yx"):
         fields |= {f"kernel_{axis}": kernel[k], f"stride_{axis}": stride, f"dilation_{axis}": dilation}
         fields[f"in_{axis}"] = inputs[k]
