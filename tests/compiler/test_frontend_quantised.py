@@ -378,3 +378,10 @@ def test_sums_of_bytes_of_one_scale_are_the_engine_s_where_every_pair_gives_the_
     assert compiled.report["makespan_over_bound"] >= 1
     with device.load(compiled.blob) as blob:
         np.testing.assert_array_equal(blob.run(feeds)["y"], want)
+
+
+@pytest.mark.parametrize("attrs", [{"dilations": [300]}, {"strides": [300]}])
+def test_steps_that_the_engine_does_not_take_are_products_of_taps(exact, random, attrs):
+    constants = {"w": whole(random, I8, 5, 4, 3), "zx": whole(random, U8)}
+    operators = exact("ConvInteger", ("x", "w", "zx"), {"x": whole(random, U8, 1, 4, 1200)}, constants, **attrs)
+    assert "ConvInteger" not in operators and "MatMulInteger" in operators

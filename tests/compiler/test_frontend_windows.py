@@ -185,3 +185,16 @@ def test_convolutions_with_steps_that_the_engine_does_not_take(x, w, attrs, prod
     convolutions = [node for node in graph.nodes if node.op == "Conv"]
     assert len(convolutions) == products
     assert all(max(*node.attrs["strides"], *node.attrs["dilations"]) <= 255 for node in convolutions)
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs"),
+    [
+        ("MaxPool", {"kernel_shape": [3], "strides": [300]}),
+        ("MaxPool", {"kernel_shape": [3], "dilations": [300], "pads": [300, 0]}),
+        ("AveragePool", {"kernel_shape": [3], "strides": [300], "pads": [1, 1]}),
+    ],
+)
+def test_pools_with_steps_that_the_engine_does_not_take_are_tap_by_tap(op, attrs, check, rng):
+    graph = check([(op, ["x"], ["y"], attrs)], {"x": f32(rng, 1, 4, 1200)}, opset=12)
+    assert not {"MaxPool", "AvgPool"} & {node.op for node in graph.nodes}

@@ -8,7 +8,7 @@ import numpy as np
 
 from libnpu.compiler.frontend.call import is_float
 from libnpu.compiler.frontend.ops_quantised import of_integers
-from libnpu.compiler.frontend.ops_window import MAX_KERNEL, convolve, kernel_of, max_by_taps, mean_by_taps, window_of
+from libnpu.compiler.frontend.ops_window import MAX_FIELD, convolve, kernel_of, max_by_taps, mean_by_taps, window_of
 from libnpu.compiler.frontend.source import ModelError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from libnpu.compiler.ir import Value
 
 # Rows or columns of one window: `lower.pooling` makes of them at most 252 parts, whole blocks of four, each of one kernel.
-MAX_IMAGE = 252 * MAX_KERNEL
+MAX_IMAGE = 252 * MAX_FIELD
 
 
 def conv(call: Call) -> Value:
@@ -36,7 +36,7 @@ def conv(call: Call) -> Value:
 def max_pool(call: Call) -> list[Value]:
     x, with_indices = call.input(0), call.output_count > 1
     window = window_of(call, x, call.attrs["kernel_shape"])
-    if window.rank > 2 or with_indices or not is_float(x):
+    if not window.suits_engine or with_indices or not is_float(x):
         return max_by_taps(call, x, window, with_indices)
     attrs = window.attrs("kernel", "strides", "pads", "dilations")
     return [_drop_height(call, x, call.build.emit("MaxPool", [_with_height(call, x)], attrs))]
@@ -46,7 +46,7 @@ def average_pool(call: Call) -> Value:
     x = call.input(0)
     window = window_of(call, x, call.attrs["kernel_shape"])
     counted = bool(call.attrs.get("count_include_pad", 0)) and any(window.pads)
-    if window.rank > 2 or max(window.dilations) > 1 or (counted and any(window.extra)):
+    if not window.suits_engine or max(window.dilations) > 1 or (counted and any(window.extra)):
         return mean_by_taps(call, x, window, counted)
     attrs = window.attrs("kernel", "strides", "pads") | {"count_include_pad": counted}
     return _drop_height(call, x, call.build.emit("AvgPool", [_with_height(call, x)], attrs))

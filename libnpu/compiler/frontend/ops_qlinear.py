@@ -14,7 +14,7 @@ import numpy as np
 from libnpu.compiler.frontend import ops_reduce as reduction
 from libnpu.compiler.frontend.ops_fused import channels_last
 from libnpu.compiler.frontend.ops_quantised import EXACT, INT32, convolution, qlinear_conv, requantised
-from libnpu.compiler.frontend.ops_window import MAX_KERNEL, counts_of, sum_of_taps, window_of
+from libnpu.compiler.frontend.ops_window import counts_of, sum_of_taps, window_of
 from libnpu.compiler.frontend.source import ModelError
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def qlinear_pool(call: Call) -> Value:
 def _sums(call: Call, x: Value, zero: Value | None, window: Window) -> Value:
     """Return int32 sums of windows less the zero point: a convolution by ones where the matrix engine does it."""
     build, taps = call.build, math.prod(window.kernel)
-    if window.rank <= 2 and max(window.kernel) <= MAX_KERNEL and taps * 2 * np.iinfo(x.dtype).max <= EXACT:
+    if window.suits_engine and taps * 2 * np.iinfo(x.dtype).max <= EXACT:
         ones = build.const(np.ones((x.shape[1], 1, *window.kernel), np.int8), f"{call.name}.ones")
         return convolution(call, x, ones, zero, None, window, x.shape[1])
     moved: Expr = X if zero is None else ("sub", X, Y)

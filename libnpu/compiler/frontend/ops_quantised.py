@@ -18,7 +18,7 @@ import numpy as np
 from libnpu.compiler import products
 from libnpu.compiler.frontend import ops_integer as integer
 from libnpu.compiler.frontend.builder import Dequantised, Sums
-from libnpu.compiler.frontend.ops_window import MAX_KERNEL, columns_of_taps, kernel_of, window_of
+from libnpu.compiler.frontend.ops_window import columns_of_taps, kernel_of, window_of
 from libnpu.compiler.frontend.source import ModelError
 from libnpu.errors import Unimplemented, Unsupported
 
@@ -255,7 +255,7 @@ def convolution(
     if w.shape[1] * group != x.shape[1] or w.shape[0] % group or 0 in w.shape:
         raise ModelError(f"node {call.name}: {call.op} of {x.name} {x.shape} by {w.name} {w.shape}, {group} groups")
     known = _constant_weights(w, w_zero)
-    if known is None or window.rank > 2 or max(window.kernel) > MAX_KERNEL:
+    if known is None or not window.suits_engine:
         return _product_of_taps(call, x, w, x_zero, w_zero, window, group)
     weights, w_known = known
     x_known, rest = _zero_point(call, x_zero)

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 X: Expr = ("in", 0)
 Y: Expr = ("in", 1)
-MAX_KERNEL = 255  # npu_dpu_invariant.kernel_x and kernel_y are 8 bits wide
-MAX_STEP = 255  # so are stride_x, dilation_x and those of y
+MAX_FIELD = 255  # kernel, stride and dilation of npu_dpu_invariant are 8 bits wide
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 _FINITE_SQUARES = 1 / 256  # the square of the largest float16 times this is one
 _LARGEST_POWER = 2.0**15  # of two in float16
@@ -49,6 +48,11 @@ class Window:
     def rank(self) -> int:
         """Spatial axes."""
         return len(self.kernel)
+
+    @property
+    def suits_engine(self) -> bool:
+        """Whether the matrix engine has fields for it."""
+        return self.rank <= 2 and max(*self.kernel, *self.strides, *self.dilations) <= MAX_FIELD
 
     def attrs(self, *names: str) -> dict[str, Any]:
         """Return attributes of a canonical operator, whose images have two axes."""
@@ -123,18 +127,15 @@ def taps(call: Call, x: Value, window: Window, fill: float) -> Iterator[Value]:
         raise call.unimplemented(
             f"a kernel of {window.kernel}, at most {MAX_TAPS} places where the matrix engine does not do it"
         )
-    rank, build = window.rank, call.build
     outputs = window.counts(x.shape[2:])
-    if any(window.pads):
-        pads = [(0, 0), (0, 0), *zip(window.pads[:rank], window.pads[rank:], strict=True)]
-        x = build.emit("Pad", [x], {"pads": pads, "value": fill})
+    x = _padded(call, x, window, fill)
     for place in np.ndindex(*window.kernel):
         starts = [i * dilation for i, dilation in zip(place, window.dilations, strict=True)]
         bounds = {
             2 + i: (start, start + (count - 1) * stride + 1, stride)
             for i, (start, count, stride) in enumerate(zip(starts, outputs, window.strides, strict=True))
         }
-        yield build.slice(x, bounds)
+        yield call.build.slice(x, bounds)
 
 
 def convolve(call: Call, x: Value, w: Value, bias: Value | None, window: Window, group: int) -> Value:
@@ -145,7 +146,7 @@ def convolve(call: Call, x: Value, w: Value, bias: Value | None, window: Window,
     if w.const is not None and rank <= 2:
         dilations = [1 if k == 1 else d for k, d in zip(window.kernel, window.dilations, strict=True)]
         window = replace(window, dilations=dilations)
-        if max(window.strides) > MAX_STEP:
+        if max(window.strides) > MAX_FIELD:
             return _in_blocks(call, x, w, bias, window, group, int(np.argmax(window.strides)))
         too_long = [k > _longest_part(d) for k, d in zip(window.kernel, window.dilations, strict=True)]
         if any(too_long):
@@ -173,14 +174,14 @@ def _per_channel(build: Builder, bias: Value, rank: int) -> Value:
 
 def _longest_part(dilation: int) -> int:
     """Return how many places of a kernel with this dilation the engine takes at once along an axis."""
-    return 1 if dilation > MAX_STEP else MAX_KERNEL
+    return 1 if dilation > MAX_FIELD else MAX_FIELD
 
 
-def _padded(call: Call, x: Value, window: Window) -> Value:
+def _padded(call: Call, x: Value, window: Window, fill: float = 0.0) -> Value:
     if not any(window.pads):
         return x
     pads = [(0, 0), (0, 0), *zip(window.pads[: window.rank], window.pads[window.rank :], strict=True)]
-    return call.build.emit("Pad", [x], {"pads": pads, "value": 0.0})
+    return call.build.emit("Pad", [x], {"pads": pads, "value": fill})
 
 
 def _in_parts(call: Call, x: Value, w: Value, window: Window, group: int, axis: int) -> Value:
@@ -209,7 +210,8 @@ def _in_parts(call: Call, x: Value, w: Value, window: Window, group: int, axis: 
 def _in_blocks(call: Call, x: Value, w: Value, bias: Value | None, window: Window, group: int, axis: int) -> Value:
     """Return a convolution with steps that the engine does not take along an axis: what lies in a step become channels.
 
-    Where windows touch, a dilated kernel becomes one with zeros between its weights, and its last step is filled with them.
+    Where windows touch, a dilated kernel becomes one with zeros between its weights, and its last step is filled with them, so that an
+    infinity or NaN between the places of a kernel makes NaN of the window.
     """
     build, place = call.build, 2 + axis
     assert w.const is not None

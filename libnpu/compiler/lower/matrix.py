@@ -38,7 +38,7 @@ _BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 _NHWC = (0, 2, 3, 1)
 _NWHC = (0, 2, 1, 3)  # of a channels-last view: rows and columns exchanged
 _BLOCK_ROWS = 4  # pixel rows of a MAC block
-_STRIPS = 11  # of a right matrix that is transposed in CMX, to a tile; so many fit beside what else is there
+_STRIPS = 11  # of a right matrix that is transposed in CMX, to a tile, about: 22 columns of 4096 float16 in 1,936 KiB were measured
 
 
 def _image_input(builder: Builder, node: Node) -> Value:
@@ -384,7 +384,7 @@ def lower_matmul(builder: Builder, node: Node) -> None:
 def _comes_in_short_runs(builder: Builder, a: View, b: View) -> bool:
     """Whether a right matrix that is transposed for each group of rows comes in runs of less than an access of DDR, several times.
 
-    Then it is transposed once, in DDR.
+    Then it is transposed once, in DDR. That the rows take it several times, from half of CMX on, was chosen by trials.
     """
     run_bytes = builder.tile_bytes // _STRIPS // b.shape[-2]
     does_not_fit = a.nbytes > builder.cmx_bytes // 2 and b.nbytes > builder.tile_bytes

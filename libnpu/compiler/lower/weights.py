@@ -86,9 +86,11 @@ class ConstantWeights:
     @property
     def dtype(self) -> np.dtype[Any] | None:
         """Type of the elements that the engine multiplies."""
-        if self.weights is None or not self.are_small:
-            return None if self.weights is None else self.weights.dtype
-        return np.dtype(np.int8 if self.weights.dtype == INT4 else np.uint8)
+        if self.weights is None:
+            return None
+        if self.are_small:
+            return np.dtype(np.int8 if self.weights.dtype == INT4 else np.uint8)
+        return self.weights.dtype
 
     @property
     def are_small(self) -> bool:

@@ -64,6 +64,8 @@ CENTRED = names("""
     InstanceNormalization LayerNormalization GroupNormalization BatchNormalization MeanVarianceNormalization SkipLayerNormalization EmbedLayerNormalization
 """)
 CENTRED_UNITS = 1 << 12  # of a mean of numbers of about one over the root of an epsilon of 1e-7
+# onnxruntime's were seen 11.4 half steps off float64 in five steps of a GRU, where the device was 0.6 off.
+RECURRENT, RECURRENT_UNITS = names("RNN GRU LSTM"), 16
 # Places between elements, which onnxruntime has in float32.
 BETWEEN = frozenset({"Resize", "Upsample", "GridSample"})
 # The reference is wrong in these for some opsets or attributes; what onnxruntime lacks of them is not drawn.
@@ -243,10 +245,11 @@ def _after(node, operands, errors, results, opset, inside, rng):
             continue
         unit, tiny = _inside(array.dtype, inside)
         own = np.abs(array.astype(np.float64) - before.astype(np.float64))  # onnxruntime's
-        if node.op in CENTRED and is_wide and array is results[0]:
-            own += REACH * unit / UNITS["float32"] * _roundings(apart, wide, moved, opset, compute, rng)
+        if node.op in CENTRED and is_wide and inside == "float32" and array is results[0]:
+            own += REACH * _roundings(apart, wide, moved, opset, compute, rng)
         if not is_wide and not exact:
-            own += _slack(node) * UNITS[array.dtype.name] * np.abs(array.astype(np.float64)).max(initial=0)
+            roundings = RECURRENT_UNITS if node.op in RECURRENT else _slack(node)
+            own += roundings * UNITS[array.dtype.name] * np.abs(array.astype(np.float64)).max(initial=0)
         have += own
         if not _is_move(node):
             least = 1.0 if node.op in FROM_ONE else tiny
@@ -294,8 +297,6 @@ def _slack(node):
     """Return the roundings of the device in one node, in half steps of what it holds values as."""
     if node.op == "LRN":
         return 8.0  # a square, a sum, a factor, another sum, a power and a quotient
-    if node.op in ("GRU", "LSTM", "RNN"):
-        return 8.0  # gates, products with them and a sum, in each of some steps
     return 1.0 if node.op in EXACT or node.op in ONCE or node.op in MOVES else 4.0
 
 
