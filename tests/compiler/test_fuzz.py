@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from libnpu.compiler.frontend.handlers import FOREIGN, HANDLERS
-from tests.compiler.fuzz.judge import differs, fuzz, grown, judge, open_device, shrunk
+from tests.compiler.fuzz.judge import ALL_LEVELS, differs, fuzz, grown, judge, open_device, shrunk
 from tests.compiler.fuzz.model import Model, Node
 from tests.compiler.fuzz.oracle import bounds, evaluate
 from tests.compiler.fuzz.recipes import NOT_DRAWN, RECIPES
@@ -49,7 +49,7 @@ def test_a_slice_of_random_models_is_right(device):
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_two_thousand_random_models_are_right(device):
-    check(device, ALL, 12)
+    check(device, ALL, 12, options=ALL_LEVELS)
 
 
 def test_every_operator_of_the_table_is_drawn_or_named():

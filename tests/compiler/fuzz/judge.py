@@ -20,6 +20,10 @@ from tests.compiler.fuzz.recipes import RECIPES
 PRECISIONS = ("fp32", "fp16")
 PROFILE = "npu-37xx"
 LEVELS = tuple({"optimisation": level} for level in compiler_options.LEVELS if level < compiler_options.SOLVED)
+ALL_LEVELS = (
+    {"optimisation": compiler_options.SOLVED},
+    *LEVELS,
+)  # where there is time for CP-SAT; the last is with the least CMX, too
 MAX_NODES = 10
 LEAST_STEP_BYTES = 1024  # how near to the least CMX
 
