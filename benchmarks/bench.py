@@ -415,9 +415,12 @@ def bench_small_graphs() -> list[Row]:
     """How far schedules of small graphs are from the shortest, where a solver proves it."""
     from small_graphs import SLACK, TASKS, compare
 
-    found = [compare(seed, slack, 1.0) for seed in range(1, 13) if seed != 6 for slack in SLACK]
+    tried = [compare(seed, slack, 1.0) for seed in range(1, 13) for slack in SLACK]
+    found = [one for one in tried if one is not None]
     proved = [one.ratio for one in found if one.is_shortest]
-    note = f"-O2; worst {max(proved):.2f}; {len(found) - len(proved)} more not proved in time, {max(one.ratio for one in found):.2f} over what was found"
+    every = [one.ratio for one in found]
+    note = f"-O2; worst {max(proved):.2f}; beside the shortest found for {len(found) - len(proved)} more mean {statistics.mean(every):.2f}, worst {max(every):.2f}"
+    note += f"; {len(tried) - len(found)} more move something twice"
     what = f"makespan over the shortest there is, mean of {len(proved)} graphs of at most {TASKS} tasks"
     return [Row(what, statistics.mean(proved), "x", 1.08, 1.03, note)]
 

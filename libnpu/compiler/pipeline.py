@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 # Tasks of a layer for each unit of its engine, and whether few elements are shared: ways that -O2 tries; chosen by trials.
 _WAYS = ((1, False), (1, True), (3, True))
-_WITHOUT_SPILLS = 105  # percent of the time of a schedule that spills, which one that does not may take
 _MANY = 5000  # tasks of a program that is lowered once
 
 
@@ -251,9 +250,8 @@ def _schedule(
     assert best is not None
     fastest, schedule = best
     if level > 1 and schedule.spill_out_bytes:
-        bound_ps = schedule.makespan_ps * _WITHOUT_SPILLS // 100
         for scheduler in sorted(schedulers, key=lambda one: one is not fastest):
-            found = scheduler.without_spills(bound_ps)
+            found = scheduler.instead_of(schedule)
             if found is not None:
                 best = scheduler, found
                 break

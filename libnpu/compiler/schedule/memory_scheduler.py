@@ -33,6 +33,7 @@ _FIRST_LEVELS = (
 _LIMITS = (256, 128, 64, 32, 16, 8, 6, 4, 3, 2, 1, 0)
 
 
+WITHOUT_SPILLS = 105  # percent of the time of a schedule that spills, which one that does not may take; chosen
 _ORDERS = 3  # other orders that are tried; chosen by trials
 _REORDERED = 6000  # operations of all of them, at most: what they may cost
 _NEAR = 110  # percent of what is to be undercut, with which an order is a start for others; chosen by trials
@@ -150,6 +151,10 @@ class FeasibleMemoryScheduler:
                 if found is not None:
                     plan, last, best = other, found, found
         return best if best is not None and (bound_ps is None or best.makespan_ps < bound_ps) else None
+
+    def instead_of(self, spilling: Schedule) -> Schedule | None:
+        """Return the best schedule found that writes nothing to DDR to make room, and takes little longer than one that does."""
+        return self.without_spills(spilling.makespan_ps * WITHOUT_SPILLS // 100)
 
     def without_spills(self, bound_ps: int) -> Schedule | None:
         """Return the best schedule found that takes at most `bound_ps` and writes nothing to DDR to make room; None when there is none."""
