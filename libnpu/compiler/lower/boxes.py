@@ -27,6 +27,8 @@ ROUNDS_SLACK = (
 BALANCE = 0.85  # of the time on the busiest unit that another cut may take to be preferred; chosen by trials
 STREAM_BYTES = 1 << 17  # a streamed operation of this size is cut further, so that loads, tasks and stores overlap
 
+RUN_BYTES = 256  # in DDR that a cut should leave together; chosen by trials: 128 and 512 were slower
+
 Emit = Callable[["list[View]", "View"], None]
 
 
@@ -45,27 +47,37 @@ def in_place(view: View, order: Order) -> bool:
     return not steps or (steps == sorted(steps, reverse=True) and steps[-1] == view.dtype.itemsize)
 
 
-def chunks(shape: Sequence[int], axes: Sequence[int], pieces: int) -> list[int]:
-    """Return the box size that cuts `shape` into about `pieces` boxes along `axes` in turn: an axis only when those before are cut up."""
-    size = list(shape)
-    left = pieces
-    for axis in axes:
-        cuts = min(shape[axis], left)
-        size[axis] = -(-shape[axis] // cuts)
-        left = -(-left // cuts)
-        if left == 1:
-            break
+def chunks(shape: Sequence[int], axes: Sequence[int], pieces: int, steps: Sequence[int] | None = None) -> list[int]:
+    """Return the box size that cuts `shape` into about `pieces` boxes along `axes` in turn: an axis only when those before are cut up.
+
+    An axis is cut into multiples of its step while all can be, and further only then.
+    """
+    size, left = list(shape), pieces
+    for unit in ([1] * len(shape),) if steps is None else (steps, [1] * len(shape)):
+        for axis in axes:
+            if left == 1:
+                return size
+            units = -(-size[axis] // unit[axis])
+            cuts = min(units, left)
+            size[axis] = min(size[axis], -(-units // cuts) * unit[axis])
+            left = -(-left // cuts)
     return size
 
 
-def cuts_of_long_runs(src: View, dst: View) -> list[int]:
-    """Return all axes, first those along which a box of both views can be cut so that the elements that lie together stay long runs."""
+def cuts_of_long_runs(src: View, dst: View) -> tuple[list[int], list[int]]:
+    """Return how to cut a box of both views so that the elements that lie together stay long runs: all axes, those first along which
+    most lie together anyway, and the steps along each that leave RUN_BYTES together in DDR.
+    """
 
     def inside(view: View, axis: int) -> int:
         order = view.order()
         return prod(view.shape[k] for k in order[order.index(axis) + 1 :])
 
-    return sorted(range(len(dst.shape)), key=lambda k: (-min(inside(src, k), inside(dst, k)), k))
+    axes = range(len(dst.shape))
+    together = [min(inside(view, k) for view in (src, dst)) for k in axes]
+    far = [view for view in (src, dst) if not view.in_cmx]
+    steps = [max((-(-RUN_BYTES // (inside(v, k) * v.dtype.itemsize)) for v in far), default=1) for k in axes]
+    return sorted(axes, key=lambda k: (-together[k], k)), steps
 
 
 def each_box(shape: Sequence[int], size: Sequence[int]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -88,6 +100,7 @@ def tile_boxes(
     beside: Sequence[View] = (),
     between: int = 0,
     parallel: float = PARALLEL_ELEMENTS,
+    steps: Sequence[int] | None = None,
 ) -> None:
     """Call `emit(input tiles, output tile)` for every box of the iteration space `shape`, with loads before and stores after.
 
@@ -111,7 +124,7 @@ def tile_boxes(
             for v in streamed
         ) + aligned(prod(size) * between)
 
-    size = _box_size(builder, node, shape, axes, tile_bytes, builder.rooms(resident), units)
+    size = _box_size(builder, node, shape, axes, tile_bytes, builder.rooms(resident), units, steps)
     pieces = _count(shape, size)
     if prod(shape) >= parallel:
         rounds = min(builder.grain, max(1, prod(shape) // units // ROUND_ELEMENTS))
@@ -119,7 +132,7 @@ def tile_boxes(
             rounds = max(rounds, 2)
         least, fitting = -(-pieces // units), size
         tries = [
-            _balanced(shape, axes, count * units, units, lambda box: tile_bytes(box) <= tile_bytes(fitting))
+            _balanced(shape, axes, count * units, units, lambda box: tile_bytes(box) <= tile_bytes(fitting), steps)
             for count in range(max(least, rounds), least - 1, -1)
         ]
         limit = min(_work(shape, box, units) for box in tries) * ROUNDS_SLACK
@@ -154,13 +167,18 @@ def _work(shape: Sequence[int], size: Sequence[int], units: int) -> int:
 
 
 def _balanced(
-    shape: Sequence[int], axes: Sequence[int], pieces: int, units: int, fits: Callable[[Sequence[int]], bool]
+    shape: Sequence[int],
+    axes: Sequence[int],
+    pieces: int,
+    units: int,
+    fits: Callable[[Sequence[int]], bool],
+    steps: Sequence[int] | None,
 ) -> list[int]:
     """Return the box size that cuts `shape` into about `pieces` along `axes`, the first ones left out where `units` then end sooner.
 
     What is cut behind the first axis lies in several pieces, so that has to gain BALANCE; the innermost axis is not cut for it.
     """
-    tries = [chunks(shape, axes[first:], pieces) for first in range(max(1, len(axes) - 1))]
+    tries = [chunks(shape, axes[first:], pieces, steps) for first in range(max(1, len(axes) - 1))]
     best = min(tries, key=lambda size: _work(shape, size, units) if fits(size) else inf)
     return best if _work(shape, best, units) < _work(shape, tries[0], units) * BALANCE else tries[0]
 
@@ -173,6 +191,7 @@ def _box_size(
     tile_bytes: Callable[[Sequence[int]], int],
     rooms: Sequence[int],
     units: int,
+    steps: Sequence[int] | None,
 ) -> list[int]:
     """Return the largest box whose tile buffers fit: two sets of them for each unit when double buffering, else one, beside all
     that lives in CMX where boxes are not small for that; else a set for each unit, one or two of all, at last one to the brim.
@@ -188,7 +207,7 @@ def _box_size(
             return list(shape)
         pieces = max(1, whole * copies // max(room, 1))
         while True:
-            size = chunks(shape, axes, pieces)
+            size = chunks(shape, axes, pieces, steps)
             if prod(size) < least:
                 break
             if tile_bytes(size) * copies <= room and tile_bytes(size) <= rooms[-1]:

@@ -320,6 +320,13 @@ class Builder:
             return CHANNELS_LAST
         return order
 
+    def right_matrix_order(self, value: Value) -> Order | None:
+        """Return the order in which the matrix engine takes `value` when that alone reads it, as a right matrix; else None."""
+        node, rank = self.only_consumer(value), len(value.shape)
+        if node is None or node.op != "MatMul" or node.inputs[1] is not value or rank < 2:
+            return None
+        return (*range(rank - 2), rank - 1, rank - 2)
+
     # ---- room -------------------------------------------------------------------------------------
 
     def rooms(self, views: Sequence[View], without: Sequence[View] = ()) -> tuple[int, int, int]:

@@ -47,8 +47,9 @@ def relayout(builder: Builder, dst: View, src: View, node: Node) -> bool:
     def emit(tiles: list[View], tile: View) -> None:
         launch_element_by_element(builder, node, programs, [tiles[0].permuted(order), tile.permuted(order)])
 
-    axes = cuts_of_long_runs(src, dst)
-    tile_boxes(builder, node, [src], dst, dst.shape, [src.order(), order], axes, [src.in_cmx], builder.shaves, emit)
+    axes, steps = cuts_of_long_runs(src, dst)
+    orders, used = [src.order(), order], [src.in_cmx]
+    tile_boxes(builder, node, [src], dst, dst.shape, orders, axes, used, builder.shaves, emit, steps=steps)
     return True
 
 

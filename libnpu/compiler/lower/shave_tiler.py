@@ -116,17 +116,30 @@ def lower_elementwise(builder: Builder, node: Node) -> None:
         launch_element_by_element(builder, node, programs, views)
 
     orders = [order] * (len(inputs) + 1)
-    usable, axes = [in_place(v, order) for v in inputs], order
+    usable, axes, steps = [in_place(v, order) for v in inputs], list(order), None
     if len(inputs) == 1 and inputs[0].dtype != value.dtype and inputs[0].shape == value.shape:
         order = out.order()
         orders, usable = [inputs[0].order(), order], [inputs[0].in_cmx]
-        axes = tuple(cuts_of_long_runs(inputs[0], out))
+        axes, steps = cuts_of_long_runs(inputs[0], out)
     each = _cycles_of_one(programs[0], (*codes, code), builder.profile)
     parallel = _PAYS * builder.profile.shave.startup_cycles / each
     if not builder.shares_few:
         builder.leaves_few |= parallel <= prod(value.shape) < PARALLEL_ELEMENTS
         parallel = max(parallel, PARALLEL_ELEMENTS)
-    tile_boxes(builder, node, inputs, out, value.shape, orders, axes, usable, builder.shaves, emit, parallel=parallel)
+    tile_boxes(
+        builder,
+        node,
+        inputs,
+        out,
+        value.shape,
+        orders,
+        axes,
+        usable,
+        builder.shaves,
+        emit,
+        parallel=parallel,
+        steps=steps,
+    )
 
 
 def _cycles_of_one(program: kernels.Program, codes: Sequence[int], profile: Profile) -> float:
@@ -159,6 +172,8 @@ def elementwise_operands(builder: Builder, node: Node, values: Sequence[Value]) 
     if leaders:
         leader = max(leaders, key=lambda v: (homes[v].in_cmx, homes[v].nbytes))
         order = builder.order_for(value, homes[leader])
+        if len(values) == 1 and leader.dtype != value.dtype and leader.shape == value.shape:
+            order = builder.right_matrix_order(value) or order
     out = _over_operand(builder, value, order, homes) or builder.place(value, order)
     if out.in_cmx:
         order = out.order()

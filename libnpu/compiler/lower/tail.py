@@ -99,8 +99,8 @@ def by_vector_cores(builder: Builder, node: Node, tile: View, out: View) -> None
     """Append the tasks that make `out` of `tile`, both in CMX: an element-wise node of one operand, shared by the cores of a tile."""
     units = builder.profile.shaves_per_tile if prod(out.shape) >= PARALLEL_ELEMENTS else 1
     programs = kernels.unary(node.attrs["expr"], code_of_numpy(tile.dtype), code_of_numpy(out.dtype))
-    order = out.order()
-    for starts, sizes in each_box(out.shape, chunks(out.shape, cuts_of_long_runs(tile, out), units)):
+    order, (axes, steps) = out.order(), cuts_of_long_runs(tile, out)
+    for starts, sizes in each_box(out.shape, chunks(out.shape, axes, units, steps)):
         views = [box_of(view, starts, sizes).permuted(order) for view in (tile, out)]
         launch_element_by_element(builder, node, programs, views)
 

@@ -3,10 +3,14 @@
 import numpy as np
 import pytest
 from npu_abi import C
+from npu_model.profile import load_profile
 
 from libnpu.compiler import CompileOptions
+from libnpu.compiler.lower import lower
+from libnpu.compiler.lower.boxes import chunks
 from libnpu.compiler.lower.movement import _grown_order
 from libnpu.compiler.pipeline import compile_graph
+from libnpu.compiler.program import DdrTensor
 
 
 def engines(compiled, *words):
@@ -102,3 +106,50 @@ def test_each_task_has_the_grid_that_is_fastest(sketch):
     graph = plane.graph(plane.conv(plane.input(1, 64, 64, 64), 64))
     compiled = compile_graph(graph, CompileOptions(optimisation=1))
     assert set(compiled.image.tasks[".npu.tasks.dpu_invariant"]["mpe_grid"]) == {C.NPU_MPE_16X16}
+
+
+def runs_in(program, name):
+    """Return the bytes that lie together of what operations read and write of the one tensor in DDR with this in its name."""
+    accesses = [
+        (kind, access)
+        for op in program.ops
+        for kind, accesses in (("read", op.reads), ("written", op.writes))
+        for access in accesses
+        if isinstance(access.target, DdrTensor) and name in access.target.name
+    ]
+    assert len({access.target for _, access in accesses}) == 1
+    return {kind: {access.width for each, access in accesses if each == kind} for kind in ("read", "written")}
+
+
+def test_a_large_matrix_is_transposed_in_pieces_of_long_runs_on_both_sides(sketch):
+    """In DDR, where a row of few elements costs an access as well."""
+    s = sketch()
+    program = lower(s.graph(s.matmul(s.input(512, 4096), s.input(4096, 2048))), load_profile("npu-37xx"), tiles=2)
+    assert min(runs_in(program, "x1")["read"]) >= 256
+    assert min(runs_in(program, "relayout")["written"]) >= 256
+    assert runs_in(program, "x1")["written"] == set()
+
+
+@pytest.mark.parametrize(
+    ("pieces", "size"),
+    [(1, [512, 700]), (4, [128, 700]), (8, [128, 384]), (24, [128, 128]), (25, [64, 128]), (2048, [2, 128])],
+)
+def test_an_axis_is_cut_below_its_step_when_no_other_is_longer(pieces, size):
+    assert chunks((512, 700), (0, 1), pieces, (128, 128)) == size
+
+
+def test_a_right_matrix_that_changes_type_is_written_as_the_engine_reads_it(sketch, run, feeds_of):
+    """Each element of it is read once and written once before the product, and nothing changes its order again."""
+    s = sketch()
+    wide = s.input(512, 2048, dtype=np.float32)
+    graph = s.graph(s.matmul(s.input(1536, 512), s.map(("in", 0), wide)))
+    compiled = compile_graph(graph, CompileOptions(cmx_bytes=256 << 10, tiles=1, dump=("bytes-per-tensor",)))
+    moved = dict(line.split(": ") for line in compiled.report["dumps"]["bytes-per-tensor"].splitlines())
+    assert [name for name in moved if "relayout" in name] == []
+    assert int(moved["input x0"].split()[0]) == 512 * 2048 * 4
+    scratch = next(text for name, text in moved.items() if name.startswith("scratch"))
+    assert int(scratch.split()[3]) == 512 * 2048 * 2
+    feeds = feeds_of(graph)
+    (found,) = run(compiled.blob, feeds).values()
+    wanted = feeds["x1"].astype(np.float32) @ feeds["x0"].astype(np.float16).astype(np.float32)
+    np.testing.assert_allclose(found.astype(np.float32), wanted, rtol=2e-3, atol=2e-2)
