@@ -52,7 +52,7 @@ LARGE = 0.42  # of CMX, and FILL of a tile: so does one of at most this, when it
 CROWDED = 0.67
 WAITING = 1 / 16  # of CMX: a value of at least this goes to DDR where it would wait in CMX while others need the room
 LONG = 8  # nodes that it would wait for, at least; both chosen by trials
-RECURRENT, MANY = 0.8, 8  # of a tile: weights of at most this stay there for at least so many readers; chosen by trials
+RECURRENT, MANY = 0.95, 8  # of CMX: weights of at most this stay there for at least so many readers; chosen by trials
 FILL = 0.9  # of CMX that one operation should need, what lives there included; the rest is room for gaps
 CHANNELS_LAST: Order = (0, 2, 3, 1)
 _CHANNELS_LAST_OPS = frozenset({"Conv", "ConvInteger", "MaxPool", "AvgPool"})
@@ -292,7 +292,8 @@ class Builder:
         stay in CMX between them.
         """
         readers = len(self._consumers.get(value, ()))
-        return readers > 1 and value.nbytes <= self.tile_bytes * (RECURRENT if readers >= MANY else SMALL)
+        limit = self.cmx_bytes * RECURRENT if readers >= MANY else self.tile_bytes * SMALL
+        return readers > 1 and value.nbytes <= limit
 
     def is_quantised(self, value: Value) -> bool:
         """Whether the int8 elements of `value` stand for other numbers, so that the matrix engine may work on them."""

@@ -257,8 +257,8 @@ def _along(builder: Builder, node: Node, axes: tuple[int, ...], kernel: Kernel, 
 def _launch_along(
     builder: Builder, node: Node, program: kernels.Program, tile: View, out: View, groups: Sequence[Order], keeps: bool
 ) -> None:
-    """Append the task of one box, or several where its outer or inner axes do not merge into one."""
-    outer, outer_steps = merge_dims(*_group(tile, groups[0], out))
+    """Append the task of one box, or several where its outer or inner axes do not merge into one: each has the longest outer one."""
+    outer, outer_steps = _longest_last(*merge_dims(*_group(tile, groups[0], out)))
     inner, inner_steps = merge_dims(*_group(tile, groups[2], out))
     rows, row_steps = merge_dims(*_group(tile, groups[1], *([out] if keeps else [])))
     if len(rows) != 1:
@@ -278,6 +278,12 @@ def _launch_along(
             strides = (outer_steps[1][-1], inner_steps[1][-1])
             target = View(out.target, moved[1][1], (outer[-1], inner[-1]), strides, out.dtype)
         launch(builder, node, program, [source, target], [source.shape, target.shape])
+
+
+def _longest_last(dims: list[int], steps: list[list[int]]) -> tuple[list[int], list[list[int]]]:
+    """Return axes that may be walked in any order, and their steps, with the longest as the last."""
+    order = sorted(range(len(dims)), key=lambda k: (dims[k], k))
+    return [dims[k] for k in order], [[step[k] for k in order] for step in steps]
 
 
 def _group(view: View, axes: Order, *others: View) -> tuple[list[int], list[list[int]]]:

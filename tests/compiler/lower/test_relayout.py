@@ -153,3 +153,21 @@ def test_a_right_matrix_that_changes_type_is_written_as_the_engine_reads_it(sket
     (found,) = run(compiled.blob, feeds).values()
     wanted = feeds["x1"].astype(np.float32) @ feeds["x0"].astype(np.float16).astype(np.float32)
     np.testing.assert_allclose(found.astype(np.float32), wanted, rtol=2e-3, atol=2e-2)
+
+
+def test_a_softmax_over_part_of_channels_is_shared_by_rows_not_by_channels(sketch, run, feeds_of):
+    """The distances of a detector's head: four groups of 16 of a pixel's channels, where 18 of others lie beside them."""
+    s = sketch()
+    pixels, x = 300, s.input(1, 32, 15, 20)
+    joined = s.reshape(s.concat(1, s.conv(x, 64, kernel=1, pad=0), s.conv(x, 18, kernel=1, pad=0)), 1, 82, pixels)
+    apart = s.reshape(s.slice(joined, slice(0, 1), slice(0, 64), slice(0, pixels)), 1, 4, 16, pixels)
+    turned = s.transpose(apart, 0, 2, 1, 3)
+    graph = s.graph(s.node("Softmax", [turned], turned.shape, axis=1, log=False))
+    compiled = compile_graph(graph, CompileOptions())
+    feeds = feeds_of(graph)
+    tasks = [t for t in compiled.image.debug["tasks"] if "Softmax" in t["name"]]
+    assert len(tasks) <= 32
+    (found,) = run(compiled.blob, feeds).values()
+    (small,) = run(compile_graph(graph, CompileOptions(cmx_bytes=32 << 10, tiles=1)).blob, feeds).values()
+    assert found.tobytes() == small.tobytes()
+    np.testing.assert_allclose(found.astype(np.float32).sum(1), 1, atol=2e-3)
