@@ -64,6 +64,7 @@ def stages(
     from libnpu.compiler.frontend.handlers import beyond_standard
     from libnpu.compiler.frontend.hoist import hoist
     from libnpu.compiler.frontend.import_onnx import import_model
+    from libnpu.compiler.frontend.merge_products import merge_products
     from libnpu.compiler.frontend.precision import set_precision
     from libnpu.compiler.frontend.recognise import recognise_softmax
     from libnpu.compiler.frontend.simplify import simplify
@@ -82,7 +83,8 @@ def stages(
     yield "DynamicDataMask", graph
     graph = verify(block_ends(graph, layout), "layout")
     yield "layout", graph
-    graph = verify(fuse_integer(fuse_activation(fuse_affine(graph))), "fuse-engine")
+    graph = simplify(merge_products(hoist(fuse_activation(fuse_affine(graph)))))
+    graph = verify(remove_dead(fuse_integer(graph)), "fuse-engine")
     yield "fuse-engine", graph
     graph = fold_blocks(fold_shuffles(recognise_softmax(simplify(fuse_elementwise(graph)))))
     graph = verify(remove_dead(graph), "fuse-elementwise")
