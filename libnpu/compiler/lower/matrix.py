@@ -37,6 +37,7 @@ _FLOATS = (np.dtype(np.float16), np.dtype(np.float32))
 _BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 _NHWC = (0, 2, 3, 1)
 _NWHC = (0, 2, 1, 3)  # of a channels-last view: rows and columns exchanged
+_YNXZ = (1, 0, 2, 3)
 _BLOCK_ROWS = 4  # pixel rows of a MAC block
 _STRIPS = 11  # of a right matrix that is transposed in CMX, to a tile, about: 22 columns of 4096 float16 in 1,936 KiB were measured
 
@@ -131,7 +132,12 @@ class _Sliding:
             act, out, y, x = act.permuted(_NWHC), out.permuted(_NWHC), x, y
             if follower is not None:
                 follower = replace(follower, other=follower.other.permuted(_NWHC))
-        if act.shape[1] == out.shape[1] == 1 < out.shape[2] and y == Window():
+        is_row = act.shape[1] == out.shape[1] == 1 and y == Window()
+        if is_row and act.shape[0] >= _BLOCK_ROWS:  # the rows of many images: make them one image
+            act, out = act.permuted(_YNXZ), out.permuted(_YNXZ)
+            if follower is not None:
+                follower = replace(follower, other=follower.other.permuted(_YNXZ))
+        elif is_row and out.shape[2] > 1:
             row_axis = 2
             if (
                 follower is None

@@ -46,10 +46,11 @@ class Sketch:
 
     def pool(self, op, x, kernel, stride=1, pad=0, **attrs):
         ky, kx = (kernel, kernel) if isinstance(kernel, int) else kernel
+        sy, sx = (stride, stride) if isinstance(stride, int) else stride
         n, c, h, w = x.shape
-        shape = (n, c, (h + 2 * pad - ky) // stride + 1, (w + 2 * pad - kx) // stride + 1)
+        shape = (n, c, (h + 2 * pad - ky) // sy + 1, (w + 2 * pad - kx) // sx + 1)
         attrs |= {"dilations": [1, 1]} if op == "MaxPool" else {}
-        return self.node(op, [x], shape, kernel=[ky, kx], strides=[stride] * 2, pads=[pad] * 4, **attrs)
+        return self.node(op, [x], shape, kernel=[ky, kx], strides=[sy, sx], pads=[pad] * 4, **attrs)
 
     def matmul(self, a, b, bias=None, act=None, scale=1.0):
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -137,6 +138,15 @@ def rows(s):
     x = s.input(1, 32, 1, 300)
     a = s.conv(s.conv(x, 64, kernel=(1, 5), pad=(0, 2)), 64, kernel=(1, 3), pad=(0, 1), group=64)
     return s.graph(s.transpose(s.reshape(a, 1, 64, 300), 0, 2, 1))
+
+
+def batched(s):
+    """Rows and columns of many images: each kind becomes one image."""
+    a = s.conv(s.input(9, 16, 1, 30), 40, kernel=(1, 3), pad=(0, 1), act=("relu",))
+    b = s.conv(s.conv(a, 40, kernel=(1, 5), pad=(0, 2), group=40), 40, kernel=(1, 3), pad=(0, 1))
+    c = s.pool("MaxPool", s.map(("add", ("in", 0), ("in", 1)), b, a), (1, 3), (1, 2))
+    column = s.conv(s.input(6, 8, 21, 1), 24, kernel=(4, 1), pad=0)
+    return s.graph(c, s.conv(column, 32, kernel=(3, 1), pad=(1, 0)))
 
 
 def folded(s):
@@ -286,7 +296,7 @@ def integers(s):
 CASES = {
     f.__name__: f
     for f in (
-        chain, residuals, bottleneck, pools, groups, rows, folded, dense, feedforward, attention, one_left, movement, excitation, broadcast, streamed, crowded, reductions, gathers, tables, integers,
+        chain, residuals, bottleneck, pools, groups, rows, batched, folded, dense, feedforward, attention, one_left, movement, excitation, broadcast, streamed, crowded, reductions, gathers, tables, integers,
     )
 }  # fmt: skip
 

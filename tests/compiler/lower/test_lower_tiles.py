@@ -267,3 +267,14 @@ def test_a_long_row_without_padding_fills_the_rows_of_a_block(sketch, shape):
     tasks = [op.payload.invariant for op in program.ops if op.engine == Engine.DPU]
     assert {(task["out_y"], task["kernel_x"], task["kernel_y"]) for task in tasks} == {(4, 5, 1)}
     assert sum(task["out_x"] * task["out_z"] for task in tasks) == 50 * 32
+
+
+@pytest.mark.parametrize("shape", [(12, 16, 1, 30), (12, 16, 30, 1)])
+def test_rows_of_many_images_are_those_of_one(sketch, shape):
+    s = sketch()
+    kernel, pad = (3 if n > 1 else 1 for n in shape[2:]), (1 if n > 1 else 0 for n in shape[2:])
+    program = lower(s.graph(s.conv(s.input(*shape), 32, kernel=tuple(kernel), pad=tuple(pad))), PROFILE)
+    tasks = [op.payload.invariant for op in program.ops if op.engine == Engine.DPU]
+    assert len(tasks) < 12
+    assert {task["kernel_y"] for task in tasks} == {1}
+    assert sum(task["out_y"] * task["out_x"] * task["out_z"] for task in tasks) == 12 * 30 * 32
