@@ -198,3 +198,20 @@ def test_convolutions_with_steps_that_the_engine_does_not_take(x, w, attrs, prod
 def test_pools_with_steps_that_the_engine_does_not_take_are_tap_by_tap(op, attrs, check, rng):
     graph = check([(op, ["x"], ["y"], attrs)], {"x": f32(rng, 1, 4, 1200)}, opset=12)
     assert not {"MaxPool", "AvgPool"} & {node.op for node in graph.nodes}
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "attrs", "taken"),
+    [
+        ((2, 1, 1000), (10, 1, 256), {"strides": [128], "pads": [20, 30]}, (2, 128, 1, 8)),
+        ((1, 1, 96), (4, 1, 16), {"strides": [16]}, (1, 16, 1, 6)),
+        ((1, 1, 5, 41), (3, 1, 3, 8), {"strides": [2, 4], "pads": [1, 0, 1, 3], "dilations": [2, 1]}, (1, 4, 5, 11)),
+        ((1, 1, 60), (4, 1, 6), {"strides": [4]}, (1, 1, 1, 60)),
+        ((1, 1, 60), (4, 1, 4), {"strides": [2], "dilations": [2]}, (1, 1, 1, 60)),
+        ((1, 2, 60), (4, 2, 4), {"strides": [2]}, (1, 2, 1, 60)),
+    ],
+)
+def test_windows_of_one_channel_in_whole_steps_have_them_as_channels(x, w, attrs, taken, check, rng):
+    graph = check([("Conv", ["x", "w"], ["y"], attrs)], {"x": f32(rng, *x)}, constants={"w": f32(rng, *w) / 8})
+    (product,) = [node for node in graph.nodes if node.op == "Conv"]
+    assert product.inputs[0].shape == taken

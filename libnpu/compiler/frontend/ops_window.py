@@ -148,6 +148,8 @@ def convolve(call: Call, x: Value, w: Value, bias: Value | None, window: Window,
         window = replace(window, dilations=dilations)
         if max(window.strides) > MAX_FIELD:
             return _in_blocks(call, x, w, bias, window, group, int(np.argmax(window.strides)))
+        if x.shape[1] == 1 and _is_cut_by_steps(window):
+            return _in_blocks(call, x, w, bias, window, group, rank - 1)
         too_long = [k > _longest_part(d) for k, d in zip(window.kernel, window.dilations, strict=True)]
         if any(too_long):
             total = _in_parts(call, x, w, window, group, too_long.index(True))
@@ -166,6 +168,14 @@ def convolve(call: Call, x: Value, w: Value, bias: Value | None, window: Window,
     if bias is None or own is not None:
         return result
     return build.elementwise(("add", X, Y), [result, _per_channel(build, bias, rank)])
+
+
+def _is_cut_by_steps(window: Window) -> bool:
+    """Whether the windows along the last axis consist of whole steps, which then are channels without a copy: of one, the engine
+    multiplies few at a time. The spectrum of a sound is such a convolution.
+    """
+    stride = window.strides[-1]
+    return stride > 1 and window.kernel[-1] % stride == 0 and window.dilations[-1] == 1
 
 
 def _per_channel(build: Builder, bias: Value, rank: int) -> Value:
@@ -216,7 +226,8 @@ def _in_blocks(call: Call, x: Value, w: Value, bias: Value | None, window: Windo
     build, place = call.build, 2 + axis
     assert w.const is not None
     stride, dilation, count = window.strides[axis], window.dilations[axis], window.counts(x.shape[2:])[axis]
-    x = _padded(call, x, window)
+    others = [0 if index % window.rank == axis else pad for index, pad in enumerate(window.pads)]
+    x = _padded(call, x, replace(window, pads=[p - other for p, other in zip(window.pads, others, strict=True)]))
     reach = (window.kernel[axis] - 1) * dilation + 1
     blocks = -(-reach // stride)
     size = (count - 1 + blocks) * stride
@@ -239,7 +250,7 @@ def _in_blocks(call: Call, x: Value, w: Value, bias: Value | None, window: Windo
     weights = np.ascontiguousarray(weights.reshape(len(weights), -1, *weights.shape[3:]))
     kernel, strides, dilations = list(window.kernel), list(window.strides), list(window.dilations)
     kernel[axis], strides[axis], dilations[axis] = blocks, 1, 1
-    inner = Window(kernel, strides, dilations, [0] * 2 * window.rank)
+    inner = Window(kernel, strides, dilations, others)
     return convolve(call, x, build.const(weights, w.name), bias, inner, group)
 
 
