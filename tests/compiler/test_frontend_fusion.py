@@ -290,3 +290,31 @@ def test_weights_of_a_plan_have_no_values_after_channels_are_cut_either(make_mod
     (weights,) = (node.inputs[1] for node in graph.nodes if node.op == "Conv")
     assert weights.shape == (32, 32, 3, 3)
     assert is_hollow(weights.const)
+
+
+def stacked(kind, keepdims, axis=1):
+    """Return nodes that stack three tensors [2, 5] and reduce them along that axis, or another."""
+    nodes = [("Unsqueeze", [name, "one"], [f"{name}1"], {}) for name in "abc"]
+    nodes.append(("Concat", ["a1", "b1", "c1"], ["s"], {"axis": 1}))
+    if kind == "ReduceSum":
+        return [*nodes, (kind, ["s", "axes"], ["y"], {"keepdims": keepdims})], {"axes": np.array([axis], np.int64)}
+    return [*nodes, (kind, ["s"], ["y"], {"axes": [axis], "keepdims": keepdims})], {}
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("kind", ["ReduceMax", "ReduceMin", "ReduceSum"])
+def test_a_reduction_over_what_was_stacked_is_an_expression(kind, keepdims, check, rng):
+    nodes, constants = stacked(kind, keepdims)
+    feeds = {name: f32(rng, 2, 5) for name in "abc"}
+    feeds["c"][1, 1] = np.inf
+    graph = check(nodes, feeds, constants=constants | {"one": np.array([1], np.int64)})
+    assert {node.op for node in graph.nodes} <= {"Elementwise", "Reshape"}
+    assert len(expressions(graph)) == 1
+
+
+@pytest.mark.parametrize(("kind", "axis"), [("ReduceMean", 1), ("ReduceMax", 2)])
+def test_another_reduction_of_what_was_stacked_stays_one(kind, axis, check, rng):
+    nodes, constants = stacked(kind, 1, axis)
+    feeds = {name: f32(rng, 2, 5) for name in "abc"}
+    graph = check(nodes, feeds, constants=constants | {"one": np.array([1], np.int64)})
+    assert "Reduce" in {node.op for node in graph.nodes}

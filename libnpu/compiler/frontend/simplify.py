@@ -23,6 +23,8 @@ MAX_ROUNDS = 16  # chosen: each round shortens a chain of movements; real models
 _MOVES = ("Reshape", "Transpose")
 _FUSED = ("add", "sub", "mul", "div", "relu", "clip", "leaky_relu")  # what a convolution can take
 _MOST_REPEATED = 1 << 14  # elements of a constant that is repeated to be moved; chosen
+_REDUCED = {"max": "max", "min": "min", "sum": "add"}  # kinds of Reduce, and the operators of two
+_MOST_STACKED = 8  # values that one expression takes instead of a reduction; chosen
 INT32 = np.iinfo(np.int32)
 
 
@@ -45,6 +47,7 @@ def _simplify_node(edit: Rewriter, node: Node) -> bool:
     return (
         _drop_no_op(edit, node)
         or _merge_movement(edit, node)
+        or _reduce_of_stack(edit, node)
         or _absorb_pad(edit, node)
         or cut_outputs(edit, node)
         or cut_inputs(edit, node)
@@ -266,6 +269,24 @@ def _merge_movement(edit: Rewriter, node: Node) -> bool:
         node.op, node.attrs = "Reshape", {}
         return True
     return False
+
+
+def _reduce_of_stack(edit: Rewriter, node: Node) -> bool:
+    """A Reduce over the axis on which a few values are stacked is an expression of these."""
+    operator = _REDUCED.get(node.attrs["kind"]) if node.op == "Reduce" else None
+    stack, source = edit.maker(node.inputs[0]), node.inputs[0]
+    if operator is None or stack is None or stack.op != "Concat" or source is None or edit.only_user(source) is None:
+        return False
+    axis, pieces = stack.attrs["axis"], [value for value in stack.inputs if value is not None]
+    if node.attrs["axes"] != [axis] or len(pieces) > _MOST_STACKED or any(value.shape[axis] != 1 for value in pieces):
+        return False
+    expr: Expr = ("in", 0)
+    for index in range(1, len(pieces)):
+        expr = (operator, expr, ("in", index))
+    stack.op, stack.attrs = "Elementwise", {"expr": expr}
+    source.shape = pieces[0].shape
+    node.op, node.attrs = "Reshape", {}
+    return True
 
 
 def _absorb_pad(edit: Rewriter, node: Node) -> bool:

@@ -1,4 +1,4 @@
-"""Copies that change the order of elements: by SHAVEs, where a DMA port would move single elements and take longer.
+"""Copies that change the order of elements, or what lies between them: by SHAVEs, where a DMA port would move single elements and take longer.
 
 A DMA port spends a cycle or more on each run of bytes, however short. A SHAVE turns tiles in its registers, there are several of
 them, and what they read and write crosses to and from DDR in long runs. The bits are copied as integers of the same size.
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 _BITS: dict[int, np.dtype[Any]] = {1: np.dtype(np.int8), 2: np.dtype(np.int16), 4: np.dtype(np.int32)}
 _SAMPLE = 1 << 15  # elements that the cycles of a copy are taken from; chosen
-_GAIN = 4  # times as fast as DMA that SHAVEs have to be, by this rough prediction; chosen: they have other work
+_GAIN = 2  # times as fast as DMA that SHAVEs have to be, by this rough prediction; chosen: they have other work
 
 
 def relayout(builder: Builder, dst: View, src: View, node: Node) -> bool:
     """Append the tasks that copy `src` to `dst` of the same shape; False when DMA should do it."""
     bits = _BITS.get(dst.dtype.itemsize)
     repeats = any(stride == 0 and count > 1 for stride, count in zip(src.strides, src.shape, strict=True))
-    if bits is None or repeats or src.order() == dst.order():
+    if bits is None or repeats or (src.order() == dst.order() and not _is_spread_in_cmx(src, dst)):
         return False
     src, dst = replace(src, dtype=bits), replace(dst, dtype=bits)
     code = code_of_numpy(bits)
@@ -51,6 +51,13 @@ def relayout(builder: Builder, dst: View, src: View, node: Node) -> bool:
     orders, used = [src.order(), order], [src.in_cmx]
     tile_boxes(builder, node, [src], dst, dst.shape, orders, axes, used, builder.shaves, emit, steps=steps)
     return True
+
+
+def _is_spread_in_cmx(*views: View) -> bool:
+    """Whether no two elements of some view lie side by side, and each such view is where SHAVEs can use it."""
+    steps = [[stride for stride, count in zip(v.strides, v.shape, strict=True) if count > 1] for v in views]
+    spread = [view for view, each in zip(views, steps, strict=True) if each and min(each) > view.dtype.itemsize]
+    return bool(spread) and all(view.in_cmx for view in spread)
 
 
 def _is_worth_it(builder: Builder, programs: Sequence[kernels.Program], dst: View, src: View) -> bool:
