@@ -11,7 +11,7 @@ from npu_model import dtypes
 from npu_model.cycles import dpu_cycles, fastest_grids
 from npu_model.profile import load_profile
 
-from libnpu.compiler import CompileOptions
+from libnpu.compiler import CompileOptions, compile_model
 from libnpu.compiler.lower import lower
 from libnpu.compiler.pipeline import compile_graph
 from libnpu.compiler.program import Engine, TileOp
@@ -318,3 +318,35 @@ def test_no_schedule_has_late_weights_earlier(sketch, tiles):
 
 def small(cmx_bytes):
     return replace(PROFILE, cmx=replace(PROFILE.cmx, workspace_bytes=cmx_bytes))
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_layers_of_recurrences_that_follow_each_other_step_by_step_do_not_undercut_their_bound(direction):
+    """A step takes the rows that one step of the layer below has made, where a layer has one direction; both need all of it."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    steps, hidden, random = 24, 24, np.random.default_rng(0)
+    count = 2 if direction == "bidirectional" else 1
+    nodes, weights, size = [], [], hidden
+    for layer in range(3):
+        fed, shapes = f"x{layer}", {f"w{layer}": (count, 4 * hidden, size), f"r{layer}": (count, 4 * hidden, hidden)}
+        weights += [
+            numpy_helper.from_array(random.standard_normal(shape).astype(np.float32), name)
+            for name, shape in shapes.items()
+        ]
+        nodes += [
+            helper.make_node("LSTM", [fed, *shapes], [f"y{layer}"], hidden_size=hidden, direction=direction),
+            helper.make_node("Transpose", [f"y{layer}"], [f"t{layer}"], perm=[0, 2, 1, 3]),
+            helper.make_node("Reshape", [f"t{layer}", f"s{layer}"], [f"x{layer + 1}"]),
+        ]
+        size = count * hidden
+        weights.append(numpy_helper.from_array(np.array([steps, 1, size]), f"s{layer}"))
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, (steps, 1, width))
+        for name, width in (("x0", hidden), ("x3", size))
+    ]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    report = compile_model(model, CompileOptions(), cache=False).report
+    slack = 1.2 if count == 2 else 3
+    assert report["lower_bound_ps"] <= report["predicted_makespan_ps"] <= slack * report["lower_bound_ps"]
