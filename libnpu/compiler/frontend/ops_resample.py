@@ -154,13 +154,26 @@ def _blocks(call: Call, x: Value, weights: Value, bias: Value | None, strides: l
 
 
 def pad_by_copies(call: Call, x: Value, pads: list[tuple[int, int]], mode: str) -> Value:
-    """Pad with elements of `x` itself: modes edge, reflect and wrap are a gather per axis."""
-    for axis, amounts in enumerate(pads):
-        if any(amounts):
+    """Pad with elements of `x` itself, axis by axis: modes edge, reflect and wrap."""
+    for axis, (before, after) in enumerate(pads):
+        if before or after:
             size = x.shape[axis]
-            indices = np.pad(np.arange(size, dtype=np.int32), amounts, mode=mode)  # type: ignore[call-overload]
-            x = take(call, x, indices, axis)
+            indices = np.pad(np.arange(size, dtype=np.int32), (before, after), mode=mode)  # type: ignore[call-overload]
+            sides = [_border(call, x, part, axis) for part in (indices[:before], indices[before + size :]) if len(part)]
+            parts = [*sides[: before > 0], x, *sides[before > 0 :]]
+            x = call.build.emit("Concat", parts, {"axis": axis})
     return x
+
+
+def _border(call: Call, x: Value, indices: NDArray[np.int32], axis: int) -> Value:
+    """Return `x` at some indices of an axis, from no more of it than they lie in: one element is a broadcast, ascending ones are a slice."""
+    first, last = int(indices.min()), int(indices.max())
+    part = call.build.slice(x, {axis: (first, last + 1, 1)})
+    if first == last:
+        return call.build.expand(part, (*x.shape[:axis], len(indices), *x.shape[axis + 1 :]))
+    if np.array_equal(indices, np.arange(first, last + 1)):
+        return part
+    return call.build.emit("Gather", [part, call.build.const(indices - first, f"{call.name}.indices")], {"axis": axis})
 
 
 def _targets(call: Call, x: Value) -> dict[int, tuple[int, float]]:

@@ -147,9 +147,15 @@ def convolve(call: Call, x: Value, w: Value, bias: Value | None, window: Window,
         dilations = [1 if k == 1 else d for k, d in zip(window.kernel, window.dilations, strict=True)]
         window = replace(window, dilations=dilations)
         if max(window.strides) > MAX_FIELD:
-            return _in_blocks(call, x, w, bias, window, group, int(np.argmax(window.strides)))
-        if x.shape[1] == 1 and _is_cut_by_steps(window):
-            return _in_blocks(call, x, w, bias, window, group, rank - 1)
+            axis = int(np.argmax(window.strides))
+            return _in_blocks(call, x, w, bias, window, group, axis, window.strides[axis])
+        if (
+            x.shape[1] == 1
+            and window.dilations[-1] == 1
+            and (block := math.gcd(window.strides[-1], window.kernel[-1])) > 1
+        ):
+            # Of one channel the engine multiplies few at a time. The spectrum of a sound is such a convolution.
+            return _in_blocks(call, x, w, bias, window, group, rank - 1, block)
         too_long = [k > _longest_part(d) for k, d in zip(window.kernel, window.dilations, strict=True)]
         if any(too_long):
             total = _in_parts(call, x, w, window, group, too_long.index(True))
@@ -168,14 +174,6 @@ def convolve(call: Call, x: Value, w: Value, bias: Value | None, window: Window,
     if bias is None or own is not None:
         return result
     return build.elementwise(("add", X, Y), [result, _per_channel(build, bias, rank)])
-
-
-def _is_cut_by_steps(window: Window) -> bool:
-    """Whether the windows along the last axis consist of whole steps, which then are channels without a copy: of one, the engine
-    multiplies few at a time. The spectrum of a sound is such a convolution.
-    """
-    stride = window.strides[-1]
-    return stride > 1 and window.kernel[-1] % stride == 0 and window.dilations[-1] == 1
 
 
 def _per_channel(build: Builder, bias: Value, rank: int) -> Value:
@@ -217,8 +215,10 @@ def _in_parts(call: Call, x: Value, w: Value, window: Window, group: int, axis: 
     return total
 
 
-def _in_blocks(call: Call, x: Value, w: Value, bias: Value | None, window: Window, group: int, axis: int) -> Value:
-    """Return a convolution with steps that the engine does not take along an axis: what lies in a step become channels.
+def _in_blocks(
+    call: Call, x: Value, w: Value, bias: Value | None, window: Window, group: int, axis: int, block: int
+) -> Value:
+    """Return a convolution in which what lies in a block along an axis become channels; steps are whole blocks.
 
     Where windows touch, a dilated kernel becomes one with zeros between its weights, and its last step is filled with them, so that an
     infinity or NaN between the places of a kernel makes NaN of the window.
@@ -229,27 +229,27 @@ def _in_blocks(call: Call, x: Value, w: Value, bias: Value | None, window: Windo
     others = [0 if index % window.rank == axis else pad for index, pad in enumerate(window.pads)]
     x = _padded(call, x, replace(window, pads=[p - other for p, other in zip(window.pads, others, strict=True)]))
     reach = (window.kernel[axis] - 1) * dilation + 1
-    blocks = -(-reach // stride)
-    size = (count - 1 + blocks) * stride
+    blocks = -(-reach // block)
+    size = (count - 1) * stride + blocks * block
     x = build.slice(x, {place: (0, min(size, x.shape[place]), 1)})
     if x.shape[place] < size:
         pads = [(0, size - x.shape[place] if index == place else 0) for index in range(len(x.shape))]
         x = build.emit("Pad", [x], {"pads": pads, "value": 0.0})
-    steps = build.reshape(x, (*x.shape[:place], size // stride, stride, *x.shape[place + 1 :]))
-    if blocks == 1:  # windows that do not touch: nothing else of a step
+    steps = build.reshape(x, (*x.shape[:place], size // block, block, *x.shape[place + 1 :]))
+    if blocks == 1:  # nothing else of a block
         steps = build.slice(steps, {place + 1: (0, reach, dilation)})
         weights = np.expand_dims(w.const, place)
     else:
-        filled = np.zeros((*w.shape[:place], blocks * stride, *w.shape[place + 1 :]), w.const.dtype)
+        filled = np.zeros((*w.shape[:place], blocks * block, *w.shape[place + 1 :]), w.const.dtype)
         filled[(slice(None),) * place + (slice(0, reach, dilation),)] = w.const
-        weights = filled.reshape(*w.shape[:place], blocks, stride, *w.shape[place + 1 :])
+        weights = filled.reshape(*w.shape[:place], blocks, block, *w.shape[place + 1 :])
     order = [0, 1, place + 1, *(index for index in range(2, len(steps.shape)) if index != place + 1)]
     moved = build.transpose(steps, order)
     x = build.reshape(moved, (moved.shape[0], math.prod(moved.shape[1:3]), *moved.shape[3:]))
     weights = weights.transpose(order)
     weights = np.ascontiguousarray(weights.reshape(len(weights), -1, *weights.shape[3:]))
     kernel, strides, dilations = list(window.kernel), list(window.strides), list(window.dilations)
-    kernel[axis], strides[axis], dilations[axis] = blocks, 1, 1
+    kernel[axis], strides[axis], dilations[axis] = blocks, stride // block, 1
     inner = Window(kernel, strides, dilations, others)
     return convolve(call, x, build.const(weights, w.name), bias, inner, group)
 
