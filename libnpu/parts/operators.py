@@ -6,8 +6,12 @@ from typing import Any
 
 import numpy as np
 import onnx
+from onnx.reference.ops.op_cum_sum import CumSum as _CumSum
+from onnx.reference.ops.op_gather_elements import GatherElements as _GatherElements
 from onnx.reference.ops.op_loop import Loop as _Loop
+from onnx.reference.ops.op_lrn import LRN as _LRN
 from onnx.reference.ops.op_non_max_suppression import NonMaxSuppression as _NonMaxSuppression
+from onnx.reference.ops.op_one_hot import OneHot as _OneHot
 
 
 class Loop(_Loop):  # type: ignore[misc]  # onnx has no types here
@@ -66,4 +70,46 @@ class NonMaxSuppression(_NonMaxSuppression):  # type: ignore[misc]
         return found
 
 
-OPERATORS = [Loop, NonMaxSuppression]
+class OneHot(_OneHot):  # type: ignore[misc]
+    """The depth may be a number with an axis."""
+
+    def _run(self, indices: Any, depth: Any, values: Any, axis: int | None = None) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = super()._run(indices, np.reshape(depth, ()).astype(np.int64), values, axis=axis)
+        return found
+
+
+class CumSum(_CumSum):  # type: ignore[misc]
+    """The number of the axis may have an axis itself."""
+
+    def _run(self, x: Any, axis: Any, exclusive: int | None = None, reverse: int | None = None) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = super()._run(x, np.reshape(axis, ()), exclusive=exclusive, reverse=reverse)
+        return found
+
+
+class GatherElements(_GatherElements):  # type: ignore[misc]
+    """There may be any number of elements to choose from, and fewer indices than elements along other axes."""
+
+    def _run(self, data: Any, indices: Any, axis: int | None = None) -> tuple[Any, ...]:
+        axis = (axis or 0) % data.ndim
+        near = data[tuple(slice(None) if k == axis else slice(n) for k, n in enumerate(indices.shape))]
+        return (np.take_along_axis(near, np.where(indices < 0, indices + data.shape[axis], indices), axis),)
+
+
+class LRN(_LRN):  # type: ignore[misc]
+    """The sum around a channel is over its neighbours, of an image of any rank."""
+
+    def _run(
+        self,
+        x: Any,
+        alpha: float | None = None,
+        beta: float | None = None,
+        bias: float | None = None,
+        size: int | None = None,
+    ) -> tuple[Any, ...]:
+        assert size is not None and alpha is not None and beta is not None and bias is not None
+        around = [((size - 1) // 2, size // 2) if axis == 1 else (0, 0) for axis in range(x.ndim)]
+        squares = np.lib.stride_tricks.sliding_window_view(np.pad(x * x, around), size, axis=1).sum(-1)
+        return ((x / (bias + alpha / size * squares) ** beta).astype(x.dtype),)
+
+
+OPERATORS = [CumSum, GatherElements, Loop, LRN, NonMaxSuppression, OneHot]

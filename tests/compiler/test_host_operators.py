@@ -60,3 +60,27 @@ def test_limits_of_boxes_may_be_numbers_without_an_axis_or_absent(axes, given):
     (found,), (wanted,) = both([node], feeds, ("y",))
     assert found.shape == wanted.shape
     np.testing.assert_array_equal(found, wanted)
+
+
+IMAGE = np.random.default_rng(0).standard_normal((2, 5, 3, 4)).astype(np.float32)
+TABLE = np.random.default_rng(1).standard_normal((40, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("op", "feeds", "attrs"),
+    [
+        ("OneHot", [np.array([0, 2, -1]), np.array([3]), np.array([0, 1], np.float32)], {}),
+        ("OneHot", [np.array([0, 2, -1]), np.array([3.0], np.float32), np.array([5, 7], np.float32)], {"axis": 0}),
+        ("CumSum", [TABLE, np.array([1])], {}),
+        ("CumSum", [TABLE, np.array([-2])], {"reverse": 1, "exclusive": 1}),
+        ("GatherElements", [TABLE, np.array([[39, 0], [-40, 33]])], {"axis": 0}),
+        ("GatherElements", [IMAGE, np.array([[[[0], [-1]]]])], {"axis": 3}),
+        ("LRN", [IMAGE], {"size": 3}),
+        ("LRN", [IMAGE], {"size": 5, "alpha": 0.5, "beta": 0.5, "bias": 2.0}),
+    ],
+)
+def test_operators_that_the_evaluator_has_otherwise(op, feeds, attrs):
+    named = dict(zip("abc", feeds, strict=False))
+    (found,), (wanted,) = both([helper.make_node(op, list(named), ["y"], **attrs)], named, ["y"])
+    assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)

@@ -103,11 +103,14 @@ class Builder:
         self._done: set[Node] = set()
         self._resident: dict[Value, None] = {}  # values that live in CMX and are still needed
         self._evicted: dict[Buffer, DdrTensor] = {}  # where what lived in a buffer is now
-        self._channels_last: dict[Value, bool] = {}
         for node in graph.nodes:
             for index, value in enumerate(node.inputs):
                 if value is not None:
                     self._consumers.setdefault(value, []).append((node, index))
+        self._channels_last: set[Value] = set()
+        for node in reversed(graph.nodes):
+            self._channels_last.update(filter(self._is_read_channels_last, node.outputs))
+        self._channels_last.update(filter(self._is_read_channels_last, graph.inputs))
         self._places = {node: place for place, node in enumerate(graph.nodes)}
         self._makers = {value: node for node in graph.nodes for value in node.outputs}
         self._operand_bytes = [self._residents(node) for node in graph.nodes]
@@ -301,18 +304,18 @@ class Builder:
 
     def wants_channels_last(self, value: Value) -> bool:
         """Whether a matrix-engine consumer, possibly behind element-wise ones, reads `value` as [H][W][C]."""
-        if value not in self._channels_last:
-            self._channels_last[value] = False
-            self._channels_last[value] = len(value.shape) == 4 and any(
-                (node.op in _CHANNELS_LAST_OPS and index == 0)
-                or (
-                    node.op in _LAYOUT_NEUTRAL_OPS
-                    and node.outputs[0].shape[1:2] == value.shape[1:2]
-                    and self.wants_channels_last(node.outputs[0])
-                )
-                for node, index in self._consumers.get(value, [])
+        return value in self._channels_last or (value.const is not None and self._is_read_channels_last(value))
+
+    def _is_read_channels_last(self, value: Value) -> bool:
+        return len(value.shape) == 4 and any(
+            (node.op in _CHANNELS_LAST_OPS and index == 0)
+            or (
+                node.op in _LAYOUT_NEUTRAL_OPS
+                and node.outputs[0].shape[1:2] == value.shape[1:2]
+                and node.outputs[0] in self._channels_last
             )
-        return self._channels_last[value]
+            for node, index in self._consumers.get(value, [])
+        )
 
     def order_for(self, value: Value, view: View) -> Order:
         """Return the physical order for an output that is computed from `view` of the same rank."""

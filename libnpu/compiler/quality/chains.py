@@ -21,6 +21,7 @@ from libnpu.compiler.quality.work import Work
 if TYPE_CHECKING:
     from libnpu.compiler.ir import Graph, Node, Value
 
+_DEEPEST = 64  # layers through which a part is followed; chosen
 _Box = dict[int, tuple[int, int]]  # axis -> elements [first, behind the last); other axes whole
 
 
@@ -43,28 +44,35 @@ class _Parts:
             value: (node, work) for node, work in zip(graph.nodes, works, strict=True) for value in node.outputs
         }
         self._units, self._chains, self._loaded = units, chains, loaded
+        self._found: dict[tuple[Value, tuple[tuple[int, tuple[int, int]], ...]], Chain] = {}
 
-    def chain(self, value: Value, box: _Box) -> Chain:
+    def chain(self, value: Value, box: _Box, depth: int = 0) -> Chain:
         """Return the chain that ends with a part of `value`: that of the whole where it is not clear of what the part is made."""
         box = {axis: part for axis, part in box.items() if part != (0, value.shape[axis])}
+        key = value, tuple(sorted(box.items()))
+        if key not in self._found:
+            self._found[key] = self._chain(value, box, depth + 1)
+        return self._found[key]
+
+    def _chain(self, value: Value, box: _Box, depth: int) -> Chain:
         if value not in self._made:
             return self._loaded
         node, work = self._made[value]
         if not box and node.op != "Slice":
             return self._chains[value]
-        taken = self._taken(node, box)
+        taken = self._taken(node, box) if depth < _DEEPEST else None
         if taken is None:
             source = node.inputs[0] if node.op == "Slice" else value
             assert source is not None
             return self._chains.get(source, self._loaded)
         if node.op == "Concat":
-            return _beside([self.chain(*one) for one in taken])
+            return _beside([self.chain(*one, depth) for one in taken])
         share = prod((b - a) / value.shape[axis] for axis, (a, b) in box.items())
         part = Work(work.engine, work.work_ps * share, work.start_ps)
         found = []
         for operand, own in taken:
             waits = needs_all(node, node.inputs.index(operand))
-            found.append(_follow(self.chain(operand, own), part, self._units, waits))
+            found.append(_follow(self.chain(operand, own, depth), part, self._units, waits))
         return max(found, key=lambda one: one.end_ps)
 
     def _taken(self, node: Node, box: _Box) -> list[tuple[Value, _Box]] | None:
