@@ -73,10 +73,13 @@ def _reference(data: bytes) -> Callable[[list[str], dict[str, Any]], list[Any]]:
     import onnx
     from onnx.reference import ReferenceEvaluator
 
-    from libnpu.parts.operators import OPERATORS
+    from libnpu.parts.operators import OPERATORS, mistaken
 
+    model = onnx.load_from_string(data)
+    if operator := mistaken(model):
+        raise Unsupported(f"{REFERENCE}: its {operator} is not what ONNX says")
     try:
-        evaluator = ReferenceEvaluator(onnx.load_from_string(data), new_ops=OPERATORS)
+        evaluator = ReferenceEvaluator(model, new_ops=OPERATORS)
     except Exception as error:  # of many kinds, without a common one
         raise Unsupported(f"{REFERENCE}: {_first_line(error)}") from None
     return lambda outputs, feeds: list(evaluator.run(outputs, feeds))

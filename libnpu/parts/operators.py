@@ -1,8 +1,8 @@
-"""Operators of onnx's evaluator that are not what ONNX says of them, done right here."""
+"""Operators of onnx's evaluator that are not what ONNX says of them: some are done right here, the others are left to onnxruntime."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -12,6 +12,9 @@ from onnx.reference.ops.op_loop import Loop as _Loop
 from onnx.reference.ops.op_lrn import LRN as _LRN
 from onnx.reference.ops.op_non_max_suppression import NonMaxSuppression as _NonMaxSuppression
 from onnx.reference.ops.op_one_hot import OneHot as _OneHot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Loop(_Loop):  # type: ignore[misc]  # onnx has no types here
@@ -112,4 +115,28 @@ class LRN(_LRN):  # type: ignore[misc]
         return ((x / (bias + alpha / size * squares) ** beta).astype(x.dtype),)
 
 
+# What the evaluator has otherwise than ONNX says, for some shapes, types or attributes, or refuses; and in which it takes old versions for new ones.
+MISTAKEN = frozenset(
+    ("AveragePool", "BatchNormalization", "Col2Im", "ConvTranspose", "DeformConv", "GRU", "GlobalMaxPool", "GridSample", "LSTM",
+     "LpNormalization", "LpPool", "MaxPool", "Mean", "Pad", "QLinearConv", "QLinearMatMul", "RNN", "ReduceLogSumExp", "ReduceSumSquare", "Softsign")
+)  # fmt: skip
+MISTAKEN_BEFORE_13 = frozenset(("Hardmax", "LogSoftmax", "Resize", "Softmax", "Unsqueeze", "Upsample"))
 OPERATORS = [CumSum, GatherElements, Loop, LRN, NonMaxSuppression, OneHot]
+
+
+def mistaken(model: onnx.ModelProto) -> str | None:
+    """Return an operator of a model, or of a graph or function in it, that onnx's evaluator has wrong; None if there is none."""
+    version = next((opset.version for opset in model.opset_import if not opset.domain), 0)
+    wrong = MISTAKEN if version >= 13 else MISTAKEN | MISTAKEN_BEFORE_13
+    bodies = [node for function in model.functions for node in function.node]
+    return next((node.op_type for node in _all([*model.graph.node, *bodies]) if node.op_type in wrong), None)
+
+
+def _all(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:
+    """Yield nodes, and those of the graphs in them, of ONNX's own domain."""
+    for node in nodes:
+        if node.domain in ("", "ai.onnx"):
+            yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _all(graph.node)

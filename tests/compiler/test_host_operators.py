@@ -5,7 +5,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from libnpu.parts.evaluator import REFERENCE, HostEvaluator
+from libnpu.errors import Unsupported
+from libnpu.parts.evaluator import REFERENCE, RUNTIME, HostEvaluator, evaluator_of
 
 F32, I64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 
@@ -84,3 +85,33 @@ def test_operators_that_the_evaluator_has_otherwise(op, feeds, attrs):
     (found,), (wanted,) = both([helper.make_node(op, list(named), ["y"], **attrs)], named, ["y"])
     assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
     np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("opset", "op", "nested", "evaluator"),
+    [
+        (17, "Softmax", False, REFERENCE),
+        (11, "Softmax", False, RUNTIME),
+        (17, "LpNormalization", False, RUNTIME),
+        (17, "LpNormalization", True, RUNTIME),
+        (17, "Relu", True, REFERENCE),
+    ],
+)
+def test_what_the_evaluator_has_wrong_is_left_to_onnxruntime(opset, op, nested, evaluator):
+    ends = [helper.make_tensor_value_info(name, F32, [2, 3, 4]) for name in "xy"]
+    nodes = [helper.make_node(op, ["x"], ["y"])]
+    if nested:
+        bodies = {
+            name: helper.make_graph(
+                [helper.make_node(op, ["x"], [name])], name, [], [helper.make_tensor_value_info(name, F32, [2, 3, 4])]
+            )
+            for name in ("then_branch", "else_branch")
+        }
+        nodes = [helper.make_node("If", ["c"], ["y"], **bodies)]
+        ends.insert(1, helper.make_tensor_value_info("c", BOOL, []))
+    graph = helper.make_graph(nodes, "g", ends[:-1], ends[-1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    assert evaluator_of(model) == evaluator
+    if evaluator == RUNTIME:
+        with pytest.raises(Unsupported, match=f"its {op} is not what ONNX says"):
+            HostEvaluator(model.SerializeToString(), REFERENCE)
